@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.anatomy import OUTSIDE, Laps
+from benchmarks.anatomy import TimedCalls
 from benchmarks.torch_network import torch_network
 from crossbow import Dataflow, DataflowNode, Phase, SubGraph, SystemConf
 from crossbow.compile import BatchSource, Memory, Program, compile_graph
@@ -111,20 +111,19 @@ class _Learner:
         arena = aligned_zeros(program.plan.arena)
         memory = Memory(arena, program.model, vectors, {**slots, "state": state}, program.statistics)
         parts = program.bind(memory)
-        self.laps = (Laps(), Laps())
-        """Clocks of forward and backward."""
-        self._lists = [
-            laps.between(TaskList([step.call for step in steps], [step.operator for step in steps]))
-            for laps, steps in zip(self.laps, (parts.forward, parts.backward), strict=True)
+        self.lists = [
+            TimedCalls(TaskList([step.call for step in steps], [step.operator for step in steps]))
+            for steps in (parts.forward, parts.backward)
         ]
+        """Calls of forward and backward."""
 
     def run(self, part: int) -> None:
         """Run forward (0) or backward (1)."""
-        self._stream.call(self._lists[part].run)
+        self._stream.call(self.lists[part].run)
 
     def reset(self) -> None:
-        for laps in self.laps:
-            laps.reset()
+        for calls in self.lists:
+            calls.reset()
 
 
 class CrossbowRunner:
@@ -169,12 +168,11 @@ class CrossbowRunner:
         """Means over learners and batches."""
         found: dict[str, list[float]] = {}
         for learner in self._learners:
-            for part, laps in enumerate(learner.laps):
-                for (operator, _), total in zip(laps.names, laps.totals, strict=True):
-                    if operator != OUTSIDE:  # waiting for the call
-                        name = operator.partition(".gradient")[0]
-                        times = found.setdefault(self._layer_of.get(name, name), [0.0, 0.0])
-                        times[part] += float(total) / 1e9 / len(self._learners) / batches
+            for part, calls in enumerate(learner.lists):
+                for operator, total in zip(calls.names, calls.totals, strict=True):
+                    name = operator.partition(".gradient")[0]
+                    times = found.setdefault(self._layer_of.get(name, name), [0.0, 0.0])
+                    times[part] += float(total) / 1e9 / len(self._learners) / batches
         return {name: (forward, backward) for name, (forward, backward) in found.items()}
 
     def peak_memory(self) -> int | None:

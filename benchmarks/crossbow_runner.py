@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.anatomy import Laps, Row, install, table
+from benchmarks.anatomy import Row, profile
 from benchmarks.networks import LEARNING_RATE, MOMENTUM, dataset
 from benchmarks.zoo_networks import network_named
 from crossbow import SMA, DurationUnit, ExecutionContext, ModelConf, SolverConf, SystemConf
@@ -38,7 +38,6 @@ class CrossbowRunner:
             system=SystemConf(learners_per_device=learners, threads_per_learner=threads, kernels=kernels),
         )
         self._tasks = 0
-        self._clocks: list[Laps] = []
 
     def run(self, begin: float, end: float) -> float:
         self._train(begin)
@@ -79,12 +78,10 @@ class CrossbowRunner:
         return self.context.summary().library
 
     def anatomy(self, seconds: float) -> list[Row]:
-        """Profile of a task. The clocks stay installed."""
-        clocks = self._clocks = self._clocks or install(self.context.engine)
-        self._train(time.monotonic() + seconds / 4)
-        for laps in clocks:
-            laps.reset()
-        return table(clocks, self._train(time.monotonic() + seconds))
+        """Profile of a task."""
+        engine: Any = self.context.engine
+        profile(engine, lambda: self._train(time.monotonic() + seconds / 4))  # the lists of timed calls are made
+        return profile(engine, lambda: self._train(time.monotonic() + seconds))
 
     def close(self) -> None:
         self.context.close()

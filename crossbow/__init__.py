@@ -13,10 +13,12 @@ from crossbow.predictor import Predictor
 from crossbow.runtime.checkpointing import Checkpoints
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.monitor import JsonLinesMonitor, Monitor
+from crossbow.runtime.profiling import Profile
 from crossbow.runtime.results import History, Record, TestResult
 from crossbow.runtime.summary import RunSummary
 from crossbow.solver import SolverConf
 from crossbow.synch import SMA, SSGD
+from crossbow.timeline.timeline import Timeline
 from crossbow.types import (
     ConfigurationError,
     CrossbowError,
@@ -62,6 +64,7 @@ __all__ = [
     "Operator",
     "Phase",
     "Predictor",
+    "Profile",
     "Record",
     "RunSummary",
     "SolverConf",
@@ -70,6 +73,7 @@ __all__ = [
     "TaskError",
     "TensorBoardMonitor",
     "TestResult",
+    "Timeline",
     "TrainingUnit",
     "Uniform",
     "Values",

@@ -27,6 +27,7 @@ from crossbow.scripts.predict_command import add_predict_command
 from crossbow.scripts.report_command import add_report_command
 from crossbow.scripts.run_commands import add_run_commands
 from crossbow.scripts.test_command import add_test_command
+from crossbow.scripts.timeline_command import add_timeline_command
 from crossbow.scripts.watch_command import add_watch_command
 from crossbow.types import ConfigurationError
 
@@ -74,6 +75,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     add_plot_command(commands)
     add_compare_command(commands)
     add_report_command(commands)
+    add_timeline_command(commands)
     listing = commands.add_parser(
         "models", help="list the models of the zoo: command, parameters, shape of an example, and paper"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +29,7 @@ from crossbow.runtime.checkpointing import Checkpoints, CheckpointWriter
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.keeper import Resumable, RunKeeper, find_checkpoint, restore, run_state
 from crossbow.runtime.monitor import Monitor, tell
+from crossbow.runtime.profiling import Profile, Profiler
 from crossbow.runtime.recorded import rebuilt, recorded
 from crossbow.runtime.results import History, TestResult
 from crossbow.runtime.resumption import Resumption, changes, check_same_run, describe_network
@@ -37,11 +39,14 @@ from crossbow.runtime.snapshot import layout_digest
 from crossbow.runtime.summary import RunSummary
 from crossbow.solver import SolverConf
 from crossbow.synch import Collective, has_barrier
+from crossbow.timeline.recorder import Recorder, Recording, learner_track, synchroniser_track
+from crossbow.timeline.timeline import Timeline
 from crossbow.tracebacks import without_own_frames
 from crossbow.types import (
     Array,
     ConfigurationError,
     CrossbowError,
+    DataError,
     DurationUnit,
     GraphError,
     Phase,
@@ -72,13 +77,15 @@ class ExecutionContext:
         monitors: Sequence[Monitor] = (),
         collective: Collective | None = None,
         checkpoints: Checkpoints | None = None,
+        profile: Profile | None = None,
     ) -> None:
         """Compile the dataflows, and create learners.
 
         dataflows: the TRAIN dataflow and the CHECK dataflow; if the latter is None, it is derived from the former.
         monitors: receivers of progress and records. collective: the operation that sums between devices; by default the
-        devices' own. checkpoints: where and how often to write checkpoints; None: never. Raises GraphError,
-        ConfigurationError or DataError, each of which names all faults, before anything runs.
+        devices' own. checkpoints: where and how often to write checkpoints; None: never. profile: a
+        timeline to record; `timeline` is its result. Raises GraphError, ConfigurationError or DataError, each of which
+        names all faults, before anything runs.
         """
         training, check = _two_dataflows(dataflows)
         for name, value, kind in (
@@ -87,6 +94,7 @@ class ExecutionContext:
             ("solver", solver, SolverConf),
             ("system", system, SystemConf),
             ("checkpoints", checkpoints, Checkpoints),
+            ("profile", profile, Profile),
         ):
             if not isinstance(value, kind) and (value is not None or name == "data"):
                 raise ConfigurationError(
@@ -112,8 +120,13 @@ class ExecutionContext:
         self._given_check = check
         check = check or Dataflow(training.subgraph).set_phase(Phase.CHECK)
         self._training, self._check = training, check
+        recorder = Recorder()
+        given = profile if self._ranks.is_first else None
+        self._profiler = None if given is None else Profiler(given, recorder, self._write_timeline)
+        self.timeline: Timeline | None = None
+        """The timeline that was recorded; None without `profile`, or before its end."""
         self.engine = new_engine(
-            graph, check.graph, data, self.model, self.solver, self.system, collective, self._ranks
+            graph, check.graph, data, self.model, self.solver, self.system, collective, recorder, self._ranks
         )
         self._closed = False
         self._run: TrainingRun | None = None
@@ -129,8 +142,8 @@ class ExecutionContext:
         try:
             check_alike(self._ranks, self._about, layout_digest(self.engine.program))
             if checkpoints is not None and self._ranks.is_first:
-                writer = CheckpointWriter(checkpoints, self._write_model)
-                self._keeper = RunKeeper(self.engine, writer, self._about, self._monitors)
+                writer = CheckpointWriter(checkpoints, self._write_model, recorder)
+                self._keeper = RunKeeper(self.engine, writer, self._about, self._monitors, recorder)
         except BaseException:
             self.engine.close()
             raise
@@ -154,6 +167,7 @@ class ExecutionContext:
         system: SystemConf | None = None,
         monitors: Sequence[Monitor] = (),
         collective: Collective | None = None,
+        profile: Profile | None = None,
     ) -> ExecutionContext:
         """A context that goes on from the newest checkpoint in a run's directory; see `continue_training`.
 
@@ -182,6 +196,7 @@ class ExecutionContext:
             monitors=monitors,
             collective=collective,
             checkpoints=settings,
+            profile=profile,
         )
         try:
             context._resume(found)
@@ -339,7 +354,15 @@ class ExecutionContext:
             raise ConfigurationError("training must end: expected a count, a duration or a target. Received: none")
         seconds = None if duration is None else duration * duration_unit.value
         limits = Limits(count=count, unit=unit, seconds=seconds, loss=target_loss, accuracy=target_accuracy)
-        self._run = TrainingRun(self.engine, self.model, limits, self._monitors, test=test, keeper=self._keeper)
+        self._run = TrainingRun(
+            self.engine,
+            self.model,
+            limits,
+            self._monitors,
+            test=test,
+            keeper=self._keeper,
+            profiler=self._profiler,
+        )
         self._unfinished = None
         return self._run.run()
 
@@ -364,6 +387,7 @@ class ExecutionContext:
             self._monitors,
             test=state.values["test"],
             keeper=self._keeper,
+            profiler=self._profiler,
             state=state,
         )
         self._unfinished = None
@@ -373,6 +397,18 @@ class ExecutionContext:
     def history(self) -> History:
         """The history of the current or last training call, also if it was interrupted or failed."""
         return History() if self._run is None else self._run.history
+
+    def _write_timeline(self, profile: Profile, recording: Recording) -> None:
+        devices = [number for number, each in enumerate(self.summary().devices) for _ in range(each.learners)]
+        program = self.engine.program
+        kernels = {vertex.name: program.kernels_of(vertex.order) for vertex in program.graph}
+        tracks = {learner_track(number): device for number, device in enumerate(devices)}
+        tracks |= {synchroniser_track(device): device for device in devices}
+        self.timeline = Timeline.of(recording, tracks, {"kernels": kernels})
+        try:
+            self.timeline.save(profile.path)
+        except DataError as error:  # training goes on
+            warnings.warn(f"the timeline was not written: {error}", RuntimeWarning, stacklevel=2)
 
     def checkpoint(self) -> None:
         """Write a checkpoint now. `Monitor.record` may call it, too. Raises CrossbowError without

@@ -45,7 +45,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones(conf: Any, name: str, s
 
 def test_values_are_given_by_name() -> None:
     with pytest.raises(
-        ConfigurationError, match=r"SolverConf takes keywords only: learning_rate, .*\. Received: \(0\.1,\)"
+        ConfigurationError, match=r"SolverConf takes keywords only: method, learning_rate, .*\. Received: \(0\.1,\)"
     ):
         SolverConf(0.1)  # type: ignore[misc]
 

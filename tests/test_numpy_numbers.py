@@ -20,6 +20,7 @@ from crossbow import (
     ExecutionContext,
     ModelConf,
     Phase,
+    Profile,
     SolverConf,
     SystemConf,
     TrainingUnit,
@@ -53,6 +54,7 @@ INTEGERS, FLOATS = (np.int64, np.uint8, np.int16), (np.float64, np.float32, np.f
 CONFIGURATIONS: list[Any] = [
     *(case.kernel for case in CASES),
     Checkpoints("directory", keep=2),
+    Profile("trace.json.gz", tasks=3, warm_up=2),
     SolverConf(policy="multistep", step_values=(3, 5), momentum=0.5, weight_decay=0.25, clip_gradient_norm=2.0),
     SolverConf(
         policy="clr",
@@ -64,6 +66,8 @@ CONFIGURATIONS: list[Any] = [
         annihilation_steps=2,
         final_learning_rate=0.0,
     ),
+    SolverConf(method="adamw", beta1=0.5, beta2=0.75, epsilon=0.125, weight_decay=0.25),
+    SolverConf(method="rmsprop", rho=0.5, momentum=0.25),
     SolverConf(policy="inv", gamma=0.5, power=0.25, warmup_steps=3),
     ModelConf(batch_size=8, wpc=4, slack=0, skip=0.5, restart=False, test_interval=2, check_batch_size=16),
     SystemConf(learners_per_device=2, threads_per_learner=1, seed=7, graphs=False, deterministic=True),

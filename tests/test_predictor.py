@@ -390,4 +390,4 @@ def test_parts_depend_on_the_number_of_images_only() -> None:
         assert sizes == sorted(sizes, reverse=True)
         assert set(sizes) <= set(PARTS)
         assert len(parts) > 1 or images < 2
-    assert {part.stop - part.start for part in divide(1000, 20)} == {16, 4}
+    assert {part.stop - part.start for part in divide(1000, 20)} == {16, 8}

@@ -34,6 +34,16 @@ CASES: dict[str, dict[str, Any]] = {
         "regularisation": "l1",
         "clip_gradient_norm": 0.8,
     },
+    "adam": {"method": "adam", "learning_rate": 0.01, "weight_decay": 0.01, "epsilon": 1e-4},
+    "adamw, clipped": {
+        "method": "adamw",
+        "learning_rate": 0.01,
+        "weight_decay": 0.1,
+        "epsilon": 1e-4,
+        "clip_gradient_norm": 0.8,
+    },
+    "rmsprop": {"method": "rmsprop", "learning_rate": 0.001, "momentum": 0.9, "epsilon": 1e-3},
+    "adagrad": {"method": "adagrad", "learning_rate": 0.01, "weight_decay": 0.01, "epsilon": 1e-3},
 }
 MULTIPLIERS = {"all alike": (1.0, 1.0, 1.0, 1.0), "one for each": (0.5, 2.0, 1.0, 0.0)}
 
@@ -80,16 +90,11 @@ def pytorch(
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(torch.from_numpy(start[name].astype(np.float64)))
-    optimiser = torch.optim.SGD(
-        [
-            {"params": [parameter], "lr": solver.learning_rate * multiplier}
-            for parameter, multiplier in zip(parameters.values(), multipliers, strict=True)
-        ],
-        lr=solver.learning_rate,
-        momentum=solver.momentum,
-        weight_decay=solver.weight_decay if solver.regularisation == "l2" else 0.0,
-        nesterov=solver.momentum_method == "nesterov",
-    )
+    groups = [
+        {"params": [parameter], "lr": solver.learning_rate * multiplier}
+        for parameter, multiplier in zip(parameters.values(), multipliers, strict=True)
+    ]
+    optimiser = optimiser_of(solver, groups)
     order, indices = TrainingOrder(len(DATA.train), BATCH, SEED), np.empty(BATCH, np.intp)
     for step in range(STEPS):
         order.indices(step, indices)
@@ -102,6 +107,21 @@ def pytorch(
                 parameter.grad += solver.weight_decay * torch.sign(parameter.detach())
         optimiser.step()
         yield {name: value.detach().numpy().copy() for name, value in parameters.items()}, norm
+
+
+def optimiser_of(solver: SolverConf, groups: list[dict[str, Any]]) -> Any:
+    """PyTorch's optimiser for the solver's method."""
+    decay = {"weight_decay": solver.weight_decay if solver.regularisation == "l2" else 0.0}
+    betas = {"betas": (solver.beta1, solver.beta2), "eps": solver.epsilon}
+    momentum = {"momentum": solver.momentum}
+    name, arguments = {
+        "sgd": ("SGD", {**momentum, "nesterov": solver.momentum_method == "nesterov"}),
+        "adam": ("Adam", betas),
+        "adamw": ("AdamW", betas),
+        "rmsprop": ("RMSprop", {**momentum, "alpha": solver.rho, "eps": solver.epsilon}),
+        "adagrad": ("Adagrad", {"eps": solver.epsilon}),
+    }[solver.method]
+    return getattr(torch.optim, name)(groups, lr=solver.learning_rate, **arguments, **decay)
 
 
 @in_turn
@@ -124,7 +144,7 @@ def test_as_pytorch_computes_it(
     tolerance: float,
 ) -> None:
     """Two learners with half the batch each are one with the whole, clipping included."""
-    solver = SolverConf(learning_rate=0.1, **values)
+    solver = SolverConf(**{"learning_rate": 0.1, **values})
     if solver.clip_gradient_norm is not None:
         tolerance = max(tolerance, 1e-4)  # PyTorch divides by the norm + 1e-6
     with running(solver, multipliers, learners, kernels, precision) as engine:

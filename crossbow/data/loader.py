@@ -10,6 +10,7 @@ from types import TracebackType
 
 import numpy as np
 
+from crossbow.clock import now
 from crossbow.cluster.placement import Placement
 from crossbow.conf import is_integer
 from crossbow.data.bad_examples import BadExamples
@@ -17,6 +18,7 @@ from crossbow.data.examples import BadExample, Examples, Indices, Selection
 from crossbow.data.order import Order
 from crossbow.data.ring import Batch, BatchRing
 from crossbow.host_memory import aligned_zeros
+from crossbow.timeline.recorder import Recorder
 from crossbow.types import Array, DataError, Shape, Tensor
 
 Source = Callable[[Selection, Array, Array], None]
@@ -74,10 +76,12 @@ class Loader:
         threads: int = 1,
         bad: BadExamples | None = None,
         placement: Placement | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """memory: arrays for images, labels and positions of the slots; by default they are allocated. in_turn: if
         False, task n uses any free slot, so that one slot in use delays no other task. placement: the learners whose
-        batches are loaded; by default all are. Task n is the n-th that is loaded."""
+        batches are loaded; by default all are. Task n is the n-th that is loaded. recorder: records when batches are
+        filled."""
         for what, number in (("slots", slots), ("threads", threads)):
             if not is_integer(number) or number < 1:
                 raise DataError(f"{what}: expected an integer ≥ 1. Received: {number!r}")
@@ -95,6 +99,7 @@ class Loader:
         self._placement = None if placement is None or placement.whole else placement
         self._first = 0
         """Number of the first task of all learners, if only some of the batches are loaded."""
+        self._recorder = recorder or Recorder()
         self._number_of_threads = threads
         self._ring: BatchRing | None = None
         self._threads: list[threading.Thread] = []
@@ -148,6 +153,11 @@ class Loader:
             raise RuntimeError("the loader was not started")
         return self._ring.next()
 
+    @property
+    def filled(self) -> int:
+        """Number of slots with a batch that was not taken yet."""
+        return 0 if self._ring is None else self._ring.filled
+
     def batches(self, total: int) -> Iterator[Batch]:
         """The next `total` batches. Each must be released."""
         for _ in range(total):
@@ -195,6 +205,7 @@ class Loader:
         claim = ring.claim()
         while claim is not None:
             task, slot = self._number(claim[0]), claim[1]
+            begin = now()
             try:
                 examples = self._write(task, selection, steps, *memory[slot])
             except BaseException as error:
@@ -204,6 +215,8 @@ class Loader:
                 return
             epochs, indices = positions[slot]
             epochs[...], indices[...] = selection.epochs, selection.indices
+            if self._recorder.on:
+                self._recorder.event(threading.current_thread().name, "fill a batch", begin, task=task, slot=slot)
             claim = ring.publish(slot, examples) or ring.claim()
 
     def _number(self, task: int) -> int:

@@ -131,6 +131,11 @@ class BatchRing:
             if self._sleeping and self._worth_filling():
                 self._space.notify_all()
 
+    @property
+    def filled(self) -> int:
+        """Number of filled slots that were not taken yet."""
+        return self._state.count(_FILLED)
+
     def close(self) -> None:
         """Wake all threads permanently."""
         with self._lock:

@@ -27,12 +27,14 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from crossbow.clock import MONOTONIC
 from crossbow.files import reason
 from crossbow.kernels.arguments import Arguments, Value
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel, State
 from crossbow.kernels.native import ARGUMENTS, NativeCall
 from crossbow.kernels.random import ROUNDS
 from crossbow.kernels.requests import Request
+from crossbow.kernels.stamps import CLOCK, FIRST_STAMP, STAMPS, TIMESPEC
 from crossbow.types import address
 
 SIGNATURE = types.int32(*[types.uintp] * ARGUMENTS)
@@ -236,13 +238,46 @@ def call_address(typing_context: Any, function: Any, a: Any, b: Any, c: Any, d: 
     return types.int32(*[types.int64] * (1 + ARGUMENTS)), generate
 
 
+@inlined
+def run_row(table: int, first: int) -> int:
+    """Call the function at a position of a table, which its four arguments follow."""
+    row = int64_at(table)
+    status: int = call_address(row[first], row[first + 1], row[first + 2], row[first + 3], row[first + 4])
+    return status
+
+
 @native
 def run_table(table: int, count: int, failed: int, unused: int) -> int:
     """Call the functions of a table of rows (function, four arguments) until one does not return 0."""
-    row = int64_at(table)
     for index in range(np.int64(count)):
-        first = index * (1 + ARGUMENTS)
-        status: int = call_address(row[first], row[first + 1], row[first + 2], row[first + 3], row[first + 4])
+        status: int = run_row(np.int64(table), index * (1 + ARGUMENTS))
+        if status != 0:
+            int64_at(failed)[0] = index
+            return status
+    return 0
+
+
+# The clock.
+
+
+@inlined
+def nanoseconds(clock: int, timespec: int) -> Any:
+    """The time of the monotonic clock; 0 where there is none. clock: address of `clock_gettime`. timespec: memory for
+    the two words that it writes."""
+    if clock == 0:
+        return np.int64(0)
+    call_address(clock, MONOTONIC, timespec, 0, 0)
+    return int64_at(timespec)[0] * np.int64(1_000_000_000) + int64_at(timespec)[1]
+
+
+@native
+def run_table_timed(table: int, count: int, failed: int, stamps: int) -> int:
+    """Call the functions of a table as `run_table` does, and note the time after every call (`Stamps`)."""
+    memory, timespec = int64_at(stamps), np.int64(stamps) + 8 * TIMESPEC
+    for index in range(np.int64(count)):
+        status: int = run_row(np.int64(table), index * (1 + ARGUMENTS))
+        memory[FIRST_STAMP + memory[STAMPS]] = nanoseconds(memory[CLOCK], timespec)
+        memory[STAMPS] += 1
         if status != 0:
             int64_at(failed)[0] = index
             return status

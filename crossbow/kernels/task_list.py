@@ -13,14 +13,16 @@ import numpy as np
 
 from crossbow.kernels.interface import Call
 from crossbow.kernels.native import ARGUMENTS, NativeCall, prototype
+from crossbow.kernels.stamps import Stamps
 from crossbow.types import address
 
 
 class _NativeRun:
     """A maximal run of native calls of a task list, executed by the compiled loop."""
 
-    def __init__(self, calls: Sequence[NativeCall], first: int) -> None:
-        from crossbow.kernels.compiled import run_table  # imported here, because numba takes long to import
+    def __init__(self, calls: Sequence[NativeCall], first: int, stamps: Stamps | None) -> None:
+        # imported here, because numba takes long to import
+        from crossbow.kernels.compiled import run_table, run_table_timed
 
         self.first = first
         self.calls = tuple(calls)
@@ -29,8 +31,9 @@ class _NativeRun:
             row[0] = call.function
             row[1 : 1 + len(call.arguments)] = call.arguments
         self.failed = np.zeros(1, np.int64)
-        self.run = prototype()(run_table.address)
-        self.arguments = (address(self._table), len(calls), address(self.failed), 0)
+        self.run = prototype()((run_table if stamps is None else run_table_timed).address)
+        stamped = 0 if stamps is None else stamps.address
+        self.arguments = (address(self._table), len(calls), address(self.failed), stamped)
 
     def fail(self, status: int) -> NoReturn:
         self.calls[int(self.failed[0])].fail(status)
@@ -43,13 +46,15 @@ class TaskList:
     is the name of its operator.
     """
 
-    def __init__(self, calls: Sequence[Call], names: Sequence[str]) -> None:
+    def __init__(self, calls: Sequence[Call], names: Sequence[str], stamps: Stamps | None = None) -> None:
+        """stamps: receives the times of all calls in each run."""
         if len(calls) != len(names):
             raise ValueError(f"expected one name for each of the {len(calls)} calls. Received: {len(names)} names")
         self.calls = tuple(calls)
         self.names = tuple(names)
         self.failed: str | None = None
         """The operator whose call failed in the last run; None if no call failed, or if the run ended between calls."""
+        self._stamps = stamps
         self._parts = self._group()
         only = self._parts[0] if len(self._parts) == 1 else None
         self._whole = only if isinstance(only, _NativeRun) else None
@@ -62,7 +67,7 @@ class TaskList:
                 native.append(call)
                 continue
             if native:
-                parts.append(_NativeRun(native, index - len(native)))
+                parts.append(_NativeRun(native, index - len(native), self._stamps))
                 native = []
             if call is not None:
                 parts.append((index, call))
@@ -77,6 +82,8 @@ class TaskList:
         """Execute the calls in order. Raises the exception of a call; for a native call `NativeError`, `Aborted`, or
         the exception of its `explain`."""
         self.failed = None
+        if self._stamps is not None:
+            self._stamps.begin()
         whole = self._whole
         if whole is None:
             self._run_parts()
@@ -100,3 +107,5 @@ class TaskList:
                 except BaseException:
                     self.failed = self.names[index]
                     raise
+                if self._stamps is not None:
+                    self._stamps.add()

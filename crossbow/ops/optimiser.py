@@ -15,7 +15,8 @@ class GradientDescentOptimiser(Kernel):
     """Marks the learner's step, after every gradient operator that is an input.
 
     `Dataflow` adds it; a network does not contain it. It has no kernel: the step (v ← momentum · v − γ (g + λ w)) and
-    the correction by the rule are one linear combination of whole vectors, which the runtime performs.
+    the correction by the rule are one linear combination of whole vectors, which the runtime performs; the methods of
+    the solver other than sgd have an adaptive step in it.
 
     Ports GradientDescentOptimiser.java.
     """

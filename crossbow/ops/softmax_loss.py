@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from crossbow.conf import check_boolean, check_choice, check_number, configuration, is_integer, refuse
+from crossbow.conf import check_boolean, check_choice, check_number, configuration, is_integer, is_number, refuse
 from crossbow.kernels.interface import PreparedKernel
-from crossbow.kernels.requests import SoftmaxLossBackward, SoftmaxLossForward
+from crossbow.kernels.requests import SoftmaxLossBackward, SoftmaxLossForward, Targets
 from crossbow.ops.kernel import Gradient, Kernel, Site
 from crossbow.ops.softmax import SoftMax
 from crossbow.types import Array, LabelRange, Shape
@@ -30,6 +30,12 @@ class SoftMaxLoss(Kernel):
     "valid" by the number of labels that are not `ignored_label` (at least 1), "none" by 1. An ignored label adds
     nothing to the loss.
 
+    With `label_smoothing` ε and `class_weights` w, the loss of a label y is Σ_c t[c] · −log p[c], with the target
+    t[c] = w[c] · ((1 − ε) · [c = y] + ε / classes) of class c. "valid" then divides by the sum of the labels' weights
+    w[y], so that SoftMaxLoss(normalisation="valid") is PyTorch's CrossEntropyLoss. The other normalisations divide by
+    numbers of examples or labels, whatever their weights, as class weights in Keras: they keep the loss of a batch
+    independent of which classes are in it. Export to ONNX omits the loss, with its weights.
+
     A graph may have several losses: one that is not `auxiliary`, whose input is the prediction, and auxiliary ones,
     each with the operators that lead only to it. Training minimises the sum of all, each times its `weight`.
 
@@ -49,6 +55,10 @@ class SoftMaxLoss(Kernel):
     """Label of examples that do not count; None counts all."""
     normalisation: str = "batch"
     """One of "batch", "full", "valid" and "none"."""
+    label_smoothing: float = 0.0
+    """ε, the part of each label that is divided among all classes, ≥ 0 and < 1."""
+    class_weights: tuple[float, ...] | None = None
+    """A weight ≥ 0 for each class, not all 0; None weighs all classes alike."""
     weight: float = 1.0
     """Factor of the loss in the sum that training minimises, > 0. It is not part of the output."""
     auxiliary: bool = False
@@ -59,6 +69,24 @@ class SoftMaxLoss(Kernel):
         check_boolean(self, "auxiliary")
         check_ignored_label(self, self.ignored_label)
         check_choice(self, "normalisation", NORMALISATIONS)
+        check_number(self, "label_smoothing", minimum=0, maximum=1, below=True)
+        if self.class_weights is not None:
+            object.__setattr__(self, "class_weights", self._checked_weights(self.class_weights))
+
+    def _checked_weights(self, given: object) -> tuple[float, ...]:
+        weights = given.tolist() if isinstance(given, np.ndarray) else given
+        good = isinstance(weights, list | tuple) and all(is_number(each) and each >= 0 for each in weights)
+        if not good or not any(weights):  # type: ignore[arg-type]
+            allowed = "a weight ≥ 0 for each class, in order and not all 0, or None"
+            raise refuse(self, "class_weights", given, allowed)
+        return tuple(map(float, weights))  # type: ignore[arg-type]
+
+    @property
+    def targets(self) -> Targets | None:
+        """Label smoothing and class weights, if there are any."""
+        if not self.label_smoothing and self.class_weights is None:
+            return None
+        return Targets(float(self.label_smoothing), self.class_weights)
 
     @property
     def loss_weight(self) -> float:
@@ -70,6 +98,9 @@ class SoftMaxLoss(Kernel):
 
     def output_shape(self, *inputs: Shape) -> Shape:
         check_probabilities(inputs[0])
+        if self.class_weights is not None and len(self.class_weights) != inputs[0][1]:
+            number = len(self.class_weights)
+            raise ValueError(f"expected as many classes as class_weights, {number}. Received: {inputs[0][1]}")
         return (1,)
 
     def check_producer(self, producer: Kernel, *inputs: Shape) -> None:
@@ -84,13 +115,15 @@ class SoftMaxLoss(Kernel):
             return 1.0  # the sum over a set is the sum over its batches
         if self.normalisation == "batch":
             return float(len(labels))
+        if self.normalisation == "valid" and self.class_weights is not None:
+            return float(np.array(self.class_weights)[labels[labels != self.ignored_label]].sum())
         return float(counted(labels, self.ignored_label if self.normalisation == "valid" else None))
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         assert site.labels is not None
         (p,) = site.inputs
-        settings = (self.ignored_label, self.normalisation)
-        return (site.library.prepare(SoftmaxLossForward(p, site.labels, *settings, site.logits)),)
+        settings = (self.ignored_label, self.normalisation, site.logits, self.targets)
+        return (site.library.prepare(SoftmaxLossForward(p, site.labels, *settings)),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return SoftMaxLossGradient(input=input)
@@ -100,7 +133,8 @@ class SoftMaxLoss(Kernel):
 class SoftMaxLossGradient(Gradient):
     """Gradient of a `SoftMaxLoss` with respect to the logits, the input of the SoftMax: (p − y) / normaliser.
 
-    y is 1 at the label and 0 elsewhere. The gradient is 0 for ignored labels and for padding.
+    y is 1 at the label and 0 elsewhere. With label smoothing or class weights, the gradient is
+    (p · Σ t[c] − t) / normaliser. It is 0 for ignored labels and for padding.
     """
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
@@ -109,7 +143,8 @@ class SoftMaxLossGradient(Gradient):
         (p,) = site.inputs
         if not site.needs_input_gradient:
             return ()
-        return (site.library.prepare(SoftmaxLossBackward(p, site.labels, p, peer.ignored_label, peer.normalisation)),)
+        settings = (peer.ignored_label, peer.normalisation, peer.targets)
+        return (site.library.prepare(SoftmaxLossBackward(p, site.labels, p, *settings)),)
 
 
 def counted(labels: Array, ignored_label: int | None) -> int:

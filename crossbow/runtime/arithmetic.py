@@ -18,10 +18,17 @@ import numpy as np
 from crossbow.compile import BoundBlock, BoundStep, ModelLayout
 from crossbow.kernels.interface import PlainStorage
 from crossbow.kernels.library import KernelLibrary
-from crossbow.kernels.requests import CheckFinite, ClipCoefficients, LinearCombination, SquaredNorm
+from crossbow.kernels.requests import (
+    AdaptiveStep,
+    CheckFinite,
+    ClipCoefficients,
+    CountStep,
+    LinearCombination,
+    SquaredNorm,
+)
 from crossbow.runtime.coefficients import BoundUpdate
 from crossbow.solver import Update
-from crossbow.solver.update import Terms
+from crossbow.solver.adaptation import UNCORRECTED, Terms
 from crossbow.types import Array
 
 T = TypeVar("T")
@@ -29,8 +36,10 @@ T = TypeVar("T")
 WRITTEN = {
     "weights": "new value of",
     "velocity": "velocity of",
+    "second_moment": "second moment of",
     "base_next": "base model's new value of",
     "base_velocity": "base model's velocity of",
+    "base_second_moment": "base model's second moment of",
     "mean": "mean of what learners send of",
     "base": "base model's new value of",
     "taken": "copy of the base model's",
@@ -72,16 +81,41 @@ class VectorArithmetic:
         return made if self.to_device is None else self.to_device(made)
 
     def combine(self, name: str, update: Update, vectors: Mapping[str, Array], coefficients: Array) -> list[BoundStep]:
-        """Return the update of whole vectors with these coefficients."""
+        """Return the update of whole vectors, which is linear, with these coefficients."""
         if not update.steps:
             return []
         kernel = self.library.prepare(LinearCombination(update.assignments, self.dtype, update.signs))
         buffers = {vector: vectors[vector] for vector in update.vectors}
         return [BoundStep(name, call) for call in kernel.bind({**buffers, "coefficients": coefficients})]
 
+    def adapt(
+        self, name: str, update: Update, vectors: Mapping[str, Array], coefficients: Array, correction: Array
+    ) -> list[BoundStep]:
+        """Return the update of whole vectors, which has an adaptive step, with these coefficients."""
+        assert update.adaptation is not None
+        (assignment,) = update.assignments
+        kernel = self.library.prepare(AdaptiveStep(update.adaptation.form, assignment, self.dtype))
+        buffers = {vector: vectors[vector] for vector in update.vectors}
+        bound = kernel.bind({**buffers, "coefficients": coefficients, "correction": correction})
+        return [BoundStep(name, call) for call in bound]
+
     def fixed(self, name: str, update: Update, vectors: Mapping[str, Array]) -> list[BoundStep]:
         """Return an update of whole vectors whose coefficients never change."""
         return self.combine(name, update, vectors, self.array(update.coefficients))
+
+    def count(self, name: str, bound: BoundUpdate, vectors: Mapping[str, Array]) -> tuple[list[BoundStep], BoundUpdate]:
+        """Calls that count the step of an adaptive update, and the update with the bias correction that follows from
+        the count. All ranges of one step are counted once. Other updates are returned as they are."""
+        if bound.update.adaptation is None:
+            return [], bound
+        correction, count = self.array(UNCORRECTED), bound.update.count
+        alone = None if bound.alone is None else replace(bound.alone, correction=correction)
+        counted = replace(bound, correction=correction, alone=alone)
+        if count is None:
+            return [], counted
+        kernel = self.library.prepare(CountStep(count.beta1, count.beta2))
+        calls = kernel.bind({"step_count": vectors[count.name], "correction": correction})
+        return [BoundStep(name, call) for call in calls], counted
 
     def adjust(self, name: str, bound: BoundUpdate, vectors: Mapping[str, Array], place: slice) -> list[BoundStep]:
         """Return an update of this range of the vectors. For local variables, `alone` replaces it."""
@@ -103,13 +137,22 @@ class VectorArithmetic:
         """One combination for every learning rate in the range."""
         steps: list[BoundStep] = []
         if len(bound.numbers) == 1:
-            steps += self.combine(name, bound.update, vectors, *bound.numbers.values())
+            steps += self._apply(name, bound, vectors, *bound.numbers.values())
         else:
             for run, multiplier in overlapping(self.ranges.rates, place, lambda pair: pair[0]):
                 part = _cut(run, place)
                 cut = {vector: values[part] for vector, values in vectors.items()}
-                steps += self.combine(name, bound.update, cut, bound.numbers[multiplier])
-        return [*steps, *self.look_through(name, [target for target, _ in bound.update.steps], vectors, place)]
+                steps += self._apply(name, bound, cut, bound.numbers[multiplier])
+        return [*steps, *self.look_through(name, bound.update.written, vectors, place)]
+
+    def _apply(
+        self, name: str, bound: BoundUpdate, vectors: Mapping[str, Array], coefficients: Array
+    ) -> list[BoundStep]:
+        """The update of whole vectors, whatever it is. One with an adaptive step must have been counted."""
+        if bound.update.adaptation is None:
+            return self.combine(name, bound.update, vectors, coefficients)
+        assert bound.correction is not None
+        return self.adapt(name, bound.update, vectors, coefficients, bound.correction)
 
     def look_through(
         self, name: str, written: Sequence[str], vectors: Mapping[str, Array], place: slice
@@ -148,7 +191,7 @@ class VectorArithmetic:
     ) -> tuple[list[BoundStep], BoundUpdate]:
         """Calls that clip the gradients in an update by the sum of the squares, and the update to use."""
         assert self.largest_norm is not None
-        marks = tuple(term in gradients for _, terms in bound.update.steps for term in terms)
+        marks = tuple(term in gradients for term in bound.update.terms)
         kernel = self.library.prepare(ClipCoefficients(self.largest_norm, marks))
         clipped = {multiplier: self.array([0.0] * numbers.size) for multiplier, numbers in bound.numbers.items()}
         steps: list[BoundStep] = []
@@ -176,9 +219,10 @@ class VectorArithmetic:
 
         clipped: whether to clip the learner's own gradient by its norm.
         """
-        steps: list[BoundStep] = []
+        steps, bound = self.count("optimiser", bound, vectors)
         if clipped:
-            steps, bound = self.clip_by_norm(bound, {"gradient": 1.0}, vectors)
+            clipping, bound = self.clip_by_norm(bound, {"gradient": 1.0}, vectors)
+            steps += clipping
         for block in blocks:
             steps += [BoundStep(block.operator, call) for call in block.calls]
             part = {name: vector[block.place] for name, vector in vectors.items()}

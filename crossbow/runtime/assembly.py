@@ -11,7 +11,7 @@ from crossbow.dataflow.graph import Graph
 from crossbow.runtime.arithmetic import VectorArithmetic
 from crossbow.runtime.coefficients import ANY
 from crossbow.runtime.flags import Flags
-from crossbow.runtime.replica import BaseModel, Replica
+from crossbow.runtime.replica import COUNT_NBYTES, BaseModel, Replica
 from crossbow.runtime.setting import RunSetting
 
 SLOTS = 8
@@ -51,18 +51,22 @@ class Needs:
         return self.vectors(self.setting.base_models, self.setting.placement.own)
 
     def vectors(self, bases: int, learners: int) -> dict[str, int]:
-        """Weights, gradients, velocities and statistics, and arenas, of these numbers of base models and learners."""
+        """Weights, gradients, moments and statistics, and arenas, of these numbers of base models and learners."""
         setting, program = self.setting, self.training
         used = setting.rule.vectors(setting.solver, ANY)
         several = setting.adds_parts + setting.ranks.several  # the mean, and the unfinished sum of ranks
-        of_a_base = 1 + setting.barrier + ("base_velocity" in used) + several + setting.mean_first
-        of_a_learner = 1 + (not setting.rule.reads_base) + len(used & {"velocity", "taken", "received"})
+        moments = len(used & {"base_velocity", "base_second_moment"})
+        of_a_base = 1 + setting.barrier + moments + several + setting.mean_first
+        own = {"velocity", "second_moment", "taken", "received"}
+        of_a_learner = 1 + (not setting.rule.reads_base) + len(used & own)
         vectors = of_a_base * bases + of_a_learner * learners
         statistics = (1 + setting.barrier + several) * bases + (1 + setting.barrier) * learners
         model, observed = (layout.elements * layout.dtype.itemsize for layout in (program.model, program.statistics))
+        counters = setting.rule.counters(setting.solver, ANY)
+        counts = ("base_step_count" in counters) * bases * setting.learners + ("step_count" in counters) * learners
         narrow = 2 * learners * self.narrow * program.model.elements
         return {
-            "weights and gradients": vectors * model + statistics * observed + narrow,
+            "weights and gradients": vectors * model + statistics * observed + narrow + COUNT_NBYTES * counts,
             "intermediate results": self.arena * learners,
         }
 

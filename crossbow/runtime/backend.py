@@ -26,6 +26,7 @@ from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Finished, Report, Task
 from crossbow.solver import Pace
 from crossbow.synch import Collective
+from crossbow.timeline.recorder import Recorder
 from crossbow.types import Array, Tensor
 
 T = TypeVar("T")
@@ -156,6 +157,7 @@ class Backend(Protocol):
         in_turn: bool,
         bad: BadExamples | None,
         placement: Placement,
+        recorder: Recorder,
     ) -> Loader:
         """Return a loader whose slots the learners can read, or copy. Other arguments: see `Loader`."""
 

@@ -38,6 +38,7 @@ from crossbow.runtime.tick import TickCoordination
 from crossbow.solver import SolverConf
 from crossbow.synch import SMA, BarrierRule, Collective, Rule, RuleSequence, has_barrier
 from crossbow.synch.progress import check_local_variables, check_skip
+from crossbow.timeline.recorder import Recorder
 from crossbow.types import ConfigurationError, LabelRange, Phase
 
 CLOSE_SECONDS = 0.5
@@ -84,6 +85,7 @@ def new_setting(
     system: SystemConf,
     backend: Backend,
     bad: Mapping[Phase, BadExamples],
+    recorder: Recorder,
     ranks: Ranks,
     collective: Collective | None = None,
 ) -> RunSetting:
@@ -97,10 +99,13 @@ def new_setting(
     placement = Placement(len(threads), sum(map(len, of_ranks[: ranks.rank])), len(of_ranks[ranks.rank]))
     rule = given.settled([float(max(each, 1)) for each in threads])
     check_local_variables(model.local_variables, rule)
+    rule.check_solver(solver)
     check_skip(model.skip, rule, solver)
     clock = work_clock(len(threads), rule.tau, model.wpc, barrier=isinstance(rule, BarrierRule))
     devices = len(backend.devices)
-    return RunSetting(data, model, solver, system, given, rule, len(threads), devices, clock, bad, ranks, placement)
+    return RunSetting(
+        data, model, solver, system, given, rule, len(threads), devices, clock, bad, ranks, placement, recorder
+    )
 
 
 def new_coordination(
@@ -122,7 +127,7 @@ def new_coordination(
 def new_flow(reports: Reports, setting: RunSetting, coordination: Coordination) -> Flow:
     """Return the flow of tasks, and of results between ranks."""
     sharing = Sharing(setting.ranks, reports) if setting.ranks.several else None
-    return Flow(reports, setting.learners, coordination, sharing)
+    return Flow(reports, setting.learners, coordination, setting.recorder, sharing)
 
 
 def close_all(members: Sequence[Learner], backend: Backend) -> None:
@@ -187,8 +192,15 @@ def _new_loader(
     setting: RunSetting, backend: Backend, examples: Examples, order: Order, name: str, phase: Phase
 ) -> Loader:
     """The loader of this rank's batches."""
-    bad, placement = setting.bad.get(phase), setting.placement
-    return backend.new_loader(examples, order, name, in_turn=setting.barrier, bad=bad, placement=placement)
+    return backend.new_loader(
+        examples,
+        order,
+        name,
+        in_turn=setting.barrier,
+        bad=setting.bad.get(phase),
+        placement=setting.placement,
+        recorder=setting.recorder,
+    )
 
 
 def _new_order(setting: RunSetting) -> TrainingOrder:
@@ -208,9 +220,10 @@ def _new_order(setting: RunSetting) -> TrainingOrder:
 def _new_bases(setting: RunSetting, backend: Backend, program: Program) -> tuple[BaseModel, ...]:
     """A base model on every device. The first one has the initial values."""
     rule, solver, several = setting.rule, setting.solver, setting.adds_parts
+    own, first = setting.placement.own, setting.mean_first
     bases = tuple(
         new_base_model(
-            program, rule, solver, several=several, mean_first=setting.mean_first, zeros=backend.zeros(device)
+            program, rule, solver, several=several, mean_first=first, zeros=backend.zeros(device), learners=own
         )
         for device in range(setting.base_models)
     )

@@ -27,6 +27,7 @@ from crossbow.runtime.training_engine import TrainingEngine
 from crossbow.runtime.tuning import Tuning
 from crossbow.solver import SolverConf
 from crossbow.synch import Collective, Rule, RuleSequence
+from crossbow.timeline.recorder import Recorder
 from crossbow.types import Array, Phase
 
 
@@ -38,14 +39,17 @@ def new_engine(
     solver: SolverConf,
     system: SystemConf,
     collective: Collective | None = None,
+    recorder: Recorder | None = None,
     ranks: Ranks | None = None,
 ) -> TrainingEngine:
-    """Create the engine for a model's rule and a system's learners. Raises GraphError or ConfigurationError."""
-    ranks = ranks or join()
+    """Create the engine for a model's rule and a system's learners. recorder: records its timeline. ranks: by default
+    those of this process. Raises GraphError or ConfigurationError."""
+    recorder, ranks = recorder or Recorder(), ranks or join()
     bad = _new_bad_examples(data) if system.on_bad_record == "skip" else None
 
     def make(changed_model: ModelConf = model, changed_system: SystemConf = system, beside: int = 0) -> Engine:
-        return Engine(training, check, data, changed_model, solver, changed_system, collective, beside, bad, ranks)
+        confs = changed_model, solver, changed_system
+        return Engine(training, check, data, *confs, collective, beside, bad, recorder, ranks)
 
     def with_rule(rule: Rule, beside: int) -> Engine:
         return make(dataclasses.replace(model, rule=rule), system, beside)

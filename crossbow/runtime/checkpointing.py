@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from crossbow.clock import now
 from crossbow.conf import Domain, configuration, refuse, setting
 from crossbow.domains import Flag, Integer
 from crossbow.files import checked_path, file_error
 from crossbow.runtime.checkpoint import checkpoint_files, checkpoint_path, write_checkpoint
+from crossbow.timeline.recorder import CHECKPOINTS, Recorder
 from crossbow.types import Array, DataError
 
 SECONDS_BETWEEN_EPOCHS, SECONDS_BETWEEN = 60.0, 600.0
@@ -128,8 +130,14 @@ class Written:
 class CheckpointWriter:
     """Decides when a run needs a checkpoint, and writes it in a thread of its own."""
 
-    def __init__(self, settings: Checkpoints, write_model: Callable[[Path, Mapping[str, Array]], None]) -> None:
+    def __init__(
+        self,
+        settings: Checkpoints,
+        write_model: Callable[[Path, Mapping[str, Array]], None],
+        recorder: Recorder | None = None,
+    ) -> None:
         """write_model: writes a model's variables to a file; raises DataError."""
+        self._recorder = recorder or Recorder()
         self.settings, self._write_model = settings, write_model
         self._number, self._unit = 0.0, settings.interval
         if self._unit not in ("auto", "none"):
@@ -227,8 +235,11 @@ class CheckpointWriter:
     def _run(self) -> None:
         """Body of the thread."""
         while (job := self._jobs.get()) is not None:
+            begin = now()
             try:
                 job()
+                if self._recorder.on:
+                    self._recorder.event(CHECKPOINTS, "write", begin)
             finally:
                 del job  # its arrays may be large
                 with self._done:

@@ -39,6 +39,8 @@ class BoundUpdate:
     """Coefficients for each multiplier of the learning rate; a single entry if they do not depend on the rate."""
     alone: BoundUpdate | None = None
     """The update of the learners' local variables, if there are any."""
+    correction: Array | None = None
+    """The bias correction of an adaptive step, which `VectorArithmetic.count` adds; None for a linear update."""
 
 
 class Formula(Generic[About]):

@@ -160,6 +160,8 @@ class SystemConf:
     test ends with an error."""
     graphs: bool = setting(Flag(), default=True)
     """Whether a GPU's work is captured and launched as CUDA graphs; else call by call, with the same results."""
+    nvtx: bool = setting(Flag(), default=False)
+    """Whether tasks on GPUs are named ranges for NVIDIA's profilers (NVTX); with `graphs=False`, operators, too."""
     check_numerics: bool = setting(Flag(), default=False)
     """Whether to stop with the names of operator or variable, and task, if a number is not finite; slow.
 

@@ -41,6 +41,7 @@ from crossbow.runtime.summary import RunSummary, summarise
 from crossbow.runtime.usage import Usage
 from crossbow.solver import Schedule, SolverConf
 from crossbow.synch import Collective
+from crossbow.timeline.recorder import Recorder
 from crossbow.types import Array, NonFiniteLossError, Phase
 
 
@@ -65,14 +66,16 @@ class Engine:
         collective: Collective | None = None,
         beside: int = 0,
         bad: Mapping[Phase, BadExamples] | None = None,
+        recorder: Recorder | None = None,
         ranks: Ranks | None = None,
     ) -> None:
         """beside: bytes of the machine's memory that other engines use at the same time. bad: the bad examples of each
-        phase, which may be shared with other engines; None if a bad example is an error. Raises GraphError or
-        ConfigurationError, after ending all threads. ranks: by default those of this process."""
-        ranks = ranks or join()
+        phase, which may be shared with other engines; None if a bad example is an error. recorder: records the
+        timeline of several engines; None if this engine has one of its own. ranks: by default those of this process.
+        Raises GraphError or ConfigurationError, after ending all threads."""
+        recorder, ranks = recorder or Recorder(), ranks or join()
         self.backend = new_backend(model.rule, system)
-        setting = new_setting(data, model, solver, system, self.backend, bad or {}, ranks, collective)
+        setting = new_setting(data, model, solver, system, self.backend, bad or {}, recorder, ranks, collective)
         self.parts = assemble(training, check, self.backend, setting, beside)
         reports = Reports(self.parts.loaders, setting.learners)
         self.coordination = new_coordination(self.parts, self.backend, reports, collective)
@@ -80,9 +83,8 @@ class Engine:
         self.flow = new_flow(reports, setting, self.coordination)
         self.recovery = Recovery(self.parts, self.backend, self.coordination, self.flow, self.position)
         schedule = Schedule(solver, self.tasks_per_epoch, restart=model.restart)
-        self.scheduler = Scheduler(
-            setting.clock, self.coordination, self.flow, self.recovery, self.position, schedule, setting.placement
-        )
+        scheduled = self.coordination, self.flow, self.recovery, self.position
+        self.scheduler = Scheduler(setting.clock, *scheduled, schedule, setting.placement)
         restored = self.coordination, self.flow, self.scheduler, self.recovery
         self._snapshots = Snapshots(self.parts, self.backend, *restored)
         self.observation = Observation(self.parts, self.coordination, self.recovery, self.flow)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from crossbow.clock import now
 from crossbow.dataflow.graph import main_losses, reported_measure
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Backend
@@ -12,6 +13,7 @@ from crossbow.runtime.results import SetMean, TestResult
 from crossbow.runtime.scheduler import Scheduler
 from crossbow.runtime.task import Completed
 from crossbow.runtime.usage import Usage
+from crossbow.timeline.recorder import SCHEDULER
 from crossbow.types import Array, CrossbowError, Phase
 
 
@@ -46,10 +48,13 @@ class Evaluation:
             loss.add(result.loss, of_batch)
             accuracy.add(result.accuracy, of_batch)
 
+        begin, recorder = now(), parts.setting.recorder
         with self._usage.busy("testing", check.loader):
             check.loader.start(0)
             with self._flow.handing_on("testing", 0, add):
                 self._scheduler.test(order.tasks, check.loader)
+        if recorder.on:
+            recorder.event(SCHEDULER, "test", begin)
         counted = good(slice(None))
         value = loss.value(counted)
         return TestResult(float("nan") if value is None else value, accuracy.value(counted), len(counted))

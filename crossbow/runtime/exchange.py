@@ -15,9 +15,10 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from crossbow.clock import now
 from crossbow.compile import BoundStep
 from crossbow.runtime.arithmetic import VectorArithmetic
 from crossbow.runtime.backend import Combination, Meeting
@@ -28,6 +29,7 @@ from crossbow.solver.update import total
 from crossbow.synch import FreeRule, PeerRule
 from crossbow.synch.progress import ExchangeState, Masses, left_out, of_all
 from crossbow.synch.rule import NOTHING, Arrival
+from crossbow.timeline.recorder import MERGE, Recorder, learner_track
 from crossbow.types import Array
 
 
@@ -39,6 +41,7 @@ class Participants:
     replicas: Sequence[Replica]
     arithmetic: VectorArithmetic
     meeting: Meeting
+    recorder: Recorder = field(default_factory=Recorder)
 
     def bind(
         self,
@@ -61,9 +64,10 @@ class Participants:
         where = place or slice(0, self.base.buffers[0].size)
 
         def bind(update: BoundUpdate) -> list[BoundStep]:
-            steps: list[BoundStep] = []
+            steps, update = arithmetic.count(name, update, vectors)
             if clipped is not None:
-                steps, update = arithmetic.clip_by_norm(update, clipped, used)
+                clipping, update = arithmetic.clip_by_norm(update, clipped, used)
+                steps += clipping
             if used:
                 cut = {vector: values[where] for vector, values in used.items()}
                 steps += arithmetic.adjust(name, update, cut, where)
@@ -117,6 +121,11 @@ class Exchange(ABC):
 
     def _exchange(self, learner: int, pace: Pace) -> None:
         self.free.extend(self._participants.meeting.exchange(learner, lambda: self._arrive(learner, pace)))
+
+    def _record(self, learner: int, begin: int, going: list[int]) -> None:
+        """Record the end of a learner's exchange, which lets others continue. begin: when it had the lock."""
+        if self._participants.recorder.on:
+            self._participants.recorder.event(learner_track(learner), MERGE, begin, going=going)
 
     def begin(self, tick: int) -> None:
         """Start afresh at this tick, with random draws that differ from those of earlier ticks."""
@@ -219,6 +228,7 @@ class BaseExchange(Exchange):
 
     def _arrive(self, learner: int, pace: Pace) -> list[int]:
         with self._merging:
+            begin = now()
             with self._counting:
                 merge = self.progress.arrive(learner)
             if merge is not None and not merge.dropped:
@@ -228,6 +238,7 @@ class BaseExchange(Exchange):
                 going = self.progress.let_go()
             for each in going:
                 self._replies[each].run(pace, None)
+            self._record(learner, begin, going)
         return going
 
     def _not_left_out(self, learner: int) -> Sequence[Combination[Arrival]]:
@@ -312,11 +323,13 @@ class PeerExchange(Exchange):
         peer = self._rule.peer(learner, self._learners, self._draws[learner], self._seed)
         self._draws[learner] += 1
         with self._lock:
+            begin = now()
             self._met += 1
             if self.masses.coming[learner]:
                 self._receive[learner].run(pace, self.masses.receive(learner))
             if peer is not None:
                 self._send[learner, peer].run(pace, self.masses.send(learner, peer, self._rule.part_sent()))
+            self._record(learner, begin, [learner])
         return [learner]
 
     def _mix(self, vectors: Mapping[str, Array]) -> Combination[tuple[float, float]]:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal, NoReturn
 
+from crossbow.clock import now
 from crossbow.data.loader import Loader
 from crossbow.runtime.coordination import Coordination
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.sharing import Sharing
 from crossbow.runtime.task import Completed, Failed
+from crossbow.timeline.recorder import SCHEDULER, WAIT_FOR_BATCH, WAIT_FOR_RESULTS, Recorder
 from crossbow.types import Aborted, CrossbowError, NonFiniteLossError, TaskError
 
 TASKS_AHEAD = 6
@@ -33,11 +35,16 @@ class Flow:
     """Distributes batches and delivers results, on the scheduler's thread."""
 
     def __init__(
-        self, reports: Reports, learners: int, coordination: Coordination, sharing: Sharing | None = None
+        self,
+        reports: Reports,
+        learners: int,
+        coordination: Coordination,
+        recorder: Recorder,
+        sharing: Sharing | None = None,
     ) -> None:
         """coordination: decides whether results are delivered in task order, and observes them if they are not.
         sharing: exchanges results with other ranks."""
-        self._sharing = sharing
+        self._recorder, self._sharing = recorder, sharing
         self._reports, self._learners, self._coordination = reports, learners, coordination
         self._in_order = coordination.in_order
         self._doing = ""
@@ -110,9 +117,9 @@ class Flow:
         """Slot and examples of the loader's next batch, once few enough tasks are pending. It counts as pending."""
         if self._in_flight >= self._ahead * self._learners:
             self._make_room()
-        began = time.monotonic()
+        began, begin = time.monotonic(), now()
         try:
-            slot, _, examples = loader.next()
+            slot, task, examples = loader.next()
         except Aborted:
             while True:  # until the failure that interrupted the loader is found and raised
                 self.collect()
@@ -120,6 +127,9 @@ class Flow:
             # That the scheduler waits is not enough: learners may still have tasks.
             self.data_wait_seconds += self._reports.idle_seconds(began, self._in_flight) / self._learners
         self._in_flight += 1
+        if self._recorder.on:
+            self._recorder.event(SCHEDULER, WAIT_FOR_BATCH, begin, task=task)
+            self._recorder.count(loader.name, loader.filled)
         return slot, examples
 
     def expect(self) -> None:
@@ -130,8 +140,10 @@ class Flow:
 
     def _make_room(self) -> None:
         """Wait until half of the tasks submitted ahead are done, and adapt their number to the duration."""
-        began, before, learners = time.monotonic(), self._in_flight, self._learners
+        began, before, learners, begin = time.monotonic(), self._in_flight, self._learners, now()
         self.collect(before - self._ahead * learners // 2)
+        if self._recorder.on:
+            self._recorder.event(SCHEDULER, WAIT_FOR_RESULTS, begin)
         seconds = (time.monotonic() - began) / (before - self._in_flight) * learners
         self._ahead = max(LEAST_AHEAD, min(TASKS_AHEAD, int(SECONDS_AHEAD / max(seconds, 1e-9))))
 
@@ -154,8 +166,11 @@ class Flow:
 
     def collect_all(self) -> None:
         """Wait until no task is pending."""
+        begin = now()
         while self._in_flight:
             self.collect(self._in_flight)
+        if self._recorder.on:
+            self._recorder.event(SCHEDULER, WAIT_FOR_RESULTS, begin)
 
     def collect_until(self, number: int) -> None:
         """Wait until the results of all tasks before this one are delivered."""

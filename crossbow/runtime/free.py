@@ -45,7 +45,9 @@ class FreeCoordination:
         """The tick of each task that waits or runs, by the task's number."""
         self._formulas = step_formulas(setting, assembly.arithmetic.ranges.multipliers)
         meeting = backend.meeting(assembly)
-        participants = Participants(assembly.bases[0], assembly.replicas, assembly.arithmetic, meeting)
+        participants = Participants(
+            assembly.bases[0], assembly.replicas, assembly.arithmetic, meeting, setting.recorder
+        )
         self.exchange = backend.call(lambda: new_exchange(setting, participants, assembly.variables()))
         self.learners: list[Learner] = [
             backend.exchanging(assembly, self._formulas, number, self._report, self.exchange.finished)

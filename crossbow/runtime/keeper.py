@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crossbow.clock import now
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import BadExample
 from crossbow.runtime.checkpoint import Checkpoint, checkpoint_files, read_checkpoint
@@ -18,6 +19,7 @@ from crossbow.runtime.results import Record
 from crossbow.runtime.run import RunState, TrainingRun
 from crossbow.runtime.snapshot import Snapshot
 from crossbow.runtime.training_engine import TrainingEngine
+from crossbow.timeline.recorder import COPY_FOR_CHECKPOINT, SCHEDULER, Recorder
 from crossbow.types import Array, DataError
 
 
@@ -34,8 +36,10 @@ class RunKeeper:
         writer: CheckpointWriter,
         about: Mapping[str, Any],
         monitors: Sequence[Monitor],
+        recorder: Recorder,
     ) -> None:
         """about: description of the run, as JSON values, which every checkpoint contains."""
+        self._recorder = recorder
         self._engine, self._writer, self.about, self._monitors = engine, writer, dict(about), monitors
         self._best: Mapping[str, Array] = {}
         """The base model with the best test accuracy."""
@@ -94,7 +98,10 @@ class RunKeeper:
 
     def _write(self, run: RunState | None, records: int | None) -> None:
         """Write a checkpoint in the writer's thread. records: number of records of the training call."""
+        begin = now()
         snapshot = self._engine.snapshot()
+        if self._recorder.on:
+            self._recorder.event(SCHEDULER, COPY_FOR_CHECKPOINT, begin)
         self._last = None if records is None else (self._engine.tasks, records)
         tensors = {f"variables/{name}": each for name, each in snapshot.variables.items()}
         tensors |= {f"vectors/{name}": each for name, each in snapshot.vectors.items()}

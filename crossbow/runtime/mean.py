@@ -29,9 +29,11 @@ class Mean:
     flags: Flags
 
     @property
-    def awaited(self) -> Array:
-        """The flags of this rank's learners that must have reached the tick before the calls."""
-        return self.flags.ready if self.merging.chained else self.flags.contributed
+    def awaited(self) -> tuple[str, Array]:
+        """The name and the flags of what this rank's learners must have done before the calls."""
+        if self.merging.chained:
+            return "ready", self.flags.ready
+        return "contributed", self.flags.contributed
 
     def of(self, name: str, sent: Mapping[str, Array], means: Sequence[Array]) -> list[BoundStep]:
         """means ← the mean of the vectors of all learners.

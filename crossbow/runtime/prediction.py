@@ -27,7 +27,7 @@ from crossbow.runtime.memory import assign, new_state, on_host
 from crossbow.runtime.replica import narrow_vectors
 from crossbow.types import Array, GraphError, Shape
 
-PARTS = (64, 16, 4, 1)
+PARTS = (64, 16, 8, 4, 2, 1)
 """Numbers of images that programs are compiled for."""
 LARGE = 250_000_000
 """Products for one image from which on a part of one image is computed by all cores of the device: about 5 ms."""
@@ -45,7 +45,7 @@ def divide(images: int, most: int = PARTS[0]) -> list[slice]:
     streams share the work.
 
     >>> [part.stop - part.start for part in divide(40)], [part.stop for part in divide(1)]
-    ([16, 16, 4, 4], [1])
+    ([16, 16, 8], [1])
     """
     parts: list[slice] = []
     start = 0

@@ -84,7 +84,7 @@ class Recovery:
             assign(vector, value)
 
     def restart(self) -> None:
-        """w_i ← z, z's statistics and zero velocity, for every learner."""
+        """w_i ← z, z's statistics, and zero velocity and second moment, for every learner."""
         z, observed = self.base
         for base in self._bases:
             for buffer in base.buffers:
@@ -93,8 +93,9 @@ class Recovery:
             for statistics in base.statistics:
                 if statistics is not observed:
                     assign(statistics, observed)
-            if base.velocity is not None:
-                assign(base.velocity, 0)
+            for state in (base.velocity, base.second_moment, base.step_count):
+                if state is not None:
+                    assign(state, 0)
         for replica in self._replicas:
             _restart_replica(replica, z, observed)
         self._backend.synchronise()
@@ -107,8 +108,9 @@ def _restart_replica(replica: Replica, z: Array, observed: Array) -> None:
         assign(statistics, observed)
     if replica.weights is not None:
         assign(replica.weights, z)
-    if replica.velocity is not None:
-        assign(replica.velocity, 0)
+    for state in (replica.velocity, replica.second_moment, replica.step_count):
+        if state is not None:
+            assign(state, 0)
     if replica.taken is not None:
         assign(replica.taken, z)
     if replica.received is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from crossbow.compile import ModelLayout, Program
 from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.library import MixedPrecision
@@ -32,6 +34,9 @@ class BaseModel:
     """The mean of the learners' statistics, double-buffered by parity like z."""
     statistics_mean: Array | None
     """With several devices or ranks: a part of their next mean, and then the whole mean."""
+    second_moment: Array | None = None
+    step_count: Array | None = None
+    """Number of adaptive steps of z, once for each learner: on CPUs, learners count the steps of their slices."""
 
     def current(self, tick: int) -> Array:
         return self.buffers[tick % 2]
@@ -42,12 +47,16 @@ class BaseModel:
         named = {"base": self.buffers[parity], "base_next": following, "base_previous": following}
         if self.velocity is not None:
             named["base_velocity"] = self.velocity
+        if self.second_moment is not None:
+            named["base_second_moment"] = self.second_moment
+        if self.step_count is not None:
+            named["base_step_count"] = self.step_count
         if self.mean is not None:
             named["mean"] = self.mean
         return named
 
 
-KINDS = ("weights", "gradient", "velocity", "taken", "received")
+KINDS = ("weights", "gradient", "velocity", "second_moment", "taken", "received")
 """The vectors that a learner may have."""
 
 
@@ -65,13 +74,19 @@ class Replica:
     """The value of z with which the learner began, if the rule needs it."""
     received: Array | None = None
     """Messages on their way to the learner, if learners send to each other."""
+    second_moment: Array | None = None
+    """The running mean or sum of the gradient's squares, if the solver's method has one."""
+    step_count: Array | None = None
+    """(1,): number of adaptive steps since the moments were 0, if they have a bias that it corrects."""
 
     def vectors(self) -> dict[str, Array]:
-        """The vectors by the names that rules use."""
-        named = {name: getattr(self, name) for name in KINDS}
+        """The vectors, and the count of steps, by the names that rules use."""
+        named = {name: getattr(self, name) for name in (*KINDS, "step_count")}
         return {name: vector for name, vector in named.items() if vector is not None}
 
 
+COUNT_NBYTES = 8
+"""Bytes of a count of steps."""
 Zeros = Callable[[int], Array]
 """Function that allocates zeroed bytes of a device's memory."""
 
@@ -84,29 +99,39 @@ def new_base_model(
     several: bool,
     mean_first: bool = False,
     zeros: Zeros = aligned_zeros,
+    learners: int = 1,
 ) -> BaseModel:
     """several: whether the mean of all learners is a sum over devices or ranks. mean_first: whether it has a vector of
-    its own on a single device, too."""
+    its own on a single device, too. learners: number of learners on all devices of this rank."""
     used = rule.vectors(solver, ANY)
     two = isinstance(rule, BarrierRule)
-    wanted = (True, two, "base_velocity" in used, several or mean_first)
-    first, second, velocity, mean = _vectors(program.model, wanted, zeros)
+    wanted = (True, two, "base_velocity" in used, several or mean_first, "base_second_moment" in used)
+    first, second, velocity, mean, second_moment = _vectors(program.model, wanted, zeros)
     observed, following, statistics_mean = _vectors(program.statistics, (True, two, several), zeros)
     assert first is not None
     assert observed is not None
     buffers = (first, first if second is None else second)
-    return BaseModel(buffers, velocity, mean, (observed, observed if following is None else following), statistics_mean)
+    statistics = (observed, observed if following is None else following)
+    count = _step_counts(learners, "base_step_count", rule, solver, zeros)
+    return BaseModel(buffers, velocity, mean, statistics, statistics_mean, second_moment, count)
 
 
 def new_replica(program: Program, rule: Rule, solver: SolverConf, zeros: Zeros = aligned_zeros) -> Replica:
     used = rule.vectors(solver, ANY)
-    wanted = [not rule.reads_base, "velocity" in used, True, "taken" in used, "received" in used]
-    weights, velocity, gradient, taken, received = _vectors(program.model, wanted, zeros)
+    others = [name in used for name in ("taken", "received", "second_moment")]
+    wanted = [not rule.reads_base, "velocity" in used, True, *others]
+    weights, velocity, gradient, taken, received, second_moment = _vectors(program.model, wanted, zeros)
     observed, following = _vectors(program.statistics, (True, isinstance(rule, BarrierRule)), zeros)
     assert gradient is not None
     assert observed is not None
     statistics = (observed, observed if following is None else following)
-    return Replica(weights, gradient, velocity, statistics, taken, received)
+    count = _step_counts(1, "step_count", rule, solver, zeros)
+    return Replica(weights, gradient, velocity, statistics, taken, received, second_moment, count)
+
+
+def _step_counts(counts: int, name: str, rule: Rule, solver: SolverConf, zeros: Zeros) -> Array | None:
+    """So many counts of steps, if the rule's updates advance a counter of this name."""
+    return zeros(COUNT_NBYTES * counts).view(np.float64) if name in rule.counters(solver, ANY) else None
 
 
 def narrow_vectors(program: Program, mixed: MixedPrecision | None, zeros: Zeros) -> dict[str, Array]:

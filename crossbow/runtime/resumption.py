@@ -11,13 +11,18 @@ from typing import Any
 from crossbow.conf import plain
 from crossbow.dataflow.graph import BATCH, Graph
 from crossbow.ops.initialiser import Initialiser
-from crossbow.runtime.recorded import differences
+from crossbow.runtime.configuration import ModelConf, SystemConf
+from crossbow.runtime.recorded import differences, recorded
+from crossbow.solver import SolverConf
 from crossbow.types import DataError
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """An object's place in memory, which may be a part of its representation."""
 FIXED = {"model": ("batch_size",), "system": ("seed", "order", "files_together")}
 """Settings that decide which examples are in a batch."""
+LATER = {"SoftMaxLoss": ("label_smoothing", "class_weights")}
+"""Fields that operators did not have when the first checkpoints were written. They are described only if they are set,
+so that these checkpoints can be resumed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +66,9 @@ def _describe(kernel: object) -> str:
     name = type(kernel).__name__
     if not dataclasses.is_dataclass(kernel):
         return name
-    values = {field.name: plain(getattr(kernel, field.name)) for field in dataclasses.fields(kernel)}
+    later = LATER.get(name, ())
+    fields = [each for each in dataclasses.fields(kernel) if each.name not in later or getattr(kernel, each.name)]
+    values = {field.name: plain(getattr(kernel, field.name)) for field in fields}
     shown = ", ".join(f"{name}={value!r}" for name, value in values.items() if not isinstance(value, Initialiser))
     return f"{name}({_ADDRESS.sub('', shown)})"
 
@@ -84,6 +91,8 @@ def check_same_run(before: Mapping[str, Any], now: Mapping[str, Any], source: st
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """The settings that differ."""
-    for conf in ("model", "solver", "system"):
-        yield from differences(before[conf], now[conf])
+    """The settings that differ. A setting that an older version did not have is one with its default."""
+    for name, kind in (("model", ModelConf), ("solver", SolverConf), ("system", SystemConf)):
+        defaults = recorded(kind())
+        lacking = {field: value for field, value in defaults.items() if field in now[name]}
+        yield from differences({**lacking, **before[name]}, now[name])

@@ -20,6 +20,7 @@ from crossbow.runtime.common_decisions import CommonDecisions
 from crossbow.runtime.configuration import ModelConf
 from crossbow.runtime.monitor import Monitor, Progress, tell
 from crossbow.runtime.observation import Measurement, arrived
+from crossbow.runtime.profiling import Profiler
 from crossbow.runtime.results import (
     AnyDecision,
     History,
@@ -147,6 +148,7 @@ class TrainingRun:
         *,
         test: bool,
         keeper: Keeper | None = None,
+        profiler: Profiler | None = None,
         state: RunState | None = None,
         ranks: Ranks | None = None,
     ) -> None:
@@ -154,7 +156,8 @@ class TrainingRun:
         default those of this process."""
         self._common = CommonDecisions(ranks or join())
         self._test_interval = model.test_interval, model.test_interval_unit
-        self.engine, self.limits, self.monitors, self.test, self.keeper = engine, limits, monitors, test, keeper
+        self.engine, self.limits, self.monitors, self.test = engine, limits, monitors, test
+        self.keeper, self.profiler = keeper, profiler
         self.history = History()
         self.mean = RunningMean(engine.order.tasks_in_epochs(1))
         self.seconds_before = 0.0
@@ -213,11 +216,15 @@ class TrainingRun:
         KeyboardInterrupt is raised. Other signals, if a keeper asks for them, end the process in the same way."""
         if self.keeper is not None:
             self.keeper.begin(self)
+        if self.profiler is not None:
+            self.profiler.begin(self.engine, self.end)
         with self._interrupts():
             if self.history.records:
                 self.history.stop(self._reason() or self._accuracy_reached(self.history.records[-1]))
             while not self.history.stopped:
                 self._stretch()
+            if self.profiler is not None:
+                self.profiler.finish()
             if self.keeper is not None and not self.interrupted:
                 self.keeper.end(self)
         if self.interrupted == signal.SIGINT:
@@ -243,7 +250,9 @@ class TrainingRun:
             stretch.extend(self._began - began, one_engine=measurement.is_of(engine.observation))
             if not self._pause_now() or engine.tasks >= until or common.decide(self._over):
                 break
-            if self.keeper is not None:
+            if self.profiler is not None and self.profiler.is_complete():
+                self.profiler.finish()
+            if self.keeper is not None and self.keeper.is_due(self):
                 self.keeper.keep(self)
         if common.look_for_signals() and self.keeper is not None:
             self.keeper.end(self)  # before the record of an incomplete stretch, which an unbroken run does not have
@@ -292,8 +301,9 @@ class TrainingRun:
 
     def _over(self) -> bool:
         """Whether the run ends here, in the middle of a stretch."""
-        limits = self.limits
-        over = limits.seconds is not None and self._seconds() >= limits.seconds
+        assert self.stretch is not None
+        limits, seconds = self.limits, self.seconds_before + self.stretch.seconds  # the pause does not count
+        over = limits.seconds is not None and seconds >= limits.seconds
         return over or bool(self.interrupted) or bool(self.history.message)
 
     def _add(self, result: Completed) -> None:
@@ -407,6 +417,10 @@ class TrainingRun:
         return self._common.pauses
 
     def _wants_to_pause(self) -> bool:
+        if self.profiler is not None:
+            self.profiler.advance(self.engine.tasks)
+            if self.profiler.is_complete():
+                return True
         return self.keeper is not None and self.keeper.is_due(self)
 
     def _progress(self) -> None:

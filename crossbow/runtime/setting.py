@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from crossbow.runtime.coefficients import ANY
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.solver import SolverConf
 from crossbow.synch import BarrierRule, Rule
+from crossbow.timeline.recorder import Recorder
 from crossbow.types import Phase
 
 RANKS_IN_A_CHAIN = 16
@@ -45,6 +46,8 @@ class RunSetting:
     ranks: Ranks
     placement: Placement
     """This rank's learners among all."""
+    recorder: Recorder = field(default_factory=Recorder)
+    """Records the run's timeline, when it is wanted."""
 
     @property
     def dtype(self) -> np.dtype[np.generic]:

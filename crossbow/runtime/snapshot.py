@@ -135,9 +135,8 @@ def _base_vectors(base: BaseModel) -> dict[str, Array]:
     named = {"z0": base.buffers[0], "statistics0": base.statistics[0]}
     if base.buffers[1] is not base.buffers[0]:
         named |= {"z1": base.buffers[1], "statistics1": base.statistics[1]}
-    if base.velocity is not None:
-        named["z_velocity"] = base.velocity
-    return named
+    state = {"z_velocity": base.velocity, "z_second_moment": base.second_moment, "z_step_count": base.step_count}
+    return named | {name: vector for name, vector in state.items() if vector is not None}
 
 
 def _replica_vectors(replica: Replica) -> dict[str, Array]:

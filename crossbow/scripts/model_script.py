@@ -22,6 +22,7 @@ from crossbow import (
     History,
     JsonLinesMonitor,
     Monitor,
+    Profile,
     WandbMonitor,
 )
 from crossbow.cluster.output import arrange_output
@@ -79,6 +80,10 @@ class ModelDescription:
 
 LONG_WAIT = 0.1, 1.0
 """Share of the time, and seconds, that learners may wait for data before a script recommends more threads."""
+
+
+SLOWEST = 12
+"""Number of operators that a script prints after a run with a timeline."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +184,11 @@ def _silence() -> Iterator[None]:
 
 
 def new_context(
-    script: ModelScript, options: argparse.Namespace, defaults: Defaults, monitors: Sequence[Monitor] = ()
+    script: ModelScript,
+    options: argparse.Namespace,
+    defaults: Defaults,
+    monitors: Sequence[Monitor] = (),
+    profile: Profile | None = None,
 ) -> tuple[ExecutionContext, Dataflow, list[str]]:
     """The context of a run, its training dataflow, and what it says of its initial values."""
     confs = configurations(options, defaults)
@@ -193,7 +202,13 @@ def new_context(
     if options.resume:
         create = functools.partial(ExecutionContext.resume, checkpoints)
     context = create(
-        [dataflow, None], data=data, model=confs.model, solver=confs.solver, system=confs.system, monitors=monitors
+        [dataflow, None],
+        data=data,
+        model=confs.model,
+        solver=confs.solver,
+        system=confs.system,
+        monitors=monitors,
+        profile=profile,
     )
     try:
         return context, dataflow, [] if options.resume else load_initial_model(context, options)
@@ -242,7 +257,8 @@ class _Run:
         if not (options.resume or options.overwrite):
             self.directory.check_new()
         monitors = [self.log, self.status, *self.others, self.bad, self.console]
-        context, dataflow, initial = new_context(self.script, options, self.defaults, monitors)
+        profile = None if options.profile is None else Profile(self.directory.timeline, tasks=options.profile)
+        context, dataflow, initial = new_context(self.script, options, self.defaults, monitors, profile)
         with context:
             weights, variant = weights_of_losses(dataflow), self.script.variant(options)
             print_configuration(self.script.name, variant, options, context, context.data, weights, initial)
@@ -253,6 +269,7 @@ class _Run:
                     monitor.settings.update(head)
             description = self._describe(context)
             if context.resumed is None:
+                self.directory.timeline.unlink(missing_ok=True)  # of an older run
                 self.bad.prepare()
                 self.log.header(head)
             else:
@@ -360,6 +377,8 @@ class _Run:
                 f"best test accuracy {best.test.accuracy:.2%}, reached in {best.time:.1f} s "
                 f"({count(best.epoch, 'epoch')})"
             )
+        if context.timeline is not None:
+            print(f"\ntimeline {self.directory.timeline}, for ui.perfetto.dev\n{context.timeline.describe(SLOWEST)}\n")
         sys.stdout.flush()  # before the plot, which may fail
         print(f"log {self.directory.log}; {self._draw(context, history)}", flush=True)
 

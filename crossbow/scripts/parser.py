@@ -13,6 +13,7 @@ from typing import Any
 from crossbow.conf import settings
 from crossbow.runtime.checkpointing import Checkpoints
 from crossbow.runtime.configuration import ModelConf, SystemConf
+from crossbow.runtime.profiling import Profile
 from crossbow.scripts.data_sources import BATCH_FILES, IMAGES, KNOWN, OF_FILES, SYNTHETIC, DataSource
 from crossbow.scripts.initial_model import add_initial_model, check_initial_model
 from crossbow.scripts.logs import add_log
@@ -157,6 +158,15 @@ def _add_data(group: argparse._ArgumentGroup, name: str, defaults: Defaults) -> 
         "pictures; an older run there is not replaced without --overwrite (default: %(default)s)",
     )
     add_log(group)
+    group.add_argument(
+        "--profile",
+        type=integer(1),
+        nargs="?",
+        const=settings(Profile)["tasks"].default,
+        metavar="TASKS",
+        help="record a timeline of this many tasks, trace.json.gz, and print where the time went (default: none; "
+        "%(const)s without TASKS)",
+    )
     group.add_argument("--resume", action="store_true", help=argparse.SUPPRESS)  # by `crossbow resume`
     group.add_argument("--quiet", action="store_true", help="print nothing but warnings and errors")
     group.add_argument(

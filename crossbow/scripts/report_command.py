@@ -13,8 +13,11 @@ from crossbow.files import reason, write_whole
 from crossbow.scripts.compare_command import UNKNOWN, result, result_text, value_text
 from crossbow.scripts.curves import Curves, curves_picture
 from crossbow.scripts.logged_run import LoggedRun, read_run
+from crossbow.scripts.run_directory import RunDirectory
 from crossbow.scripts.run_summary import SUMMARY
+from crossbow.scripts.timeline_picture import timeline_picture
 from crossbow.scripts.values import expanded_path
+from crossbow.timeline.timeline import SHOWN, Timeline
 from crossbow.types import DataError
 
 STYLE = """
@@ -25,7 +28,10 @@ td.number { text-align: right; font-variant-numeric: tabular-nums }
 figure { display: inline-block; margin: 0.5em; text-align: center; font-size: small }
 figure img { width: 84px; image-rendering: pixelated; border: 1px solid #ccc }
 img.curves { max-width: 100% }
+svg.timeline { width: 100%; margin: 0.5em 0 1.5em }
 """
+SLOWEST = 12
+"""Operators that are listed with a timeline."""
 
 
 def add_report_command(commands: Any) -> None:
@@ -33,8 +39,9 @@ def add_report_command(commands: Any) -> None:
     parser = commands.add_parser(
         "report",
         help="write a run as one HTML file, which needs no network",
-        description="Writes results, learning curves, settings, learners and, once training has ended, the operators, "
-        "the confusion matrix and the worst images as one HTML file without references to others.",
+        description="Writes results, learning curves, settings, learners, the timeline of a run with --profile and, "
+        "once training has ended, the operators, the confusion matrix and the worst images as one HTML file without "
+        "references to others.",
     )
     parser.add_argument("run_directory", type=expanded_path, metavar="RUN", help="output directory of the run")
     parser.add_argument(
@@ -50,7 +57,9 @@ def add_report_command(commands: Any) -> None:
 
 def _write(options: Any) -> None:
     run = read_run(options.run_directory)
-    write_whole(options.output, report(run, read_summary(run.directory / SUMMARY)).encode())
+    file = RunDirectory(run.directory).timeline
+    timeline = Timeline.load(file) if file.exists() else None
+    write_whole(options.output, report(run, read_summary(run.directory / SUMMARY), timeline).encode())
     print(options.output)
 
 
@@ -67,7 +76,7 @@ def read_summary(path: Path) -> dict[str, Any]:
     return content
 
 
-def report(run: LoggedRun, summary: dict[str, Any]) -> str:
+def report(run: LoggedRun, summary: dict[str, Any], timeline: Timeline | None = None) -> str:
     """The HTML file of a run, which is also well-formed XML."""
     name = escape(run.name)
     results = [(label, result_text(label, value)) for label, value in result(run, None).items()]
@@ -78,6 +87,7 @@ def report(run: LoggedRun, summary: dict[str, Any]) -> str:
         _curves(run),
         _section("Settings", _table(("setting", "value"), settings)),
         _learners(run),
+        "" if timeline is None else _timeline(timeline),
         _section("Decisions", "".join(f"<p>{escape(text)}</p>" for text in run.decisions)),
         _operators(summary.get("operators", [])),
         _confusion(summary.get("classes", []), summary.get("confusion", [])),
@@ -137,6 +147,20 @@ def _learners(run: LoggedRun) -> str:
     ]
     headings = ("learner", "computing", "averaging", "waiting for others", "waiting for data", "images/s", "‖w−z‖/‖z‖")
     return _section(f"Learners in epoch {record.epoch:g}", _table(headings, rows))
+
+
+def _timeline(timeline: Timeline) -> str:
+    """Where the learners' time went, and some tasks as a picture."""
+    rows = [(learner, *(f"{timeline.shares(learner)[kind]:.1%}" for kind in SHOWN)) for learner in timeline.learners]
+    slowest = sorted(timeline.operators(), key=lambda each: -each.milliseconds)[:SLOWEST]
+    operators = [(each.name, f"{each.milliseconds:.3f}", f"{each.share:.1%}", each.kernels) for each in slowest]
+    parts = [
+        _table(("", *SHOWN.values()), rows),
+        f"<p>Largest loss: {escape(timeline.largest_loss())}.</p>\n",
+        timeline_picture(timeline),
+        _table(("operator", "ms per task", "share", "kernels"), operators),
+    ]
+    return _section(f"Timeline of {timeline.tasks:,} tasks", "".join(parts))
 
 
 def _operators(rows: Sequence[dict[str, Any]]) -> str:

@@ -26,7 +26,7 @@ VERSION = 1
 """Version of `run.json`. Directories of newer versions are refused."""
 PACKAGES = ("numpy", "numba", "llvmlite", "safetensors", "onednn", "cupy-cuda13x", "cupy-cuda12x")
 """Packages whose versions may change the results of a run."""
-NOT_SETTINGS = ("resume", "overwrite", "output_directory", "quiet")
+NOT_SETTINGS = ("resume", "overwrite", "output_directory", "quiet", "profile")
 """Options that do not describe training."""
 
 
@@ -43,6 +43,10 @@ class RunDirectory:
     @property
     def picture(self) -> Path:
         return self.path / "learning_curves.png"
+
+    @property
+    def timeline(self) -> Path:
+        return self.path / "trace.json.gz"
 
     @property
     def bad_records(self) -> Path:

@@ -40,7 +40,7 @@ def help_text(setting: FieldSetting, default: str) -> str:
     >>> from crossbow.conf import settings
     >>> from crossbow.solver import SolverConf
     >>> help_text(settings(SolverConf)["momentum"], "0.9")
-    'fraction of the last step that is kept, ≥ 0 and < 1 (default: 0.9)'
+    'sgd, rmsprop: fraction of the last step that is kept, ≥ 0 and < 1 (default: 0.9)'
     """
     text = ", ".join(filter(None, (as_help(setting.text), setting.domain.bounds)))
     return f"{text} (default: {default})" if default else text

@@ -10,20 +10,29 @@ from typing import Any
 from crossbow.conf import FieldSetting, settings
 from crossbow.scripts.setting_options import add_settings, refuse_idle, those_given
 from crossbow.solver import SolverConf
-from crossbow.solver.configuration import FINAL_PART, SCHEDULE_FIELDS, constant_rate, idle_fields
+from crossbow.solver.configuration import (
+    FINAL_PART,
+    LEARNING_RATES,
+    METHOD_FIELDS,
+    SCHEDULE_FIELDS,
+    constant_rate,
+    idle_fields,
+)
 
 
 def add_solver(group: argparse._ArgumentGroup, default: SolverConf) -> None:
     """Add an option for every setting of the solver. Schedule options have the defaults of `default` only with its
-    policy and, except for the unit itself, in its unit."""
+    policy and, except for the unit itself, in its unit; options of a method only with its method."""
     known, texts = settings(type(default)), {}
     for name, setting in known.items():
         value = getattr(default, name)
-        if value == setting.default:
+        if value == (LEARNING_RATES[default.method] if name == "learning_rate" else setting.default):
             continue
         texts[name] = setting.domain.write(value)
         if name in SCHEDULE_FIELDS and setting.meaning:
             texts[name] += f" with {default.policy} in {default.learning_rate_step_unit}, else {setting.meaning}"
+        elif name in METHOD_FIELDS:
+            texts[name] += f" with {default.method}, else {setting.meaning}"
         elif name == "learning_rate_step_unit":
             texts[name] += f" with {default.policy}, else {setting.meaning}"
     add_settings(group, known, texts)
@@ -35,6 +44,8 @@ def solver_conf(options: argparse.Namespace, default: SolverConf) -> SolverConf:
     known = settings(type(default))
     given = those_given(options, known)
     own = {name: getattr(default, name) for name in known if name not in SCHEDULE_FIELDS}
+    if given.get("method", default.method) != default.method:
+        own = {name: value for name, value in own.items() if name not in METHOD_FIELDS}
     if given.get("policy", default.policy) != default.policy:
         del own["learning_rate_step_unit"]
     elif given.get("learning_rate_step_unit", default.learning_rate_step_unit) == default.learning_rate_step_unit:
@@ -77,18 +88,30 @@ def solver_text(solver: SolverConf) -> str:
         policy.append(f"warm-up {solver.warmup_steps}")
     if len(policy) > 1:
         policy.append(f"in {solver.learning_rate_step_unit}")
+    decay = f"weight decay {solver.weight_decay:g}"
+    if solver.regularisation != "l2":
+        decay += f" ({solver.regularisation})"
+    method = [solver.method] if solver.is_adaptive else []
+    rate = f"learning rate {solver.learning_rate:g} ({' '.join(policy)})"
+    parts = [*method, rate, *_method_words(solver), decay]
+    if solver.clip_gradient_norm is not None:
+        parts.append(f"gradient norm at most {solver.clip_gradient_norm:g}")
+    return ", ".join(parts)
+
+
+def _method_words(solver: SolverConf) -> list[str]:
+    """The constants of the method."""
+    idle = idle_fields(vars(solver))
+    names = ("beta1", "beta2", "rho", "epsilon")
+    words = [f"{name} {getattr(solver, name):g}" for name in names if name not in idle]
+    if "momentum" in idle:
+        return words
     momentum = f"momentum {solver.momentum:g}"
     if solver.minimum_momentum is not None:
         momentum += f" to {solver.minimum_momentum:g}"
     if solver.momentum_method != "polyak":
         momentum += f" ({solver.momentum_method})"
-    decay = f"weight decay {solver.weight_decay:g}"
-    if solver.regularisation != "l2":
-        decay += f" ({solver.regularisation})"
-    parts = [f"learning rate {solver.learning_rate:g} ({' '.join(policy)})", momentum, decay]
-    if solver.clip_gradient_norm is not None:
-        parts.append(f"gradient norm at most {solver.clip_gradient_norm:g}")
-    return ", ".join(parts)
+    return [momentum, *words]
 
 
 def _cycle_words(solver: SolverConf) -> list[str]:

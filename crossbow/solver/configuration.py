@@ -10,6 +10,9 @@ from crossbow.domains import Choice, Flag, Integer, Integers, Number
 
 FINAL_PART = 1e-4
 """Final learning rate of super-convergence unless set, as a fraction of the initial rate."""
+METHODS = ("sgd", "adam", "adamw", "rmsprop", "adagrad")
+LEARNING_RATES = {"sgd": 0.01, "adam": 0.001, "adamw": 0.001, "rmsprop": 0.001, "adagrad": 0.01}
+"""Initial learning rate of each method unless set."""
 LEARNING_RATE_POLICIES = ("fixed", "inv", "step", "multistep", "exp", "lsr", "clr")
 MOMENTUM_METHODS = ("polyak", "nesterov")
 STEPWISE_POLICIES = ("step", "multistep", "lsr")
@@ -25,6 +28,19 @@ USED_BY = {
     "super_convergence": ("clr",),
 }
 """Fields of SolverConf that only some policies use."""
+USED_BY_METHODS = {
+    "momentum": ("sgd", "rmsprop"),
+    "momentum_method": ("sgd",),
+    "minimum_momentum": ("sgd", "rmsprop"),
+    "regularisation": ("sgd",),
+    "beta1": ("adam", "adamw"),
+    "beta2": ("adam", "adamw"),
+    "rho": ("rmsprop",),
+    "epsilon": ("adam", "adamw", "rmsprop", "adagrad"),
+}
+"""Fields of SolverConf that only some methods use."""
+METHOD_FIELDS = ("learning_rate", *USED_BY_METHODS)
+"""Fields whose best values depend on the method."""
 SCHEDULE_FIELDS = (*USED_BY, "warmup_steps", "annihilation_steps", "final_learning_rate")
 """Fields that depend on a policy and a unit of time."""
 
@@ -43,6 +59,7 @@ def idle_fields(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         idle["momentum_method"] = ("momentum",)
     if values["weight_decay"] == 0:
         idle["regularisation"] = ("weight_decay",)
+    idle |= {name: ("method",) for name, used in USED_BY_METHODS.items() if values["method"] not in used}
     if policy == "inv" and values["gamma"] == 0:
         idle["power"] = ("policy", "gamma")
     elif policy == "inv" and values["power"] == 0:
@@ -74,6 +91,17 @@ class SolverConf:
         v ← momentum · v − γ d
         w ← w + v  (polyak)   or   w + momentum · v − γ d  (nesterov)
 
+    The other methods divide the step of each weight by the root of the second moment s of its gradient::
+
+        adam      v ← beta1 · v + (1 − beta1) d,   s ← beta2 · s + (1 − beta2) d²
+                  w ← w − γ v / (1 − beta1^n) / (√(s / (1 − beta2^n)) + epsilon)
+        adamw     as adam, with d = g and w ← (1 − γ · weight_decay) w before the step
+        rmsprop   s ← rho · s + (1 − rho) d²,   v ← momentum · v + d / (√s + epsilon),   w ← w − γ v
+        adagrad   s ← s + d²,   w ← w − γ d / (√s + epsilon)
+
+    n is the number of steps since v and s were 0: at the beginning, and after a restart. adam and adamw are those of
+    Kingma and Ba (2015) and of Loshchilov and Hutter (2019), and all methods step as `torch.optim` does.
+
     A variable's γ is the learning rate times its operator's multiplier. γ(t) is the learning rate of the round whose
     first task is number t (from 0, counting the tasks of all learners):
 
@@ -101,8 +129,9 @@ class SolverConf:
     `learning_rate_step_unit`: tasks, epochs (also fractions, for inv, exp and clr), or merges.
 
     A field that has no effect with the others (`gamma` with the policy fixed, `power` of inv with gamma = 0,
-    `momentum_method` without momentum) must keep its default. A step with gamma = 1 has an effect: at every step of
-    step, multistep and lsr, the learners restart from the base model with zero velocity.
+    `momentum_method` without momentum, `momentum` with adam) must keep its default. A step with gamma = 1 has an
+    effect: at every step of step, multistep and lsr, the learners restart from the base model with zero velocity and
+    second moment.
 
     Fixed from the original: the default policy is "fixed" (it was INV with γ = 0), t starts at 0 (it was t + 1 of a
     1-based number), the policies are pure functions of t (MULTISTEP moved at most one step per call); clr, Nesterov's
@@ -111,8 +140,15 @@ class SolverConf:
     the ends and step_size; its clip-gradient-threshold −1 is None.
     """
 
-    learning_rate: float = setting(Number(above=0), default=0.01)
-    """Initial learning rate γ."""
+    method: str = setting(Choice(METHODS), default="sgd")
+    """How gradients become steps: sgd, with or without momentum, or a method that adapts the step of each weight."""
+    learning_rate: float = setting(  # type: ignore[assignment]  # a number from construction on
+        Number(above=0, optional=True), default=None, meaning="0.01, or 0.001 with adam, adamw and rmsprop"
+    )
+    """Initial learning rate γ.
+
+    The defaults are PyTorch's, except that of rmsprop, which is Keras': the first steps of RMSprop are ten times as
+    long as the rate."""
     policy: str = setting(Choice(LEARNING_RATE_POLICIES), default="fixed", option="learning-rate-policy")
     """γ at time t: fixed: γ; inv: γ (1 + gamma t)^−power; step: γ gamma^⌊t / step size⌋; multistep: γ gamma^(step
     values ≤ t); exp: γ gamma^t; lsr: γ (t + 1) / warm-up, then multistep; clr: cycles from γ to a maximum and back."""
@@ -161,11 +197,23 @@ class SolverConf:
 
     < `learning_rate`."""
     momentum: float = setting(Number(at_least=0, below=1), default=0.0)
-    """Fraction of the last step that is kept."""
+    """sgd, rmsprop: fraction of the last step that is kept."""
     momentum_method: str = setting(Choice(MOMENTUM_METHODS), default="polyak")
     """Kind of momentum; nesterov: the step looks ahead along the velocity."""
+    beta1: float = setting(Number(at_least=0, below=1), default=0.9)
+    """adam, adamw: fraction of the mean of past gradients that is kept."""
+    beta2: float = setting(Number(at_least=0, below=1), default=0.999)
+    """adam, adamw: fraction of the mean of past squared gradients that is kept."""
+    rho: float = setting(Number(at_least=0, below=1), default=0.99)
+    """rmsprop: fraction of the mean of past squared gradients that is kept.
+
+    PyTorch calls it alpha."""
+    epsilon: float = setting(Number(above=0), default=1e-8)
+    """adam, adamw, rmsprop, adagrad: added to the root that a step is divided by.
+
+    PyTorch's default for Adagrad is 1e-10, and Keras' default for all methods is 1e-7."""
     weight_decay: float = setting(Number(at_least=0), default=0.0)
-    """λ of the penalty ½ λ |w|² (l2) or λ Σ |w_i| (l1)."""
+    """λ of the penalty ½ λ |w|² (l2) or λ Σ |w_i| (l1); with adamw, of the decay w ← (1 − γ λ) w."""
     regularisation: str = setting(Choice(REGULARISATIONS), default="l2")
     """Penalty of `weight_decay`."""
     clip_gradient_norm: float | None = setting(Number(above=0, optional=True), default=None, meaning="none")
@@ -175,11 +223,18 @@ class SolverConf:
     gradients."""
 
     def __post_init__(self) -> None:
+        if self.learning_rate is None:
+            object.__setattr__(self, "learning_rate", LEARNING_RATES[self.method])
         if self.policy in ("step", "multistep", "lsr", "exp"):
             check_number(self, "gamma", minimum=0, maximum=1, above=True)
         self._check_steps()
         self._check_cycle()
         self._check_use()
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the method divides the step of each weight by the root of its second moment."""
+        return self.method != "sgd"
 
     def _check_steps(self) -> None:
         """The fields of the policies that step down."""

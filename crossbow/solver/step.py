@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from crossbow.solver.adaptation import STEP, Adaptation, StepCount
 from crossbow.solver.configuration import SolverConf
 from crossbow.solver.schedule import Pace
 from crossbow.solver.update import Update
@@ -15,37 +17,81 @@ def solver_step(
     *,
     weights: str = "weights",
     gradient: str = "gradient",
-    velocity: str = "velocity",
+    state: str = "",
     pull: float = 0.0,
     towards: str = "base",
     into: str | None = None,
 ) -> Update:
-    """w ← w + s − pull · (w − towards), where the step s follows d, the gradient with regularisation::
+    """w ← w + s − pull · (w − towards), where s is the solver's step. `SolverConf` has the formulas of all methods.
 
-        d = g + weight_decay · w  (l2)   or   g + weight_decay · sign(w)  (l1)
-        v ← momentum · v − γ d
-        s = v  (polyak)   or   momentum · v − γ d  (nesterov)   or   −γ d  (without momentum: no velocity is kept)
-
+    state: prefix of the names of the solver's vectors, `velocity` and `second_moment`, and of its counter `step_count`.
     into: the vector that receives the new weights; None overwrites the old weights.
 
-    The velocity contains the learning rate, as in Caffe and the original. Nesterov's step, in Caffe
-    (1 + momentum) · v − momentum · v_old, is expressed with d, because v_old is already overwritten. The vectors depend
-    only on `solver`, the coefficients also on the rate and, if there is any, the momentum of `pace`.
+    The vectors depend only on `solver`, the coefficients also on the rate and, if there is any, the momentum of `pace`.
     """
-    into = into or weights
+    attraction = {towards: pull} if pull else {}
+    if solver.method == "sgd":
+        return _descent(solver, pace, weights, gradient, f"{state}velocity", 1 - pull, attraction, into or weights)
+    decay = pace.rate * solver.weight_decay if solver.method == "adamw" else 0.0
+    terms = _sum({weights: 1 - pull - decay}, {STEP: -pace.rate}, attraction)
+    depends_on = {"rate", "momentum"} if solver.momentum else {"rate"}
+    adaptation = _adaptation(solver, pace, weights, gradient, state)
+    return Update(((into or weights, terms),), depends_on=frozenset(depends_on), adaptation=adaptation)
+
+
+def _descent(
+    solver: SolverConf,
+    pace: Pace,
+    weights: str,
+    gradient: str,
+    velocity: str,
+    kept: float,
+    attraction: Mapping[str, float],
+    into: str,
+) -> Update:
+    """The step of sgd.
+
+    The velocity contains the learning rate, as in Caffe and the original. Nesterov's step, in Caffe
+    (1 + momentum) · v − momentum · v_old, is expressed with d, because v_old is already overwritten.
+    """
     sign = f"sign of {weights}"
     signs = ((sign, weights),) if solver.regularisation == "l1" else ()
     descent = {gradient: -pace.rate}
     if solver.weight_decay:
         descent[sign if signs else weights] = -pace.rate * solver.weight_decay
-    kept = {weights: 1 - pull}
-    attraction = {towards: pull} if pull else {}
     if not solver.momentum:
-        return Update(((into, _sum(kept, descent, attraction)),), signs, frozenset({"rate"}))
+        return Update(((into, _sum({weights: kept}, descent, attraction)),), signs, frozenset({"rate"}))
     moving = {velocity: pace.momentum, **descent}
     step = moving if solver.momentum_method == "nesterov" else {velocity: 1.0}
-    steps = (velocity, moving), (into, _sum(kept, step, attraction))
+    steps = (velocity, moving), (into, _sum({weights: kept}, step, attraction))
     return Update(steps, signs, frozenset({"rate", "momentum"}))
+
+
+def _adaptation(solver: SolverConf, pace: Pace, weights: str, gradient: str, state: str) -> Adaptation:
+    """The adaptive step of a method, in units of the learning rate."""
+    descent = {gradient: 1.0}
+    if solver.weight_decay and solver.method != "adamw":
+        descent[weights] = solver.weight_decay
+    second_moment, velocity, epsilon = f"{state}second_moment", f"{state}velocity", solver.epsilon
+    if solver.method == "adagrad":
+        return Adaptation(descent, second_moment, 1.0, 1.0, epsilon)
+    if solver.method == "rmsprop":
+        adaptation = Adaptation(descent, second_moment, solver.rho, 1 - solver.rho, epsilon)
+        return (
+            replace(adaptation, velocity=velocity, keep=pace.momentum, of_steps=True) if solver.momentum else adaptation
+        )
+    beta1, beta2 = solver.beta1, solver.beta2
+    return Adaptation(
+        descent,
+        second_moment,
+        beta2,
+        1 - beta2,
+        epsilon,
+        velocity,
+        keep=beta1,
+        part=1 - beta1,
+        count=StepCount(f"{state}step_count", beta1, beta2),
+    )
 
 
 def _sum(*parts: Mapping[str, float]) -> dict[str, float]:

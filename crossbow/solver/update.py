@@ -1,4 +1,7 @@
-"""An update: assignments over flat vectors, with coefficients. All arithmetic of solvers and rules has this form."""
+"""An update: assignments over flat vectors, with coefficients. All arithmetic of solvers and rules has this form.
+
+The assignments are linear. Only an adaptive step (`Adaptation`) is not: its result is a term of the assignments.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crossbow.solver.adaptation import NUMBERS, STEP, UNCORRECTED, Adaptation, StepCount, Terms
 from crossbow.solver.schedule import Pace
 from crossbow.types import Array
-
-Terms = Mapping[str, float]
-"""Coefficient of each vector, by name; the order is the order of summation."""
-
 
 WHOLE_PACE = frozenset(Pace._fields)
 CONSTANT: frozenset[str] = frozenset()
@@ -38,6 +38,8 @@ class Update:
     """(name, vector): the name is a term that stands for the sign (−1, 0, 1) of the vector before the update."""
     depends_on: frozenset[str] = WHOLE_PACE
     """Fields of `Pace` that the coefficients depend on. They are evaluated again when one of these has changed."""
+    adaptation: Adaptation | None = None
+    """The adaptive step, computed before the assignments, of which `STEP` is a term."""
 
     def depending_on(self, *fields: str) -> Update:
         """The update, whose coefficients depend on these fields of `Pace` too."""
@@ -50,38 +52,68 @@ class Update:
 
     @property
     def coefficients(self) -> list[float]:
-        """The coefficients, in the order of the terms. They may change between calls."""
-        return [coefficient for _, terms in self.steps for coefficient in terms.values()]
+        """The coefficients, in the order of `terms`. They may change between calls."""
+        adapting = [] if self.adaptation is None else self.adaptation.coefficients
+        return [*adapting, *(coefficient for _, terms in self.steps for coefficient in terms.values())]
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """The term of each coefficient; "" for a number of the adaptation."""
+        adapting = () if self.adaptation is None else (*self.adaptation.descent, *("" for _ in NUMBERS))
+        return (*adapting, *(term for _, terms in self.steps for term in terms))
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Names of all vectors that are written."""
+        state = () if self.adaptation is None else self.adaptation.state
+        return (*state, *(target for target, _ in self.steps))
 
     @property
     def vectors(self) -> tuple[str, ...]:
         """Names of all vectors that are read or written."""
         signs = dict(self.signs)
-        names = [signs.get(name, name) for target, terms in self.steps for name in (target, *terms)]
-        return tuple(dict.fromkeys(names))
+        names = () if self.adaptation is None else (*self.adaptation.descent, *self.adaptation.state)
+        names = (*names, *(signs.get(name, name) for target, terms in self.steps for name in (target, *terms)))
+        return tuple(name for name in dict.fromkeys(names) if name != STEP)
+
+    @property
+    def count(self) -> StepCount | None:
+        """The counter of steps, if the update has a bias correction."""
+        return None if self.adaptation is None else self.adaptation.count
 
     def expand(self, name: str, parts: Terms) -> Update:
         """The update with vector `name` replaced by the combination `parts` in all terms."""
-        steps = []
-        for target, terms in self.steps:
-            expanded: dict[str, float] = {}
-            for term, coefficient in terms.items():
-                if term == name:
-                    for part, weight in parts.items():
-                        expanded[part] = expanded.get(part, 0.0) + coefficient * weight
-                else:
-                    expanded[term] = expanded.get(term, 0.0) + coefficient
-            steps.append((target, expanded))
-        return replace(self, steps=tuple(steps))
+        steps = tuple((target, _expanded(terms, name, parts)) for target, terms in self.steps)
+        made = replace(self, steps=steps)
+        if self.adaptation is None:
+            return made
+        descent = _expanded(self.adaptation.descent, name, parts)
+        return replace(made, adaptation=replace(self.adaptation, descent=descent))
 
-    def apply(self, vectors: Mapping[str, Array]) -> None:
-        """Perform the update on NumPy arrays, for simulations and tests."""
-        signs = {name: np.sign(vectors[vector]) for name, vector in self.signs}
+    def apply(self, vectors: Mapping[str, Array], correction: tuple[float, float] | None = None) -> None:
+        """Perform the update on NumPy arrays, for simulations and tests.
+
+        correction: the bias correction of an adaptive step; None counts the step, and corrects by the count.
+        """
+        if correction is None:
+            correction = UNCORRECTED if self.count is None else self.count.advance(vectors[self.count.name])
+        computed = {name: np.sign(vectors[vector]) for name, vector in self.signs}
+        if self.adaptation is not None:
+            computed[STEP] = self.adaptation.apply(vectors, correction)
         for target, terms in self.steps:
             result: NDArray[Any] = np.zeros_like(vectors[target])
             for name, coefficient in terms.items():
-                result += coefficient * np.asarray(signs[name] if name in signs else vectors[name], np.float64)
+                result += coefficient * np.asarray(computed[name] if name in computed else vectors[name], np.float64)
             vectors[target][...] = result
+
+
+def _expanded(terms: Terms, name: str, parts: Terms) -> dict[str, float]:
+    """A combination with vector `name` replaced by the combination `parts`."""
+    expanded: dict[str, float] = {}
+    for term, coefficient in terms.items():
+        for part, weight in (parts if term == name else {term: 1.0}).items():
+            expanded[part] = expanded.get(part, 0.0) + coefficient * weight
+    return expanded
 
 
 def total(name: str, weights: Sequence[float]) -> dict[str, float]:

@@ -60,7 +60,7 @@ class _Asynchronous(FreeRule):
     def merge(self, solver: SolverConf, pace: Pace, arrival: Arrival) -> Update:
         omega = self.omega(arrival)
         if self.sends_gradient:
-            step = solver_step(solver, pace, weights="base", velocity="base_velocity")
+            step = solver_step(solver, pace, weights="base", state="base_")
             return step.expand("gradient", {"gradient": omega})
         return Update((("base", {"base": 1.0, "weights": omega, "taken": -omega}),), depends_on=CONSTANT)
 
@@ -78,6 +78,11 @@ class _Weighed(_Asynchronous):
 
     def omega(self, arrival: Arrival) -> float:
         return 1 / arrival.staleness if isinstance(self.weight, str) else self.weight
+
+    def check_solver(self, solver: SolverConf) -> None:
+        if self.sends_gradient and solver.is_adaptive and not isinstance(self.weight, str) and self.weight != 1:
+            method = f"method={solver.method!r}, whose step does not depend on the size of the gradients that are sent"
+            raise self.refuse("weight", self.weight, f"1 or {STALENESS!r} with {method}")
 
 
 @parameters

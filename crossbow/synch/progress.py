@@ -149,6 +149,11 @@ def check_skip(probability: float, rule: Rule, solver: SolverConf) -> None:
             "skip must be 0 under a rule whose learners do not add to z and continue with it. "
             f"Received: skip={probability}, rule={rule}"
         )
+    if rule.sends_gradient and solver.is_adaptive:
+        raise ConfigurationError(
+            f"skip must be 0 if gradients are sent and method={solver.method!r}, which steps all variables of z alike. "
+            f"Received: skip={probability}, rule={rule}"
+        )
     if rule.sends_gradient and solver.clip_gradient_norm is not None:
         raise ConfigurationError(
             "skip must be 0 if gradients that are sent are clipped by their norm as a whole. "

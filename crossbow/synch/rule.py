@@ -21,7 +21,8 @@ NOTHING = Update((), depends_on=CONSTANT)
 
 
 class Rule(ABC):
-    """A rule: small pure functions over flat vectors. Learner i has `weights`, `gradient`, `velocity`; `base` is z."""
+    """A rule: small pure functions over flat vectors. Learner i has `weights`, `gradient`, and the solver's `velocity`
+    and `second_moment`; `base` is z."""
 
     name: ClassVar[str]
     """Name on the command line."""
@@ -48,8 +49,15 @@ class Rule(ABC):
         """Names of all vectors that the rule's updates read or write."""
         return frozenset(vector for update in self.updates(solver, pace) for vector in update.vectors)
 
+    def counters(self, solver: SolverConf, pace: Pace) -> frozenset[str]:
+        """Names of all counters of steps that the rule's updates advance."""
+        return frozenset(update.count.name for update in self.updates(solver, pace) if update.count is not None)
+
     def check_learners(self, learners: int) -> None:  # noqa: B027 - most rules allow any number
         """Reject a number of learners for which the rule is undefined. Raises ConfigurationError."""
+
+    def check_solver(self, solver: SolverConf) -> None:  # noqa: B027 - most rules work with any solver
+        """Reject a solver that the rule makes no sense with. Raises ConfigurationError."""
 
     def settled(self, speeds: Sequence[float]) -> Rule:
         """The rule for learners of these speeds, if it depends on them. Raises ConfigurationError."""
@@ -91,12 +99,13 @@ class BarrierRule(Rule):
 
     @abstractmethod
     def local_step(self, solver: SolverConf, pace: Pace, learners: int, *, synchronises: bool) -> Update:
-        """A learner's step on `weights`, `gradient`, `velocity` and, if it synchronises, `base`. May be empty."""
+        """A learner's step on `weights`, `gradient`, the solver's vectors and, if it synchronises, `base`. May be
+        empty."""
 
     @abstractmethod
     def merge(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
-        """z: from `base`, `base_previous`, `mean`, `base_velocity` to `base_next` (which overwrites
-        `base_previous`)."""
+        """z: from `base`, `base_previous`, `mean` and, if z itself is stepped, `base_velocity` and
+        `base_second_moment`, to `base_next` (which overwrites `base_previous`)."""
 
     def reply(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
         """Update of a learner's `weights` after the merge, from `base` and `base_next`. Empty unless it sends its new
@@ -144,7 +153,7 @@ class FreeRule(Rule):
         return 0
 
     def local_step(self, solver: SolverConf, pace: Pace) -> Update:
-        """A learner's own step on `weights`, `gradient`, `velocity`, in every task."""
+        """A learner's own step on `weights`, `gradient` and the solver's vectors, in every task."""
         return NOTHING if self.sends_gradient else solver_step(solver, pace)
 
     def contributors(self, learner: int, learners: int) -> tuple[int, ...]:
@@ -157,9 +166,10 @@ class FreeRule(Rule):
 
     @abstractmethod
     def merge(self, solver: SolverConf, pace: Pace, arrival: Arrival) -> Update:
-        """z: `base` and `base_velocity`, from a contributor's `weights`, `taken` (the result of its last reply),
-        `gradient` and `velocity`. With several contributors, only `gradient` is available, and is their sum. The form
-        is the same for every arrival with a non-zero ω."""
+        """z: `base` and, if z itself is stepped, `base_velocity` and `base_second_moment`, from a contributor's
+        `weights`, `taken` (the result of its last reply), `gradient` and the solver's vectors. With several
+        contributors, only `gradient` is available, and is their sum. The form is the same for every arrival with a
+        non-zero ω."""
 
     def reply(self, solver: SolverConf, pace: Pace) -> Update:
         """A learner's new `weights` and `taken`, from `base`. `gradient` is as the merge left it."""

@@ -12,11 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.solver import Pace, Schedule, SolverConf, Update
+from crossbow.solver.adaptation import UNCORRECTED
 from crossbow.solver.update import total
 from crossbow.synch.arguments import Vector
 from crossbow.synch.order import FinishOrder
 from crossbow.synch.progress import ExchangeState, Masses, Merge, left_out, of_all
 from crossbow.synch.rule import NOTHING, BarrierRule, FreeRule, PeerRule
+
+STATE = ("velocity", "second_moment")
+"""The solver's vectors, of each learner and of z."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +79,12 @@ class Simulation(ABC):
         self.gradient, learners, solver, tasks_per_epoch, self.skip, self.places, self.local, restart, seed = given
         self.rule, self.solver, self.learners, self.seed = rule, solver, learners, seed
         self.schedule = Schedule(solver, tasks_per_epoch, restart=restart)
-        self.base = {"base": start.copy(), "base_velocity": np.zeros_like(start)}
-        kinds = ("weights", "taken", "received", "gradient", "velocity")
-        self.own = [{kind: np.zeros_like(start) for kind in kinds} for _ in range(learners)]
+        zeros = {f"base_{name}": np.zeros_like(start) for name in STATE}
+        self.base = {"base": start.copy(), **zeros, "base_step_count": np.zeros(1)}
+        kinds = ("weights", "taken", "received", "gradient", *STATE)
+        self.own = [
+            {**{kind: np.zeros_like(start) for kind in kinds}, "step_count": np.zeros(1)} for _ in range(learners)
+        ]
         for vectors in self.own:
             for kind in ("weights", "taken"):
                 vectors[kind][...] = start
@@ -173,11 +180,13 @@ class Simulation(ABC):
     def apply(
         self, update: Update, vectors: Mapping[str, Vector], *, local: Update = NOTHING, omitted: Collection[int] = ()
     ) -> None:
-        """Apply `update` to the variables that are not omitted, and `local` to local variables."""
+        """Apply `update` to the variables that are not omitted, and `local` to local variables. Both are one step."""
+        count = update.count
+        correction = UNCORRECTED if count is None else count.advance(vectors[count.name])
         for number, place in enumerate(self.places):
             if number not in omitted:
                 cut = {name: vector[place] for name, vector in vectors.items()}
-                (local if number in self.local else update).apply(cut)
+                (local if number in self.local else update).apply(cut, correction)
 
     def clip(self, gradient: Vector) -> float:
         """Factor of a clipped gradient, min(1, clip_gradient_norm / ‖g‖). The gradient is the learner's own or, under a
@@ -186,12 +195,14 @@ class Simulation(ABC):
         return 1.0 if limit is None or norm <= limit else limit / norm
 
     def restart(self) -> None:
-        """w_i ← z, with zero velocity."""
+        """w_i ← z, with zero velocity and second moment."""
         base = self.base["base"]
-        self.base["base_velocity"][...] = 0
+        for name in (*STATE, "step_count"):
+            self.base[f"base_{name}"][...] = 0
+            for own in self.own:
+                own[name][...] = 0
         for own in self.own:
             own["weights"][...] = own["taken"][...] = base
-            own["velocity"][...] = 0
 
     def keep_base(self) -> None:
         self.bases.append(self.base["base"].copy())

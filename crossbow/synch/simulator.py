@@ -90,6 +90,7 @@ def simulate(
     order, speeds = order_of(learners, events, said, tasks), said or [1.0] * learners
     for each in (rule,) if isinstance(rule, Rule) else rule.rules:
         settled = each.settled(speeds)
+        settled.check_solver(solver)
         check_skip(skip, settled, solver)
         check_local_variables(local, settled)
     given = Given(checked(gradient, start.size), learners, solver, tasks_per_epoch, skip, places, local, restart, seed)

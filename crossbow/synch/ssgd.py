@@ -38,4 +38,4 @@ class SSGD(BarrierRule):
 
     def merge(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
         # Not in place: a merge that only some learners complete before an error must leave z unchanged.
-        return solver_step(solver, pace, weights="base", gradient="mean", velocity="base_velocity", into="base_next")
+        return solver_step(solver, pace, weights="base", gradient="mean", state="base_", into="base_next")

@@ -60,7 +60,7 @@ def test_the_benchmark_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert min(outcome["rates"][name]) > 0
     operators = [row["operator"] for row in outcome["rows"]]
     assert operators[0] == OUTSIDE
-    assert {"conv1", "ip1.gradient", "optimiser", "average", "wait", "signal"} <= set(operators)
+    assert {"conv1", "ip1.gradient", "optimiser", "average", "wait ready", "signal merged"} <= set(operators)
     assert all(row["seconds"] > 0 for row in (*outcome["rows"], *outcome["alone"]))
 
 

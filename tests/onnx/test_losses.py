@@ -33,8 +33,8 @@ def attributes_of(case: OnnxCase) -> dict[str, Any]:
 
 
 def is_comparable(case: OnnxCase) -> bool:
-    """SoftMaxLoss is one number, a mean or a sum, and has no weights of classes."""
-    return len(case.data[0][0]) == 2 and attributes_of(case).get("reduction") != b"none"
+    """SoftMaxLoss is one number, a mean or a sum."""
+    return attributes_of(case).get("reduction") != b"none"
 
 
 COMPARED = [case for case in LOSS_CASES if is_comparable(case)]
@@ -50,11 +50,12 @@ def test_a_loss(case: OnnxCase, device: str, record_property: Callable[[str, Any
         record_property(LOSS_PROPERTY, 1)
     dtype, tolerance = (np.float64, 1e-5) if device == "reference" else (np.float32, 1e-4)
     given = attributes_of(case)
-    ignored = given.get("ignore_index")
-    mean = "full" if ignored is None else "valid"
-    normalisation = "none" if given.get("reduction") == b"sum" else mean
-    kernel = SoftMaxLoss(ignored_label=ignored, normalisation=normalisation)
-    (((x, labels), outputs),) = case.data
+    (((x, labels, *weights), outputs),) = case.data
+    kernel = SoftMaxLoss(
+        ignored_label=given.get("ignore_index"),
+        normalisation="none" if given.get("reduction") == b"sum" else "valid",
+        class_weights=weights[0] if weights else None,
+    )
     if case.operators == {"NegativeLogLikelihoodLoss"}:
         probabilities = np.exp(x.astype(np.float64))
     else:
@@ -66,7 +67,7 @@ def test_a_loss(case: OnnxCase, device: str, record_property: Callable[[str, Any
 
 
 def test_there_are_as_many_as_there_were() -> None:
-    assert (len(LOSS_CASES), len(COMPARED)) == (52, 17)
+    assert (len(LOSS_CASES), len(COMPARED)) == (52, 39)
 
 
 @pytest.mark.parametrize("case", LOSS_CASES, ids=str)

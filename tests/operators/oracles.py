@@ -168,8 +168,11 @@ def softmax_loss(kernel: SoftMaxLoss, inputs: Tensors, variables: Mapping[str, t
     logits, labels = inputs
     ignored = -100 if kernel.ignored_label is None else kernel.ignored_label
     labels = labels.long().reshape(logits[:, 0].shape)
-    total = F.cross_entropy(logits, labels, ignore_index=ignored, reduction="sum")
-    valid = max(int((labels != ignored).sum()), 1)
+    weights = None if kernel.class_weights is None else torch.tensor(kernel.class_weights, dtype=logits.dtype)
+    smoothing = kernel.label_smoothing
+    total = F.cross_entropy(logits, labels, weights, ignore_index=ignored, reduction="sum", label_smoothing=smoothing)
+    counted = labels[labels != ignored]
+    valid = max(len(counted), 1) if weights is None else float(weights[counted].sum()) or 1.0
     normalisers = {"batch": len(labels), "full": labels.numel(), "valid": valid, "none": 1}
     return (total / normalisers[kernel.normalisation])[None]
 

@@ -214,6 +214,13 @@ def _label_maps() -> list[Case]:
     ]
     return [
         *losses,
+        Case(
+            SoftMaxLoss(class_weights=(0.5, 1, 3, 0.1), label_smoothing=0.2, ignored_label=2, normalisation="valid"),
+            ((3, 4, 5, 2),),
+            "classes",
+            examples=2,
+        ),
+        Case(SoftMaxLoss(class_weights=(0.5, 1, 3, 0.1), normalisation="full"), ((3, 4, 5),), "classes"),
         Case(SoftMaxLoss(), ((3, 4, 1, 1),), "classes"),
         Case(SoftMaxLoss(), ((3, 4, 1, 1),), "class"),
         Case(SoftMaxLoss(normalisation="full"), ((3, 1, 2, 2),), "classes"),
@@ -575,6 +582,11 @@ CASES: tuple[Case, ...] = (
     Case(SoftMaxLoss(normalisation="valid", ignored_label=255), ((5, 3),), "classes"),
     Case(SoftMaxLoss(normalisation="valid", ignored_label=0), ((1, 3),), "classes"),  # all ignored
     Case(SoftMaxLoss(), ((8, 10),), "classes", examples=5),
+    Case(SoftMaxLoss(label_smoothing=0.1), ((8, 10),), "classes", examples=5),
+    Case(SoftMaxLoss(class_weights=(0.5, 0.0, 3.0), ignored_label=2), ((5, 3),), "classes"),
+    Case(SoftMaxLoss(class_weights=(0.1, 0.2, 0.3), normalisation="valid"), ((5, 3),), "classes", examples=3),
+    Case(SoftMaxLoss(class_weights=(0.5, 1.0, 3.0), normalisation="valid", ignored_label=0), ((1, 3),), "classes"),
+    Case(SoftMaxLoss(class_weights=(0.5, 1.0, 3.0), label_smoothing=0.3, normalisation="none"), ((5, 3),), "classes"),
     Case(SoftMaxLoss(normalisation="valid", ignored_label=-1), ((8, 10),), "classes", examples=5),
     Case(SoftMaxLoss(normalisation="none"), ((8, 10),), "classes", examples=1),
     Case(EuclideanLoss(), ((4, 3),), "values"),

@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from crossbow import Dataset, ExecutionContext, ModelConf, SystemConf
+from crossbow import Dataflow, Dataset, ExecutionContext, ModelConf, SubGraph, SystemConf
 from crossbow.kernels import why_not_compiled
 from crossbow.ops import InnerProduct, SoftMax, SoftMaxLoss, SoftMaxLossGradient, Values
 from crossbow.testing import check_gradients, run_operator
 from crossbow.types import ConfigurationError, LabelRange
-from tests.support import KERNELS, training
+from tests.support import KERNELS, chain, training
 
 P = np.array([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125], [0.25, 0.25, 0.5]])
 LABELS = np.array([0, 0, 2], np.int32)
@@ -175,10 +175,126 @@ def test_bad_configurations() -> None:
         SoftMaxLoss(ignored_label=1.5)  # type: ignore[arg-type]
 
 
+# Label smoothing and class weights.
+
+
+@DEVICES
+def test_smoothed_labels_by_hand(device: str) -> None:
+    """ε = ½ and two classes: the target of the label is ½ + ¼, that of the other class ¼."""
+    run = run_operator(SoftMaxLoss(label_smoothing=0.5), [np.array([[0.25, 0.75]]), np.array([1])], device=device)
+    assert run.outputs[0].item() == pytest.approx(-0.25 * math.log(0.25) - 0.75 * math.log(0.75))
+    np.testing.assert_allclose(run.input_gradients[0], [[0.25 - 0.25, 0.75 - 0.75]], atol=1e-7)
+
+
+@DEVICES
+@pytest.mark.parametrize(("normalisation", "divisor"), [("batch", 3), ("full", 3), ("valid", 2.5), ("none", 1)])
+def test_weighted_classes_by_hand(normalisation: str, divisor: float, device: str) -> None:
+    """The labels 0, 0 and 2 weigh ½, ½ and 1½; with "valid" that is the divisor."""
+    loss = SoftMaxLoss(class_weights=(0.5, 7, 1.5), normalisation=normalisation)
+    run = run_operator(loss, [P, LABELS], device=device)
+    # −½ log ½ − ½ log ⅛ − 1½ log ½ = (½ + 1½ + 1½) log 2
+    assert run.outputs[0].item() == pytest.approx(3.5 * math.log(2) / divisor)
+    rows = np.array([[-0.5, 0.25, 0.25], [-0.875, 0.75, 0.125], [0.25, 0.25, -0.5]])
+    expected = rows * [[0.5], [0.5], [1.5]] / divisor
+    np.testing.assert_allclose(run.input_gradients[0], expected, rtol=1e-6)
+
+
+@DEVICES
+def test_labels_without_weight_count_as_nothing(device: str) -> None:
+    loss = SoftMaxLoss(class_weights=(0, 1, 0), normalisation="valid")
+    run = run_operator(loss, [P, LABELS], device=device)
+    assert run.outputs[0].item() == 0
+    assert not run.input_gradients[0].any()
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("class_weights", [None, (0.5, 2.0, 0.0, 1.25)])
+@pytest.mark.parametrize("ignored_label", [None, 2])
+def test_valid_is_the_mean_of_pytorch(
+    label_smoothing: float, class_weights: tuple[float, ...] | None, ignored_label: int | None
+) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch, only for comparisons, is not installed")
+    generator = np.random.default_rng(0)
+    logits, labels = torch.tensor(generator.standard_normal((9, 4)), requires_grad=True), generator.integers(0, 4, 9)
+    oracle = torch.nn.CrossEntropyLoss(
+        weight=None if class_weights is None else torch.tensor(class_weights, dtype=torch.float64),
+        label_smoothing=label_smoothing,
+        **({} if ignored_label is None else {"ignore_index": ignored_label}),
+    )
+    expected = oracle(logits, torch.tensor(labels))
+    expected.backward()
+    loss = SoftMaxLoss(
+        label_smoothing=label_smoothing,
+        class_weights=class_weights,
+        ignored_label=ignored_label,
+        normalisation="valid",
+    )
+    p = torch.softmax(logits, 1).detach().numpy()
+    run = run_operator(loss, [p, labels.astype(np.int32)], dtype=np.float64)
+    np.testing.assert_allclose(run.outputs[0], [expected.item()], rtol=1e-12)
+    np.testing.assert_allclose(run.input_gradients[0], logits.grad.numpy(), rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("normalisation", ["batch", "full", "valid", "none"])
+@pytest.mark.parametrize("ignored_label", [None, 2])
+def test_gradients_of_smoothed_and_weighted_labels(normalisation: str, ignored_label: int | None) -> None:
+    labels = np.array([0, 2, 3, 2, 1], np.int32)
+    loss = SoftMaxLoss(
+        normalisation=normalisation,
+        ignored_label=ignored_label,
+        label_smoothing=0.25,
+        class_weights=(0.5, 2.0, 0.25, 1.0),
+    )
+    check_gradients(loss, [(5, 4), (5,)], labels=labels)
+
+
+def test_what_a_batch_of_weighted_labels_counts() -> None:
+    weights = (0.5, 1.0, 4.0)
+    assert SoftMaxLoss(class_weights=weights, normalisation="valid").counts(LABELS) == 5.0
+    assert SoftMaxLoss(class_weights=weights, normalisation="valid", ignored_label=0).counts(LABELS) == 4.0
+    assert SoftMaxLoss(class_weights=weights).counts(LABELS) == 3.0
+    assert SoftMaxLoss(label_smoothing=0.5, normalisation="valid").counts(LABELS) == 3.0
+
+
+def test_weights_may_be_an_array_or_a_list() -> None:
+    expected = SoftMaxLoss(class_weights=(1.0, 2.0))
+    assert SoftMaxLoss(class_weights=[1, 2]) == SoftMaxLoss(class_weights=np.array([1, 2])) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "weights", [(), (0, 0), (-1, 2), (np.nan, 1), ("1", 2), 2.0, {0: 1.0}, np.ones((2, 2))], ids=str
+)
+def test_bad_weights(weights: object) -> None:
+    with pytest.raises(ConfigurationError, match="class_weights must be a weight ≥ 0 for each class, in order and not"):
+        SoftMaxLoss(class_weights=weights)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1, "0.1", None])
+def test_bad_smoothing(smoothing: object) -> None:
+    with pytest.raises(ConfigurationError, match="label_smoothing must be a finite number ≥ 0 and < 1"):
+        SoftMaxLoss(label_smoothing=smoothing)  # type: ignore[arg-type]
+
+
+def test_there_is_a_weight_for_each_class() -> None:
+    with pytest.raises(ValueError, match=r"expected as many classes as class_weights, 3\. Received: 10"):
+        SoftMaxLoss(class_weights=(1, 2, 3)).output_shape((8, 10))
+
+
+@KERNELS
+def test_a_weighted_loss_in_training(kernels: str) -> None:
+    """From the logits 0 and 200, of which the label has the smaller: 0.875 · 200 · ½, and 0.125 · 0 · 3."""
+    loss = SoftMaxLoss(label_smoothing=0.25, class_weights=(0.5, 3))
+    with context_of([[0.0, 200.0]], [0], kernels, loss=loss) as context:
+        assert "softmax_loss_forward of logits and targets" in context.describe()
+        assert context.test().loss == pytest.approx(0.875 * 200 * 0.5, rel=1e-6)
+
+
 # Behind a SoftMax, in a dataflow: from the logits.
 
 
-def context_of(logits: list[list[float]], labels: list[int], kernels: str, **system: object) -> ExecutionContext:
+def context_of(
+    logits: list[list[float]], labels: list[int], kernels: str, loss: SoftMaxLoss | None = None, **system: object
+) -> ExecutionContext:
     """One whose first loss is that of these logits: the identity of them."""
     values = np.array(logits, np.float32)
     data = Dataset((values, np.array(labels)), (values, np.array(labels)), number_of_classes=values.shape[1])
@@ -186,7 +302,8 @@ def context_of(logits: list[list[float]], labels: list[int], kernels: str, **sys
         number_of_outputs=values.shape[1], weight_initialiser=Values(np.eye(values.shape[1], dtype=np.float32))
     )
     settings = SystemConf(kernels=kernels, learners_per_device=1, threads_per_learner=1, **system)  # type: ignore[arg-type]
-    return ExecutionContext([training(identity)], data=data, model=ModelConf(batch_size=len(labels)), system=settings)
+    network = training(identity) if loss is None else Dataflow(SubGraph(chain(identity, SoftMax(), loss)[0]))
+    return ExecutionContext([network], data=data, model=ModelConf(batch_size=len(labels)), system=settings)
 
 
 LOGITS = [([[0.0, 200.0]], [0], 200.0), ([[0.0, 200.0]], [1], 0.0), ([[0.0, 90.0, 90.0]], [0], 90 + np.log(2))]

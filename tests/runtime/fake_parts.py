@@ -10,6 +10,7 @@ from crossbow.runtime.flow import Flow
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Completed, Task
 from crossbow.solver import Pace
+from crossbow.timeline.recorder import Recorder
 from crossbow.types import Aborted, Array
 
 
@@ -90,4 +91,4 @@ class FakeLoader:
 
 
 def new_flow(coordination: Any, reports: Reports) -> Flow:
-    return Flow(reports, len(coordination.learners), coordination)
+    return Flow(reports, len(coordination.learners), coordination, Recorder())

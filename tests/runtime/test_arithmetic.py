@@ -36,6 +36,7 @@ WIDE = 768
 
 PLAIN = SolverConf(learning_rate=0.01, momentum=0.9, weight_decay=0.001)
 LOOKING_AHEAD = dataclasses.replace(PLAIN, momentum_method="nesterov", regularisation="l1")
+ADAM = SolverConf(method="adam", weight_decay=0.001, epsilon=0.01)
 
 
 def network(multiplier: float = 1.0) -> Dataflow:
@@ -102,7 +103,7 @@ def trained(
 
 
 @pytest.mark.parametrize("rule", [SMA(), SMA(tau=3)], ids=str)
-@pytest.mark.parametrize("solver", [PLAIN, LOOKING_AHEAD], ids=["plain", "nesterov-l1"])
+@pytest.mark.parametrize("solver", [PLAIN, LOOKING_AHEAD, ADAM], ids=["plain", "nesterov-l1", "adam"])
 @pytest.mark.parametrize("multiplier", [1.0, 0.25])
 def test_blocks_give_the_weights_that_the_whole_gradient_gives(
     rule: SMA, solver: SolverConf, multiplier: float, monkeypatch: pytest.MonkeyPatch

@@ -20,14 +20,13 @@ def allocated(vectors: Iterable[Array | None]) -> int:
 
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 @pytest.mark.parametrize("rule", [SMA(), SSGD(), EASGD(), Gossip(), Hogwild()], ids=lambda rule: type(rule).__name__)
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_vectors(rule: Rule, momentum: float, devices: str) -> None:
-    solver = SolverConf(learning_rate=0.1, momentum=momentum)
+@pytest.mark.parametrize("solver", [SolverConf(), SolverConf(momentum=0.9), SolverConf(method="adam")], ids=str)
+def test_vectors(rule: Rule, solver: SolverConf, devices: str) -> None:
     with context(perceptron(BatchNorm()), rule=rule, solver=solver, devices=devices) as running:
         parts = running.engine.parts
         vectors: list[Array | None] = []
         for base in parts.bases:
-            vectors += [*base.buffers, base.velocity, base.mean, *base.statistics, base.statistics_mean]
+            vectors += [*base.vectors(0).values(), *base.statistics, base.statistics_mean]
         for replica in parts.replicas:
             vectors += [*replica.vectors().values(), *replica.statistics]
         assert parts.needs.all_vectors()["weights and gradients"] == allocated(vectors)

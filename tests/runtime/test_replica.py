@@ -15,6 +15,8 @@ from crossbow.synch import SSP, AsynchronousSGD, Gossip, Hogwild, Rule
 from tests.support import context, training
 
 PLAIN, MOMENTUM = SolverConf(), SolverConf(momentum=0.9)
+ADAM, ADAGRAD = SolverConf(method="adam"), SolverConf(method="adagrad")
+MOMENTS = {"velocity", "second_moment"}
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +40,10 @@ def names(vectors: Replica | BaseModel) -> set[str]:
         (SSP(), MOMENTUM, {"weights", "gradient"}),
         (Hogwild(), MOMENTUM, {"gradient", "velocity"}),
         (Gossip(), PLAIN, {"weights", "gradient", "received"}),
+        (SMA(), ADAM, {"weights", "gradient", *MOMENTS, "step_count"}),
+        (SMA(), ADAGRAD, {"weights", "gradient", "second_moment"}),
+        (SSP(), ADAM, {"weights", "gradient"}),
+        (Hogwild(), ADAM, {"gradient", *MOMENTS, "step_count"}),
     ],
 )
 def test_a_learner_has_the_vectors_of_its_rule(
@@ -46,7 +52,9 @@ def test_a_learner_has_the_vectors_of_its_rule(
     replica = new_replica(program, rule, solver)
     assert names(replica) == {*expected, "statistics"}
     assert replica.vectors().keys() == expected
-    vectors = list(replica.vectors().values())
+    vectors = [vector for name, vector in replica.vectors().items() if name != "step_count"]
+    if replica.step_count is not None:
+        assert (replica.step_count.tolist(), replica.step_count.dtype) == ([0.0], np.float64)
     for vector in vectors:
         assert (vector.size, vector.dtype) == (program.model.elements, program.model.dtype)
         assert not vector.any()
@@ -69,6 +77,10 @@ def test_statistics_have_two_buffers_under_a_barrier(program: Program, rule: Rul
         (SSGD(), MOMENTUM, 1, {"velocity"}),
         (SSGD(), MOMENTUM, 2, {"velocity", "mean", "statistics_mean"}),
         (SSP(), MOMENTUM, 1, {"velocity"}),
+        (SMA(), ADAM, 1, set()),
+        (SSGD(), ADAM, 1, {*MOMENTS, "step_count"}),
+        (SSGD(), ADAGRAD, 2, {"second_moment", "mean", "statistics_mean"}),
+        (SSP(), ADAM, 1, {*MOMENTS, "step_count"}),
     ],
 )
 def test_a_base_model_has_the_vectors_of_its_rule(
@@ -80,6 +92,14 @@ def test_a_base_model_has_the_vectors_of_its_rule(
     assert (base.statistics[0] is base.statistics[1]) == isinstance(rule, SSP)
     assert base.current(4) is base.buffers[0]
     assert base.current(5) is base.buffers[1]
+
+
+def test_every_learner_counts_the_steps_of_its_part_of_z(program: Program) -> None:
+    base = new_base_model(program, SSGD(), ADAM, several=False, learners=3)
+    assert base.step_count is not None
+    assert base.step_count.tolist() == [0.0, 0.0, 0.0]
+    assert base.vectors(0)["base_step_count"] is base.step_count
+    assert base.vectors(0)["base_second_moment"] is base.second_moment
 
 
 @pytest.mark.parametrize("parity", [0, 1])

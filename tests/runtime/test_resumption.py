@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow import SMA, SSGD, Checkpoints, DataError, SolverConf, TrainingUnit
-from crossbow.ops import Dropout, InnerProduct, ReLU
-from crossbow.runtime.resumption import describe_network
+from crossbow import SMA, SSGD, Checkpoints, DataError, Dataflow, ModelConf, SolverConf, SubGraph, TrainingUnit
+from crossbow.ops import Dropout, InnerProduct, ReLU, SoftMax, SoftMaxLoss
+from crossbow.runtime.recorded import recorded
+from crossbow.runtime.resumption import changes, describe_network
 from crossbow.synch import EASGD
-from tests.support import Probe, blobs, context, perceptron, training
+from tests.support import Probe, blobs, chain, context, perceptron, training
 
 DATA = blobs(examples=40)
 
@@ -107,6 +108,24 @@ def test_what_must_stay(options: dict[str, Any], message: str, tmp_path: Path) -
     with pytest.raises(DataError, match=message):
         context(resume=tmp_path, **given)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")} == before
+
+
+def test_fields_that_an_older_version_did_not_have() -> None:
+    """Its network is the same, and its settings are those of today's defaults."""
+    (line,) = [line for line in describe_network(perceptron().graph) if "SoftMaxLoss(" in line]
+    assert "SoftMaxLoss(ignored_label=None, normalisation='batch', weight=1.0, auxiliary=False)" in line
+    loss = SoftMaxLoss(label_smoothing=0.5, class_weights=(1, 2))
+    head, *_ = chain(InnerProduct(number_of_outputs=2), SoftMax(), loss)
+    (line,) = [line for line in describe_network(Dataflow(SubGraph(head)).graph) if "SoftMaxLoss(" in line]
+    assert "label_smoothing=0.5, class_weights=(1.0, 2.0)" in line
+    now = {"model": recorded(ModelConf()), "solver": recorded(SolverConf(epsilon=0.5, method="adam")), "system": {}}
+    before = {**now, "solver": {"learning_rate": 0.01, "momentum": 0.5}}
+    assert [*changes(before, now)] == [
+        "method: sgd → adam",
+        "learning_rate: 0.01 → 0.001",
+        "momentum: 0.5 → 0.0",
+        "epsilon: 1e-08 → 0.5",
+    ]
 
 
 def test_operators_of_ones_own_are_described_without_addresses() -> None:

@@ -27,6 +27,8 @@ from tests.kernels.cuda.fake import fake_cuda
 from tests.support import FAST, blobs, context, perceptron, pictures, same_weights, training
 
 SOLVER = SolverConf(learning_rate=0.1, momentum=0.5, weight_decay=0.01, policy="step", gamma=0.5, step_size=7)
+ADAM = SolverConf(method="adam", weight_decay=0.01, policy="step", gamma=0.5, step_size=7)
+SOLVERS = pytest.mark.parametrize("solver", [SOLVER, ADAM], ids=["momentum", "adam"])
 DATA = blobs(examples=30)
 OPTIONS: dict[str, dict[str, Any]] = {
     "sma": {"base_momentum": 0.4, "tau": 2},
@@ -109,20 +111,28 @@ EVERY = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest
 
 
 @EVERY
+@SOLVERS
 @pytest.mark.parametrize("name", RULES)
-def test_every_rule_with_one_learner(name: str, tmp_path: Path, *, every: bool) -> None:
-    check_checkpoints(tmp_path, maker(made(name)), every=every)
+def test_every_rule_with_one_learner(name: str, solver: SolverConf, tmp_path: Path, *, every: bool) -> None:
+    check_checkpoints(tmp_path, maker(made(name), solver=solver), every=every)
 
 
 @EVERY
+@SOLVERS
 @pytest.mark.parametrize("name", WITH_BARRIER)
-def test_rules_with_a_barrier_with_several_learners(name: str, tmp_path: Path, *, every: bool) -> None:
-    check_checkpoints(tmp_path, maker(made(name), learners=3), every=every)
+def test_rules_with_a_barrier_with_several_learners(
+    name: str, solver: SolverConf, tmp_path: Path, *, every: bool
+) -> None:
+    check_checkpoints(tmp_path, maker(made(name), learners=3, solver=solver), every=every)
 
 
-@pytest.mark.parametrize("rule", [SMA(base_momentum=0.4), SSGD(), PolyakRuppert(alpha=0.2)], ids=str)
-def test_several_devices(rule: Any, tmp_path: Path) -> None:
-    check_checkpoints(tmp_path, maker(rule, learners=2, devices="cpu:0/2,cpu:1/2"))
+@pytest.mark.parametrize(
+    ("rule", "solver"),
+    [(SMA(base_momentum=0.4), SOLVER), (SSGD(), SOLVER), (SSGD(), ADAM), (PolyakRuppert(alpha=0.2), SOLVER)],
+    ids=str,
+)
+def test_several_devices(rule: Any, solver: SolverConf, tmp_path: Path) -> None:
+    check_checkpoints(tmp_path, maker(rule, learners=2, devices="cpu:0/2,cpu:1/2", solver=solver))
 
 
 @EVERY
@@ -180,8 +190,9 @@ def test_a_state_without_a_barrier_is_kept_as_it_is(name: str, tmp_path: Path) -
         (SSGD(), {"learners": 1, "devices": "cuda:0,cuda:1"}),
         (EASGD(), {"learners": 1}),
         (SMA(), {"learners": 2, "precision": "float16"}),
+        (SMA(), {"learners": 2, "solver": ADAM}),
     ],
-    ids=["sma", "two devices", "without a barrier", "float16"],
+    ids=["sma", "two devices", "without a barrier", "float16", "adam"],
 )
 def test_on_gpus(rule: Any, options: dict[str, Any], tmp_path: Path) -> None:
     """The state of a loss scale is a part of it."""

@@ -210,7 +210,7 @@ def test_help_has_units_and_defaults() -> None:
     for part in (
         "(default: 7 with digits, 3 with mnist)",
         "(default: 9)",
-        "(default: 0.25)",
+        "(default: 0.25 with sgd, else 0.01, or 0.001 with adam, adamw and rmsprop)",
         "SECONDS",
         "a fraction in [0, 1]",
         "(default: auto)",

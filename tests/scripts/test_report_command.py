@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -16,6 +19,7 @@ from crossbow import cli
 from crossbow.png import png
 from crossbow.runtime.results import LearnerRecord
 from tests.scripts.run_files import record, write_run
+from tests.timeline.test_timeline import two_learners
 
 HTML = "{http://www.w3.org/1999/xhtml}"
 PICTURE = base64.b64encode(png(np.zeros((1, 8, 8), np.uint8))).decode()
@@ -34,6 +38,14 @@ def written(run: Path, output: Path) -> ElementTree.Element:
 
 def texts(root: ElementTree.Element, tag: str) -> list[str]:
     return ["".join(element.itertext()) for element in root.iter(HTML + tag)]
+
+
+def test_a_timeline(run: Path, tmp_path: Path) -> None:
+    two_learners().save(run / "trace.json.gz")
+    root = written(run, tmp_path / "report.html")
+    assert "Timeline of 2 tasks" in texts(root, "h2")
+    assert "Largest loss: learner 0 waits 30 % of its time for learner 1." in texts(root, "p")
+    assert root.find(".//{http://www.w3.org/2000/svg}svg") is not None
 
 
 @pytest.fixture
@@ -91,3 +103,37 @@ def test_damaged_files(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
         assert cli.main(["report", str(run), "-o", str(tmp_path / "report.html")]) == 2
         assert "summary.json: expected a summary of a run" in capsys.readouterr().err
     assert not (tmp_path / "report.html").exists()
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_in_a_browser(run: Path, tmp_path: Path) -> None:
+    """The browser lays out all sections one below the other, and draws curves, tables, bars and pictures."""
+    (run / "summary.json").write_text(json.dumps(SUMMARY))
+    two_learners().save(run / "trace.json.gz")
+    written(run, tmp_path / "report.html")
+    script = (
+        "<script>addEventListener('load', () => {document.title = JSON.stringify(["
+        "...document.querySelectorAll('h2, table, img, svg')].map(e => {let b = e.getBoundingClientRect();"
+        "return [e.tagName.toLowerCase(), b.top, b.width, b.height, e.tagName != 'IMG' || e.naturalWidth > 0]}))})"
+        "</script>"
+    )
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    (tmp_path / "measured.html").write_text(page.replace("</body>", f"{script}</body>"), encoding="utf-8")
+    assert CHROMIUM is not None
+    done = subprocess.run(
+        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
+         "--virtual-time-budget=2000", "--dump-dom", (tmp_path / "measured.html").as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    found = re.search(r"<title>(.*?)</title>", done.stdout)
+    assert found is not None
+    places = json.loads(html.unescape(found[1]))
+    headings = [top for kind, top, *_ in places if kind == "h2"]
+    assert len(headings) == 6
+    assert headings == sorted(headings)
+    assert all(width > 0 and height > 0 and shown for _, _, width, height, shown in places)
+    assert {kind for kind, *_ in places} == {"h2", "table", "img", "svg"}

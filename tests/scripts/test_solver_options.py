@@ -1,10 +1,12 @@
 """The solver's options, and what they make of a model's own schedule."""
 
+import argparse
+
 import pytest
 
 from crossbow import ConfigurationError, SolverConf
 from crossbow.scripts.parser import Defaults, configurations, new_parser
-from crossbow.scripts.solver_options import solver_text
+from crossbow.scripts.solver_options import add_solver, solver_conf, solver_text
 from crossbow.solver.configuration import LEARNING_RATE_POLICIES, idle_fields
 from tests.scripts.options import confs
 
@@ -63,9 +65,55 @@ def test_the_whole_solver() -> None:
     )
 
 
+def test_methods() -> None:
+    """With another method the model's own rate and momentum do not apply, and its weight decay and schedule do."""
+    default = SolverConf(learning_rate=0.5, momentum=0.9, weight_decay=0.1, policy="exp", gamma=0.5)
+
+    def solver(arguments: str) -> SolverConf:
+        return solver_conf(options_of(arguments, default), default)
+
+    assert solver("") == solver("--method sgd") == default
+    expected = SolverConf(method="adam", weight_decay=0.1, policy="exp", gamma=0.5)
+    assert solver("--method adam") == expected
+    assert expected.learning_rate == 0.001
+    options = "--method rmsprop --momentum 0.5 --rho 0.9 --epsilon 0.01 --learning-rate 0.02 --weight-decay 0"
+    assert solver(options) == SolverConf(
+        method="rmsprop", momentum=0.5, rho=0.9, epsilon=0.01, learning_rate=0.02, policy="exp", gamma=0.5
+    )
+    with pytest.raises(
+        ConfigurationError, match=r"^--momentum does nothing with --method adam\. Received: --momentum 0"
+    ):
+        solver("--method adam --momentum 0.5")
+    with pytest.raises(ConfigurationError, match=r"^--beta1 does nothing with --method sgd"):
+        solver("--beta1 0.5")
+
+
+def options_of(arguments: str, default: SolverConf) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_solver(parser.add_argument_group(), default)
+    parser.add_argument("--alpha-steps")
+    return parser.parse_args(arguments.split())
+
+
+def test_the_help_says_for_which_method_a_default_is() -> None:
+    parser = argparse.ArgumentParser()
+    add_solver(parser.add_argument_group(), SolverConf(learning_rate=0.5, momentum=0.9))
+    text = " ".join(parser.format_help().split())
+    assert "(default: 0.5 with sgd, else 0.01, or 0.001 with adam, adamw and rmsprop)" in text
+    assert "(default: 0.9 with sgd, else 0)" in text
+
+
 @pytest.mark.parametrize(
     ("solver", "text"),
     [
+        (
+            SolverConf(method="adam"),
+            "adam, learning rate 0.001 (fixed), beta1 0.9, beta2 0.999, epsilon 1e-08, weight decay 0",
+        ),
+        (
+            SolverConf(method="rmsprop", momentum=0.5),
+            "rmsprop, learning rate 0.001 (fixed), momentum 0.5, rho 0.99, epsilon 1e-08, weight decay 0",
+        ),
         (SolverConf(), "learning rate 0.01 (fixed), momentum 0, weight decay 0"),
         (
             SolverConf(policy="inv"),
@@ -151,6 +199,10 @@ IDLE = {
     "learning_rate_step_unit": "tasks",
     "momentum_method": "polyak",
     "regularisation": "l2",
+    "beta1": "0.9",
+    "beta2": "0.999",
+    "rho": "0.99",
+    "epsilon": "1e-08",
 }
 """A value for every option that may do nothing; the default's, where it can be said."""
 

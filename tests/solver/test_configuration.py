@@ -28,7 +28,14 @@ STEPS: dict[str, object] = {"policy": "multistep", "step_values": (3,)}
 ONCE: dict[str, object] = {**CYCLE, "super_convergence": True, "annihilation_steps": 3}
 
 BAD: list[BadValues] = [
-    (SolverConf, "learning_rate", "a finite number > 0", (0, -0.1, *NO_NUMBERS), {}),
+    (
+        SolverConf,
+        "method",
+        "one of 'sgd', 'adam', 'adamw', 'rmsprop', 'adagrad'",
+        ("Adam", "momentum", "", None, 0),
+        {},
+    ),
+    (SolverConf, "learning_rate", "a finite number > 0 or None", (0, -0.1, *NO_NUMBERS[1:]), {}),
     (
         SolverConf,
         "policy",
@@ -94,6 +101,10 @@ BAD: list[BadValues] = [
     ),
     (SolverConf, "momentum", "a finite number ≥ 0 and < 1", (-0.1, 1, 1.5, *NO_NUMBERS), {}),
     (SolverConf, "momentum_method", "one of 'polyak', 'nesterov'", ("Nesterov", "adam", "", None), {}),
+    (SolverConf, "beta1", "a finite number ≥ 0 and < 1", (-0.1, 1, *NO_NUMBERS), {"method": "adam"}),
+    (SolverConf, "beta2", "a finite number ≥ 0 and < 1", (-0.1, 1, *NO_NUMBERS), {"method": "adamw"}),
+    (SolverConf, "rho", "a finite number ≥ 0 and < 1", (-0.1, 1, *NO_NUMBERS), {"method": "rmsprop"}),
+    (SolverConf, "epsilon", "a finite number > 0", (0, -1e-8, *NO_NUMBERS), {"method": "adagrad"}),
     (SolverConf, "weight_decay", "a finite number ≥ 0", (-1e-4, *NO_NUMBERS), {}),
     (SolverConf, "regularisation", "one of 'l2', 'l1'", ("L2", "none", None, 2), {}),
     (SolverConf, "clip_gradient_norm", "a finite number > 0 or None", (0, -1, *NO_NUMBERS[1:]), {}),
@@ -121,6 +132,15 @@ BAD: list[BadValues] = [
             ("gamma", 0.5, "0.1", "policy='inv' and power=0", {"policy": "inv", "power": 0.0}),
             ("momentum_method", "nesterov", "'polyak'", "momentum=0", {}),
             ("regularisation", "l1", "'l2'", "weight_decay=0", {}),
+            ("regularisation", "l1", "'l2'", "method='adamw'", {"method": "adamw", "weight_decay": 0.1}),
+            ("momentum", 0.9, "0.0", "method='adam'", {"method": "adam"}),
+            ("momentum", 0.9, "0.0", "method='adagrad'", {"method": "adagrad"}),
+            ("momentum_method", "nesterov", "'polyak'", "method='rmsprop'", {"method": "rmsprop", "momentum": 0.9}),
+            ("minimum_momentum", 0.5, "None", "policy='fixed'", {"method": "rmsprop", "momentum": 0.9}),
+            ("beta1", 0.5, "0.9", "method='rmsprop'", {"method": "rmsprop"}),
+            ("beta2", 0.5, "0.999", "method='sgd'", {}),
+            ("rho", 0.5, "0.99", "method='adam'", {"method": "adam"}),
+            ("epsilon", 0.5, "1e-08", "method='sgd'", {"momentum": 0.9}),
         )
     ),
 ]
@@ -172,10 +192,22 @@ def test_defaults() -> None:
         (SolverConf, {**CYCLE, "minimum_momentum": 0}),
         (SolverConf, {**ONCE, "final_learning_rate": 0}),
         (SolverConf, {"policy": "lsr", "step_values": (1,), "warmup_steps": 5}),
+        (SolverConf, {"method": "adam", "beta1": 0, "beta2": 0.5, "epsilon": 1e-3, "weight_decay": 0.1}),
+        (SolverConf, {"method": "rmsprop", "rho": 0.5, **CYCLE, "minimum_momentum": 0}),
+        (SolverConf, {"method": "adagrad", "learning_rate": 0.5, "clip_gradient_norm": 1}),
     ],
 )
 def test_good_values_are_taken(conf: Any, values: dict[str, Any]) -> None:
     check_good(conf, values)
+
+
+@pytest.mark.parametrize(
+    ("method", "rate"), [("sgd", 0.01), ("adam", 0.001), ("adamw", 0.001), ("rmsprop", 0.001), ("adagrad", 0.01)]
+)
+def test_every_method_has_its_learning_rate(method: str, rate: float) -> None:
+    assert SolverConf(method=method).learning_rate == rate
+    assert SolverConf(method=method, learning_rate=None) == SolverConf(method=method)  # type: ignore[arg-type]
+    assert SolverConf(method=method).is_adaptive == (method != "sgd")
 
 
 def test_the_examples() -> None:

@@ -81,7 +81,7 @@ def test_l1_with_momentum() -> None:
 
 def test_l1_is_of_the_vector_that_is_stepped() -> None:
     """That of z, under a rule that merges gradients."""
-    names = {"weights": "base", "gradient": "total", "velocity": "base_velocity", "into": "base_next"}
+    names = {"weights": "base", "gradient": "total", "state": "base_", "into": "base_next"}
     update = step(SolverConf(weight_decay=0.25, regularisation="l1"), 0.5, **names)
     assert run(update, base=-4, total=2, base_next=7) == {"base": -4, "total": 2, "base_next": -4.875}
 
@@ -110,9 +110,7 @@ def test_pull_towards_the_base(conf: SolverConf) -> None:
 
 
 def test_vectors_may_have_other_names() -> None:
-    update = step(
-        SolverConf(momentum=0.5), 0.5, weights="base", gradient="total", velocity="base_velocity", pull=0.5, towards="z"
-    )
+    update = step(SolverConf(momentum=0.5), 0.5, weights="base", gradient="total", state="base_", pull=0.5, towards="z")
     assert set(update.vectors) == {"base", "total", "base_velocity", "z"}
 
 

@@ -38,6 +38,10 @@ class Api(Protocol):
         """CuPy's binding of NCCL."""
 
     @property
+    def nvtx(self) -> Any:
+        """CuPy's binding of NVTX."""
+
+    @property
     def cudnn(self) -> Any:
         """`cudnn.cudnnCreate`, …: ctypes functions, or objects that behave like them."""
 
@@ -110,6 +114,12 @@ class CuPy:
         if not nccl.available:
             raise ConfigurationError(f"expected NCCL for several GPUs: {INSTALL}; or name one device. Received: none")
         return nccl
+
+    @functools.cached_property
+    def nvtx(self) -> Any:
+        from cupy.cuda import nvtx
+
+        return nvtx
 
     @functools.cached_property
     def cudnn(self) -> Any:

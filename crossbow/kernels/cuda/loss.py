@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -18,11 +18,11 @@ from crossbow.kernels.requests import (
     SoftmaxLossBackward,
     SoftmaxLossForward,
 )
-from crossbow.types import ConfigurationError, Layout, Tensor
+from crossbow.types import Array, ConfigurationError, Layout, Tensor
 
 NOTHING_IGNORED = -(2**40)
 """Means "no label is ignored": no 32-bit label is equal to it."""
-NORMALISERS = {"none": 0, "batch": 1, "full": 2, "valid": 3}
+NORMALISERS = {"none": 0, "batch": 1, "full": 2, "valid": 3, "weight": 4}
 """Their numbers in sources/loss.cu."""
 EACH_THREAD = 4
 """Number of elements that a thread adds up, unless there are very many."""
@@ -30,24 +30,24 @@ MOST_SHARES = 1024
 """Maximum number of blocks that each add up a share of the sum."""
 
 
-@CUDA.kernel(SoftmaxLossForward)
+@CUDA.kernel(SoftmaxLossForward, lambda request: request.targets is None)
 def softmax_loss_forward(request: SoftmaxLossForward) -> PreparedKernel:
     """With the logits, the kernel also reads the probabilities: only those too small to be exact are computed again."""
-    p, rows, by = request.p, _rows(request.p, request.ignored_label), _normaliser(request.normalisation, request.p)
-    shares = _shares(request.labels.elements)
+    p, rows, by = request.p, rows_of(request.p, request.ignored_label), normaliser_of(request.normalisation, request.p)
+    shares = shares_of(request.labels.elements)
     if request.logits is not None:
         arguments = ("logits", "input0", *request.reads[1:])
-        return _sum(request, "softmax_loss_of_logits", p.dtype, by, (rows,), shares, arguments=arguments)
+        return sum_of(request, "softmax_loss_of_logits", p.dtype, by, (rows,), shares, arguments=arguments)
     constants = (rows, p.dtype.type(np.finfo(p.dtype.name).tiny))
-    return _sum(request, "softmax_loss", p.dtype, by, constants, shares)
+    return sum_of(request, "softmax_loss", p.dtype, by, constants, shares)
 
 
-@CUDA.kernel(SoftmaxLossBackward)
+@CUDA.kernel(SoftmaxLossBackward, lambda request: request.targets is None)
 def softmax_loss_backward(request: SoftmaxLossBackward) -> PreparedKernel:
     p, labels, ignored_label, normalisation = request.p, request.labels, request.ignored_label, request.normalisation
     kernel, counting = CudaKernel("loss", "softmax_loss_backward", p.dtype), CudaKernel("loss", "count_labels", p.dtype)
-    elements, rows, by = np.int64(p.elements), _rows(p, ignored_label), _normaliser(normalisation, p)
-    counts = min(_shares(labels.elements), BLOCK) if normalisation == "valid" else 0
+    elements, rows, by = np.int64(p.elements), rows_of(p, ignored_label), normaliser_of(normalisation, p)
+    counts = min(shares_of(labels.elements), BLOCK) if normalisation == "valid" else 0
     size = np.dtype(np.int64).itemsize
     blocks = min(-(-p.elements // BLOCK), MOST_BLOCKS)
 
@@ -64,8 +64,11 @@ def softmax_loss_backward(request: SoftmaxLossBackward) -> PreparedKernel:
 @CUDA.kernel(EuclideanLossForward)
 def euclidean_loss_forward(request: EuclideanLossForward) -> PreparedKernel:
     x, labels = request.x, request.labels
-    constants, by = (four(x), np.int64(x.elements // x.shape[0]), is_double(labels)), _normaliser("batch", x, factor=2)
-    return _sum(request, "euclidean_loss", x.dtype, by, constants, _shares(x.elements))
+    constants, by = (
+        (four(x), np.int64(x.elements // x.shape[0]), is_double(labels)),
+        normaliser_of("batch", x, factor=2),
+    )
+    return sum_of(request, "euclidean_loss", x.dtype, by, constants, shares_of(x.elements))
 
 
 @CUDA.kernel(EuclideanLossBackward)
@@ -83,11 +86,11 @@ def euclidean_loss_backward(request: EuclideanLossBackward) -> PreparedKernel:
 @CUDA.kernel(LabelAccuracy)
 def accuracy(request: LabelAccuracy) -> PreparedKernel:
     p, labels, top_k, ignored_label = request.p, request.labels, request.top_k, request.ignored_label
-    constants, by = (_rows(p, ignored_label), np.int64(top_k)), _normaliser("valid", p)
+    constants, by = (rows_of(p, ignored_label), np.int64(top_k)), normaliser_of("valid", p)
     threads = threads_per_line(p, 1)
     if threads == 1:
-        return _sum(request, "accuracy", p.dtype, by, constants, _shares(labels.elements))
-    return _sum(request, "accuracy_rows", p.dtype, by, constants, min(labels.elements, MOST_SHARES), threads)
+        return sum_of(request, "accuracy", p.dtype, by, constants, shares_of(labels.elements))
+    return sum_of(request, "accuracy_rows", p.dtype, by, constants, min(labels.elements, MOST_SHARES), threads)
 
 
 def is_double(targets: Tensor) -> np.int32:
@@ -98,19 +101,20 @@ def is_double(targets: Tensor) -> np.int32:
     return np.int32(targets.dtype == np.float64)
 
 
-def _sum(
+def sum_of(
     request: Request,
     function: str,
     dtype: np.dtype[np.generic],
     by: Structure,
-    constants: Sequence[Argument],
+    constants: Sequence[Argument | Callable[[], Array]],
     shares: int,
     threads: int = BLOCK,
     arguments: Sequence[str] = (),
 ) -> PreparedKernel:
     """A sum: one block computes it, or several blocks compute shares, which one block then adds up.
 
-    arguments: the roles that the kernel takes, if they differ from those that the request reads.
+    constants: a function returns an array in the GPU's memory, and is called while binding. arguments: the roles that
+    the kernel takes, if they differ from those that the request reads.
     """
     roles = tuple(arguments or request.reads)
     kernel, total = CudaKernel("loss", function, dtype), CudaKernel("loss", "total", dtype)
@@ -118,11 +122,12 @@ def _sum(
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         inputs, result = [buffers[role] for role in roles], buffers["output"]
+        values = [each() if callable(each) else each for each in constants]
         if shares == 1:
-            return (kernel.blocks(1, *inputs, *constants, None, by, result, threads=threads, shared=threads * size),)
+            return (kernel.blocks(1, *inputs, *values, None, by, result, threads=threads, shared=threads * size),)
         kept, state = buffers["workspace"], buffers["state"]
         return (
-            kernel.blocks(shares, *inputs, *constants, kept, by, result, threads=threads, shared=threads * size),
+            kernel.blocks(shares, *inputs, *values, kept, by, result, threads=threads, shared=threads * size),
             total.blocks(1, kept, np.int64(shares), state, by, result, shared=BLOCK * size),
         )
 
@@ -131,19 +136,19 @@ def _sum(
     return request.prepared("cuda", bind, workspace=workspace, more_reads=more)
 
 
-def _shares(elements: int) -> int:
+def shares_of(elements: int) -> int:
     """The number of blocks that add up this many elements, a few with each thread."""
     return min(max(1, -(-elements // (EACH_THREAD * BLOCK))), MOST_SHARES)
 
 
-def _rows(p: Tensor, ignored_label: int | None) -> Structure:
+def rows_of(p: Tensor, ignored_label: int | None) -> Structure:
     """`Rows` of sources/loss.cu."""
     classes, places = p.shape[1], p.elements // (p.shape[0] * p.shape[1])
     steps = (1, classes) if p.layout is Layout.CHANNELS_LAST else (places, 1)
     return Structure(classes, places, *steps, NOTHING_IGNORED if ignored_label is None else ignored_label)
 
 
-def _normaliser(normalisation: str, x: Tensor, factor: int = 1) -> Structure:
+def normaliser_of(normalisation: str, x: Tensor, factor: int = 1) -> Structure:
     """`Normaliser` of sources/loss.cu."""
     return Structure(
         NORMALISERS[normalisation], x.elements // (x.shape[0] * x.shape[1]) if len(x.shape) > 1 else 1, factor

@@ -5,12 +5,12 @@ A kernel reads every vector once and writes every target once, also if the assig
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from crossbow.kernels.cuda.api import api
-from crossbow.kernels.cuda.launch import BLOCK, CudaKernel
+from crossbow.kernels.cuda.launch import BLOCK, CudaKernel, Launch
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.reference.vector import check_lengths
@@ -38,19 +38,24 @@ def linear_combination(request: LinearCombination) -> PreparedKernel:
             {name: buffers[name] for name in (*request.writes, *request.vectors)},
             buffers["coefficients"],
         )
-        length, first = check_lengths(vectors), _first_names(vectors)
-        _check_coefficients(coefficients, sum(len(assignment.terms) for assignment in assignments))
+        length, first = check_lengths(vectors), first_names(vectors)
+        check_coefficients(coefficients, sum(len(assignment.terms) for assignment in assignments))
         wanted = [Assignment(first[a.target], tuple(first.get(t, t) for t in a.terms)) for a in assignments]
         named = {sign: first[vector] for sign, vector in sources.items() if vector in first}
         names = combined_vectors(wanted, named)
         text = combination_source(wanted, named)
-        arrays = [vectors[name] for name in names]
-        head, body = packed_part([address(array) for array in arrays], length, dtype.itemsize)
         kernel = CudaKernel("vector", "linear_combination", dtype, text)
-        threads = max(body // (PACK // dtype.itemsize), length - body)
-        return (kernel.each(threads, coefficients, np.int64(length), np.int64(head), np.int64(body), *arrays),)
+        return (launch(kernel, [vectors[name] for name in names], length, coefficients),)
 
     return request.prepared("cuda", bind)
+
+
+def launch(kernel: CudaKernel, arrays: Sequence[Array], length: int, *numbers: Array) -> Launch:
+    """The call of a kernel of `kernel_source`. numbers: its coefficients and, if any, its correction."""
+    itemsize = kernel.dtype.itemsize
+    head, body = packed_part([address(array) for array in arrays], length, itemsize)
+    threads = max(body // (PACK // itemsize), length - body)
+    return kernel.each(threads, *numbers, np.int64(length), np.int64(head), np.int64(body), *arrays)
 
 
 def packed_part(addresses: Sequence[int], length: int, itemsize: int) -> tuple[int, int]:
@@ -99,42 +104,71 @@ def combination_source(assignments: Sequence[Assignment], signs: Mapping[str, st
     }
     <BLANKLINE>
     """
-    number = {name: index for index, name in enumerate(combined_vectors(assignments, signs))}
     used = tuple(dict.fromkeys(term for a in assignments for term in a.terms if term in signs))
-    written = {number[a.target]: None for a in assignments}
-    read = {number[name] for name in _read_before_written(assignments, signs)}
-    values = {name: f"x{index}.value[w]" for name, index in number.items()}
-    values |= {sign: f"s{index}" for index, sign in enumerate(used)}
+    vectors = combined_vectors(assignments, signs)
+    values = value_of(vectors) | {sign: f"s{index}" for index, sign in enumerate(used)}
+    steps = [f"const real s{index} = sign({values[signs[sign]]});" for index, sign in enumerate(used)]
+    factors: list[str] = []
+    for a in assignments:
+        own = [f"c{len(factors) + index}" for index in range(len(a.terms))]
+        steps.append(f"{values[a.target]} = {sum_of_products(own, [values[term] for term in a.terms])};")
+        factors += own
+    read = _read_before_written(assignments, signs)
+    return kernel_source("linear_combination", vectors, read, {a.target for a in assignments}, factors, steps)
+
+
+def value_of(vectors: Sequence[str]) -> dict[str, str]:
+    """The expressions for an element of each vector, in the steps of `kernel_source`."""
+    return {name: f"x{index}.value[w]" for index, name in enumerate(vectors)}
+
+
+def kernel_source(
+    name: str,
+    vectors: Sequence[str],
+    read: Collection[str],
+    written: Collection[str],
+    factors: Sequence[str],
+    steps: Sequence[str],
+    correction: Sequence[str] = (),
+) -> str:
+    """The source of an element-wise kernel on vectors.
+
+    read, written: the vectors that are read and written in memory. factors: names of the coefficients. steps:
+    statements for one element. correction: names of further numbers, which the kernel receives as an array of doubles.
+    """
+    number = {vector: index for index, vector in enumerate(vectors)}
+    reads, writes = {number[each] for each in read}, [number[each] for each in vectors if each in written]
 
     def pointers(kind: str, form: str) -> str:
         """The vectors as parameters or arguments; `form` may name the number and the type."""
-        types = {index: kind if index in written else f"const {kind}" for index in number.values()}
+        types = {index: kind if index in writes else f"const {kind}" for index in number.values()}
         return ", ".join(form.format(index=index, type=types[index]) for index in number.values())
 
-    steps = [f"const real s{index} = sign({values[signs[sign]]});" for index, sign in enumerate(used)]
-    place = 0
-    for a in assignments:
-        products = [(f"c{place + index}", values[term]) for index, term in enumerate(a.terms)]
-        steps.append(f"{values[a.target]} = {_sum(products)};")
-        place += len(a.terms)
-    factors = "".join(f"c{index}, " for index in range(place))
-    parameters = "".join(f"real c{index}, " for index in range(place)) + pointers("T", "{type} *v{index}")
+    arrays = {"coefficients": factors, **({"correction": correction} if correction else {})}
+    scalars = [each for names in arrays.values() for each in names]
+    listed = "".join(f"{each}, " for each in scalars)
+    parameters = "".join(f"real {each}, " for each in scalars) + pointers("T", "{type} *v{index}")
+    doubles = "".join(f"const double *{array}, " for array in arrays)
     lines = [
         f"template <class T> __device__ inline void combine(int64 i, {parameters}) {{",
-        *(f"    T x{index} = {f'v{index}[i]' if index in read else '{}'};" for index in number.values()),
+        *(f"    T x{index} = {f'v{index}[i]' if index in reads else '{}'};" for index in number.values()),
         "    for (int w = 0; w < T::WIDTH; ++w) {",
         *(f"        {step}" for step in steps),
         "    }",
-        *(f"    v{index}[i] = x{index};" for index in written),
+        *(f"    v{index}[i] = x{index};" for index in writes),
         "}",
         "",
         "// The elements from `head` on are taken in packs, `body` of them; the others one by one.",
-        "KERNEL linear_combination(",
-        f"    const double *coefficients, int64 n, int64 head, int64 body, {pointers('real', '{type} *v{index}')}",
+        f"KERNEL {name}(",
+        f"    {doubles}int64 n, int64 head, int64 body, {pointers('real', '{type} *v{index}')}",
         ") {",
-        *(f"    const real c{index} = (real)coefficients[{index}];" for index in range(place)),
-        f"    EACH(i, body / Many::WIDTH) combine(i, {factors}{pointers('Many', '({type} *)(v{index} + head)')});",
-        f"    EACH(i, n - body) combine(i < head ? i : i + body, {factors}{pointers('One', '({type} *)v{index}')});",
+        *(
+            f"    const real {each} = (real){array}[{i}];"
+            for array, names in arrays.items()
+            for i, each in enumerate(names)
+        ),
+        f"    EACH(i, body / Many::WIDTH) combine(i, {listed}{pointers('Many', '({type} *)(v{index} + head)')});",
+        f"    EACH(i, n - body) combine(i < head ? i : i + body, {listed}{pointers('One', '({type} *)v{index}')});",
         "}",
     ]
     return "\n".join(["", *lines, ""])
@@ -147,7 +181,7 @@ def squared_norm(request: SquaredNorm) -> PreparedKernel:
     def bind(buffers: Buffers) -> Sequence[Call]:
         arrays, coefficients = [buffers[term] for term in terms], buffers["coefficients"]
         length = check_lengths({f"term {index}": array for index, array in enumerate(arrays)})
-        _check_coefficients(coefficients, len(terms))
+        check_coefficients(coefficients, len(terms))
         blocks = min(max(1, -(-length // BLOCK)), NORM_BLOCKS)
         partial, shared = api().zeros(8 * blocks).view(np.float64), 8 * BLOCK
         adding = CudaKernel("vector", "add_squares", dtype, norm_source(len(terms)))
@@ -164,7 +198,7 @@ def norm_source(terms: int) -> str:
     """The source of a kernel that adds up the squares of a sum of `terms` terms, each block a share, in double
     precision."""
     vectors = ", ".join(f"const real *v{index}" for index in range(terms))
-    total = _sum([(f"c{index}", f"v{index}[i]") for index in range(terms)])
+    total = sum_of_products([f"c{index}" for index in range(terms)], [f"v{index}[i]" for index in range(terms)])
     lines = [
         f"KERNEL add_squares(const double *coefficients, int64 n, double *partial, {vectors}) {{",
         "    SHARED(double, shared);",
@@ -189,7 +223,7 @@ def clip_coefficients(request: ClipCoefficients) -> PreparedKernel:
     def bind(buffers: Buffers) -> Sequence[Call]:
         squares, coefficients, target = (buffers[role] for role in request.roles)
         for array in (coefficients, target):
-            _check_coefficients(array, len(clipped))
+            check_coefficients(array, len(clipped))
         constants, calls = (squares, np.int64(squares.size), np.float64(limit)), []
         for start in range(0, len(clipped), MARKS):
             part = slice(start, start + MARKS)
@@ -201,7 +235,7 @@ def clip_coefficients(request: ClipCoefficients) -> PreparedKernel:
     return request.prepared("cuda", bind)
 
 
-def _first_names(vectors: Mapping[str, Array]) -> dict[str, str]:
+def first_names(vectors: Mapping[str, Array]) -> dict[str, str]:
     """For each vector, the first name of its memory: a kernel must not keep two copies of the same memory."""
     names: dict[int, str] = {}
     return {name: names.setdefault(address(vector), name) for name, vector in vectors.items()}
@@ -216,16 +250,16 @@ def _read_before_written(assignments: Sequence[Assignment], signs: Mapping[str, 
     return read
 
 
-def _sum(products: Sequence[tuple[str, str]]) -> str:
+def sum_of_products(factors: Sequence[str], values: Sequence[str]) -> str:
     """The sum of one or more products from left to right, as an expression."""
     total = ""
-    for factor, value in products:
+    for factor, value in zip(factors, values, strict=True):
         product = f"times({factor}, {value})"
         total = f"plus({total}, {product})" if total else product
     return total
 
 
-def _check_coefficients(coefficients: Array, expected: int) -> None:
+def check_coefficients(coefficients: Array, expected: int) -> None:
     if coefficients.dtype != np.float64 or coefficients.shape != (expected,):
         raise ValueError(
             f"expected {expected} float64 coefficients, one for each term. "

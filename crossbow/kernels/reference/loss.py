@@ -15,11 +15,12 @@ from crossbow.kernels.requests import (
     LabelAccuracy,
     SoftmaxLossBackward,
     SoftmaxLossForward,
+    Targets,
 )
 from crossbow.types import Array
 
 
-@computes(SoftmaxLossForward, lambda request: request.logits is None)
+@computes(SoftmaxLossForward, lambda request: request.logits is None and request.targets is None)
 def softmax_loss_forward(
     *,
     input0: Floats,
@@ -37,7 +38,7 @@ def softmax_loss_forward(
     output[0] = losses.sum() / _normaliser(normalisation, state, labels, len(rows))
 
 
-@computes(SoftmaxLossForward, lambda request: request.logits is not None)
+@computes(SoftmaxLossForward, lambda request: request.logits is not None and request.targets is None)
 def softmax_loss_of_logits(
     *,
     logits: Floats,
@@ -56,7 +57,7 @@ def softmax_loss_of_logits(
     output[0] = losses.sum() / _normaliser(normalisation, state, labels, len(rows))
 
 
-@computes(SoftmaxLossBackward)
+@computes(SoftmaxLossBackward, lambda request: request.targets is None)
 def softmax_loss_backward(
     *,
     input0: Floats,
@@ -73,6 +74,67 @@ def softmax_loss_backward(
     gradient[rows] = values[rows]
     gradient[rows, classes] -= 1
     gradient /= _normaliser(normalisation, state, labels, len(rows))
+    classes_last = np.moveaxis(input_gradient, 1, -1)
+    classes_last[...] = gradient.reshape(classes_last.shape)
+
+
+@computes(SoftmaxLossForward, lambda request: request.logits is None and request.targets is not None)
+def softmax_loss_with_targets(
+    *,
+    input0: Floats,
+    labels: NDArray[np.int32],
+    state: Array,
+    output: Floats,
+    ignored_label: int | None,
+    normalisation: str,
+    targets: Targets,
+) -> None:
+    """Σ t[c] · −log max(p[c], tiny) / normaliser."""
+    values = _rows(input0)
+    rows, classes = _counted(values, labels, state, ignored_label)
+    losses = -np.log(np.maximum(values[rows], np.finfo(input0.dtype).tiny))
+    total = _weighted_sum(losses, _targets(targets, classes, values.shape[1]))
+    output[0] = total / _weighted_normaliser(normalisation, state, labels, classes, targets, values.shape[1])
+
+
+@computes(SoftmaxLossForward, lambda request: request.logits is not None and request.targets is not None)
+def softmax_loss_of_logits_with_targets(
+    *,
+    logits: Floats,
+    labels: NDArray[np.int32],
+    state: Array,
+    output: Floats,
+    ignored_label: int | None,
+    normalisation: str,
+    targets: Targets,
+) -> None:
+    """Σ t[c] · (log Σ exp x − x[c]) / normaliser."""
+    values = _rows(logits)
+    rows, classes = _counted(values, labels, state, ignored_label)
+    x = values[rows].astype(np.float64)
+    x -= x.max(axis=1, keepdims=True, initial=-np.inf)
+    losses = np.log(np.exp(x).sum(axis=1, keepdims=True)) - x
+    total = _weighted_sum(losses, _targets(targets, classes, values.shape[1]))
+    output[0] = total / _weighted_normaliser(normalisation, state, labels, classes, targets, values.shape[1])
+
+
+@computes(SoftmaxLossBackward, lambda request: request.targets is not None)
+def softmax_loss_backward_with_targets(
+    *,
+    input0: Floats,
+    labels: NDArray[np.int32],
+    state: Array,
+    input_gradient: Floats,
+    ignored_label: int | None,
+    normalisation: str,
+    targets: Targets,
+) -> None:
+    """(p · Σ t[c] − t) / normaliser with respect to the logits; 0 for ignored labels and for padding."""
+    values = _rows(input0)
+    rows, classes = _counted(values, labels, state, ignored_label)
+    wanted, gradient = _targets(targets, classes, values.shape[1]), np.zeros_like(values)
+    normaliser = _weighted_normaliser(normalisation, state, labels, classes, targets, values.shape[1])
+    gradient[rows] = (values[rows] * wanted.sum(axis=1, keepdims=True) - wanted) / normaliser
     classes_last = np.moveaxis(input_gradient, 1, -1)
     classes_last[...] = gradient.reshape(classes_last.shape)
 
@@ -141,6 +203,29 @@ def _counted(
     if len(wrong):
         raise ValueError(f"expected labels from 0 to {p.shape[1] - 1}. Received: {wrong[0]}")
     return rows, classes
+
+
+def _targets(targets: Targets, labels: NDArray[Any], classes: int) -> NDArray[np.float64]:
+    """(labels, classes): the target of each class for each label."""
+    weights = targets.weights(classes)
+    made: NDArray[np.float64] = np.tile(targets.smoothing / classes * weights, (len(labels), 1))
+    made[np.arange(len(labels)), labels] += (1 - targets.smoothing) * weights[labels]
+    return made
+
+
+def _weighted_sum(losses: Floats, targets: NDArray[np.float64]) -> float:
+    """Σ target · loss, where a target of 0 omits an infinite loss."""
+    return float(np.multiply(losses, targets, out=np.zeros_like(targets), where=targets != 0).sum())
+
+
+def _weighted_normaliser(
+    normalisation: str, state: Array, labels: NDArray[np.int32], counted: NDArray[Any], targets: Targets, classes: int
+) -> float:
+    """The normaliser of labels with class weights: "valid" is the sum of the counted labels' weights, or 1 if it is
+    0."""
+    if normalisation != "valid":
+        return _normaliser(normalisation, state, labels, len(counted))
+    return float(targets.weights(classes)[counted].sum()) or 1.0
 
 
 def _normaliser(normalisation: str, state: Array, labels: NDArray[np.int32], counted: int) -> int:

@@ -67,7 +67,7 @@ class BoundCombination:
             coefficients = iter(self.rounded)
             for target, terms in chunk.sums:
                 # Not directly to the target, which may be one of the terms.
-                target[...] = _add_up(terms, coefficients, self.scratch[:, : len(target)])
+                target[...] = add_up(terms, coefficients, self.scratch[:, : len(target)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def check_lengths(vectors: Mapping[str, Array]) -> int:
     return len(next(iter(vectors.values())))
 
 
-def _add_up(terms: Sequence[Floats], coefficients: Iterator[np.generic], scratch: Floats) -> Floats:
+def add_up(terms: Sequence[Floats], coefficients: Iterator[np.generic], scratch: Floats) -> Floats:
     """c₀ · x₀ + c₁ · x₁ + …, in the first row of `scratch`."""
     total: Floats = scratch[0]
     product: Floats = scratch[1]
@@ -124,7 +124,7 @@ class BoundNorm:
         square = 0.0
         for terms in self.chunks:
             wide = self.wide[: len(terms[0])]
-            wide[...] = _add_up(terms, iter(self.rounded), self.scratch[:, : len(wide)])
+            wide[...] = add_up(terms, iter(self.rounded), self.scratch[:, : len(wide)])
             square += float(np.square(wide, out=wide).sum())
         self.square[0] = square
 

@@ -47,6 +47,7 @@ from crossbow.kernels.requests.losses import (
     LabelAccuracy,
     SoftmaxLossBackward,
     SoftmaxLossForward,
+    Targets,
 )
 from crossbow.kernels.requests.products import (
     InnerProductBackwardData,
@@ -58,7 +59,13 @@ from crossbow.kernels.requests.products import (
 )
 from crossbow.kernels.requests.request import Request, RequestType
 from crossbow.kernels.requests.task import CheckFinite, LoadBatch, Signal, Wait
-from crossbow.kernels.requests.vectors import ClipCoefficients, LinearCombination, SquaredNorm
+from crossbow.kernels.requests.vectors import (
+    AdaptiveStep,
+    ClipCoefficients,
+    CountStep,
+    LinearCombination,
+    SquaredNorm,
+)
 from crossbow.kernels.requests.windows import (
     ConvolutionBackwardData,
     ConvolutionBackwardWeights,
@@ -76,6 +83,7 @@ from crossbow.kernels.requests.windows import (
 __all__ = [
     "ActivationBackward",
     "ActivationForward",
+    "AdaptiveStep",
     "BatchNormBackward",
     "BatchNormInference",
     "BatchNormSetting",
@@ -90,6 +98,7 @@ __all__ = [
     "ConvolutionGeometry",
     "CopyBackward",
     "CopyForward",
+    "CountStep",
     "DropoutBackward",
     "DropoutForward",
     "EuclideanLossBackward",
@@ -135,6 +144,7 @@ __all__ = [
     "SoftmaxLossBackward",
     "SoftmaxLossForward",
     "SquaredNorm",
+    "Targets",
     "TransposeBackward",
     "TransposeForward",
     "Wait",

@@ -4,12 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from crossbow.kernels.interface import Variable
 from crossbow.kernels.requests.request import Request, Roles
 from crossbow.types import Tensor
 
 _EXAMPLES: Roles = ("input0", "labels", "state")
 _FACTORS: Roles = (*_EXAMPLES, "users", "items")
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What a cross-entropy compares probabilities with: a label y stands for the target
+    t[c] = w[c] · ((1 − smoothing) · [c = y] + smoothing / classes) of each class c.
+
+    w: the class weights; None is 1 for every class.
+    """
+
+    smoothing: float = 0.0
+    class_weights: tuple[float, ...] | None = None
+
+    def weights(self, classes: int) -> NDArray[np.float64]:
+        """w, for this number of classes."""
+        return np.ones(classes) if self.class_weights is None else np.array(self.class_weights, np.float64)
 
 
 @dataclass(frozen=True)
@@ -22,6 +41,9 @@ class SoftmaxLossForward(Request):
     p: (N, classes, …); labels: (N, …), or (N,) if p has one row of classes per example. normalisation: "batch" divides
     by the number of examples, "full" by the number of their labels, "valid" by the number of labels that are not
     ignored (at least 1), "none" by 1.
+
+    targets: with these, the loss of a label is Σ t[c] · −log p[c], and "valid" divides by the sum of the labels' class
+    weights, if it is not 0. None is a target of 1 for the label.
     """
 
     p: Tensor
@@ -29,12 +51,15 @@ class SoftmaxLossForward(Request):
     ignored_label: int | None
     normalisation: str
     logits: Tensor | None = None
+    targets: Targets | None = None
 
     writes = ("output",)
 
     @property
     def label(self) -> str:
-        return f"{self.name}{'' if self.logits is None else ' of logits'}"
+        return (
+            f"{self.name}{'' if self.logits is None else ' of logits'}{'' if self.targets is None else ' and targets'}"
+        )
 
     @property
     def reads(self) -> Roles:
@@ -43,13 +68,14 @@ class SoftmaxLossForward(Request):
 
 @dataclass(frozen=True)
 class SoftmaxLossBackward(Request):
-    """input_gradient = (p − y) / normaliser, with respect to the logits."""
+    """input_gradient = (p − y) / normaliser with respect to the logits; with targets, (p · Σ t[c] − t) / normaliser."""
 
     p: Tensor
     labels: Tensor
     dx: Tensor
     ignored_label: int | None
     normalisation: str
+    targets: Targets | None = None
 
     reads, writes = _EXAMPLES, ("input_gradient",)
 

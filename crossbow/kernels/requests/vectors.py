@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossbow.kernels.requests.request import Request, Roles
+from crossbow.solver.adaptation import NUMBERS, STEP, AdaptationForm
 from crossbow.solver.update import Assignment
 
 
@@ -36,6 +37,57 @@ class LinearCombination(Request):
     @property
     def writes(self) -> Roles:
         return tuple(dict.fromkeys(each.target for each in self.assignments))
+
+
+@dataclass(frozen=True)
+class AdaptiveStep(Request):
+    """An adaptive step of 1-D vectors of one length, and an assignment with the result as its term `STEP`, in one pass
+    over memory.
+
+    `coefficients` is a float64 array that every call reads: a coefficient for each term of d, `NUMBERS`, and a
+    coefficient for each term of the assignment. `correction` is the bias correction (a, b), float64. `Adaptation` has
+    the formula.
+    """
+
+    adaptation: AdaptationForm
+    assignment: Assignment
+    dtype: np.dtype[np.generic]
+
+    @property
+    def state(self) -> Roles:
+        """The vectors of the adaptation that are written."""
+        form = self.adaptation
+        return (form.second_moment,) if form.velocity is None else (form.second_moment, form.velocity)
+
+    @property
+    def vectors(self) -> Roles:
+        """The vectors that are read."""
+        terms = (*self.adaptation.descent, *self.state, *self.assignment.terms)
+        return tuple(term for term in dict.fromkeys(terms) if term != STEP)
+
+    @property
+    def numbers(self) -> int:
+        """Number of coefficients."""
+        return len(self.adaptation.descent) + len(NUMBERS) + len(self.assignment.terms)
+
+    @property
+    def reads(self) -> Roles:
+        return (*self.vectors, "coefficients", "correction")
+
+    @property
+    def writes(self) -> Roles:
+        return tuple(dict.fromkeys((*self.state, self.assignment.target)))
+
+
+@dataclass(frozen=True)
+class CountStep(Request):
+    """step_count ← step_count + 1, correction ← (1 / (1 − beta1^step_count), 1 / √(1 − beta2^step_count)), all
+    float64."""
+
+    beta1: float
+    beta2: float
+
+    reads, writes = ("step_count",), ("step_count", "correction")
 
 
 @dataclass(frozen=True)

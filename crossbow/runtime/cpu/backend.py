@@ -30,6 +30,7 @@ from crossbow.runtime.replica import Zeros
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Finished, Report
 from crossbow.synch import Collective, HostCollective
+from crossbow.timeline.recorder import Recorder
 from crossbow.types import ConfigurationError
 
 T = TypeVar("T")
@@ -53,6 +54,8 @@ class CpuBackend:
                 f"SystemConf: precision must be 'float32' or 'float64' on the CPU; {system.precision!r} is for "
                 f"GPUs. Received: precision={system.precision!r}"
             )
+        if system.nvtx:
+            raise ConfigurationError("SystemConf: nvtx must be False on the CPU. Received: nvtx=True")
         self.library, self._set_threads = select_library(system.kernels, system.dtype, winograd=system.winograd)
         self.devices: Sequence[CpuDevice] = cpu_devices(system.devices)
         counts = [device.learners(system.learners_per_device) for device in self.devices]
@@ -144,11 +147,22 @@ class CpuBackend:
         in_turn: bool,
         bad: BadExamples | None,
         placement: Placement,
+        recorder: Recorder,
     ) -> Loader:
         """Return a loader whose slots the learners read directly."""
         threads = self._loader_threads
         count = SLOTS * len(self.device_of) + threads - 1
-        return Loader(examples, order, count, name=name, in_turn=in_turn, threads=threads, bad=bad, placement=placement)
+        return Loader(
+            examples,
+            order,
+            count,
+            name=name,
+            in_turn=in_turn,
+            threads=threads,
+            bad=bad,
+            placement=placement,
+            recorder=recorder,
+        )
 
     def batch_source(self, loader: Loader, scale: float) -> BatchSource:
         """Return the source of all slots of the loader."""

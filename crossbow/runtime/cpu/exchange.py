@@ -68,4 +68,5 @@ def exchanging_learner(
         bound = memory.of(assembly.check, base.buffers[0], replica.gradient, base.statistics)
         check = bound_task(assembly.check, bound, assembly.check.program.bind(bound).forward)
         tasks.update({("check", parity): check for parity in (0, 1)})
-    return CpuLearner(number, stream, tasks, numbers, memory.state, assembly.flags, report, finished)
+    state, flags, recorder = memory.state, assembly.flags, setting.recorder
+    return CpuLearner(number, stream, tasks, numbers, state, flags, report, finished, recorder=recorder)

@@ -8,12 +8,14 @@ import struct
 import time
 from collections.abc import Mapping
 
+from crossbow.clock import now
 from crossbow.runtime.activity import Activity
 from crossbow.runtime.cpu.coefficients import HostNumbers
 from crossbow.runtime.cpu.stream import CpuStream
-from crossbow.runtime.cpu.work import BoundTask
+from crossbow.runtime.cpu.work import BoundTask, TimedTask
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.task import Completed, Failed, Finished, Report, Task, TaskKey, check_loss
+from crossbow.timeline.recorder import Recorder, TaskEvent, learner_track
 from crossbow.types import Aborted, Array
 
 _FIELDS = struct.Struct("=4q")
@@ -37,11 +39,18 @@ class CpuLearner:
         flags: Flags,
         report: Report,
         finished: Finished | None = None,
+        *,
+        recorder: Recorder,
+        track: str = "",
     ) -> None:
-        """finished: called after each training task under a rule without a barrier."""
+        """finished: called after each training task under a rule without a barrier. track: name in timelines, if it is
+        not that of a learner."""
         self.number, self.stream = number, stream
         self.tasks, self.state, self.finished = tasks, state, finished
         self._numbers, self._abort, self._report = numbers, flags.abort, report
+        self._recorder, self._track = recorder, track or learner_track(number)
+        self._timed: dict[TaskKey, TimedTask] = {}
+        """The tasks that were recorded, with lists that time their calls."""
         self.activity = Activity(state)
         self._fields = state.data.cast("B")  # a memoryview: assignments take a third of the time of an array's
 
@@ -60,11 +69,13 @@ class CpuLearner:
         if self._abort[0]:
             self._report(Failed(number, self.number, "wait", None))
             return
-        activity = self.activity
+        activity, timed, exchanging = self.activity, None, 0
         activity.begin()
-        operator, began = "task", time.perf_counter()
+        operator, began, begin = "task", time.perf_counter(), 0
         try:
-            bound = self.tasks[task.key]
+            if self._recorder.on:
+                begin, timed = now(), self._timed_task(task.key)
+            bound = self.tasks[task.key] if timed is None else timed.task
             _FIELDS.pack_into(self._fields, 0, number, task.slot, task.examples, task.tick)
             self._numbers.set(task.coefficients)
             try:
@@ -85,6 +96,8 @@ class CpuLearner:
                 if self._abort[0]:
                     raise Aborted  # another learner has failed: z must not change
                 activity.exchange()
+                if timed is not None:
+                    exchanging = now()
                 self.finished(self.number, task.pace)
                 exchanged = time.perf_counter() - began - seconds
             if task.purpose != "check":
@@ -95,9 +108,25 @@ class CpuLearner:
             self._abort[0] = 1
             self._report(Failed(number, self.number, operator, error))
         else:
+            if timed is not None:  # before the report, after which the recording may be used
+                self._record(task, timed, begin, exchanging)
             self._report(Completed(number, loss, accuracy, task.examples, self.number, seconds))
         finally:
             activity.end()
+
+    def _timed_task(self, key: TaskKey) -> TimedTask:
+        timed = self._timed.get(key)
+        if timed is None:
+            timed = self._timed[key] = self.tasks[key].timed()
+        return timed
+
+    def _record(self, task: Task, timed: TimedTask, begin: int, exchange: int) -> None:
+        """Record a completed task."""
+        purpose, number, tick, examples = task.purpose, task.number, task.tick, task.examples
+        times, calls = timed.times(), timed.calls
+        self._recorder.task(
+            TaskEvent(self._track, purpose, number, tick, examples, begin, times, calls, exchange, now())
+        )
 
     def wait(self, timeout: float) -> bool:
         """Wait until all submitted tasks are done. Returns whether they were within `timeout` seconds."""

@@ -92,16 +92,16 @@ class Signals:
         """The signals of a run."""
         return cls(assembly.arithmetic.library, assembly.flags)
 
-    def wait(self, flags: Array, state: Array, *, averages: bool = False) -> list[BoundStep]:
-        """A call that waits until all these flags have reached the task's tick. averages: whether an average follows,
-        up to the next signal."""
+    def wait(self, name: str, flags: Array, state: Array, *, averages: bool = False) -> list[BoundStep]:
+        """A call that waits until all these flags have reached the task's tick. name: of the flags. averages: whether
+        an average follows, up to the next signal."""
         buffers = {"flags": flags, "abort": self.flags.abort, "state": state}
-        return [BoundStep("wait", call) for call in self.library.prepare(Wait(averages)).bind(buffers)]
+        return [BoundStep(f"wait {name}", call) for call in self.library.prepare(Wait(averages)).bind(buffers)]
 
-    def signal(self, flags: Array, index: int, state: Array) -> list[BoundStep]:
-        """A call that sets one of these flags to the task's tick."""
+    def signal(self, name: str, flags: Array, index: int, state: Array) -> list[BoundStep]:
+        """A call that sets one of these flags to the task's tick. name: of the flags."""
         buffers = {"flag": flags[index : index + 1], "state": state}
-        return [BoundStep("signal", call) for call in self.library.prepare(Signal()).bind(buffers)]
+        return [BoundStep(f"signal {name}", call) for call in self.library.prepare(Signal()).bind(buffers)]
 
 
 class _Call(Generic[T]):

@@ -22,6 +22,7 @@ from crossbow.runtime.memory import new_state
 from crossbow.runtime.merging import Merging
 from crossbow.runtime.task import Report, TaskKey
 from crossbow.synch import Collective
+from crossbow.timeline.recorder import SYNCHRONISER
 from crossbow.types import Array
 
 
@@ -36,7 +37,17 @@ def new_synchroniser(
         ("synchronise", parity): BoundTask(task_list(synchroniser_steps(mean, signals, assembly, parity, merge, state)))
         for parity in (0, 1)
     }
-    return CpuLearner(merging.learners, stream, tasks, numbers, state, assembly.flags, report)
+    return CpuLearner(
+        merging.learners,
+        stream,
+        tasks,
+        numbers,
+        state,
+        assembly.flags,
+        report,
+        recorder=assembly.setting.recorder,
+        track=SYNCHRONISER,
+    )
 
 
 def synchroniser_steps(
@@ -46,7 +57,7 @@ def synchroniser_steps(
     merging, bases, replicas = mean.merging, assembly.bases, assembly.replicas
     arithmetic, flags = merging.arithmetic, signals.flags
     means = [base.mean for base in bases if base.mean is not None]
-    steps = signals.wait(mean.awaited, state)
+    steps = signals.wait(*mean.awaited, state)
     steps += mean.of("sent", merging.sent(replicas), means)
     statistics = [base.statistics_mean for base in bases if base.statistics_mean is not None]
     if bases[0].statistics[0].size:
@@ -61,5 +72,6 @@ def synchroniser_steps(
         clipping, merge = arithmetic.clip_by_norm(merge, {"mean": 1.0}, {"mean": means[0]})
         steps += clipping
     for base in bases:
-        steps += arithmetic.adjust("average", merge, base.vectors(parity), whole)
-    return [*steps, *signals.signal(flags.merged, 0, state)]
+        counted, update = arithmetic.count("average", merge, base.vectors(parity))
+        steps += [*counted, *arithmetic.adjust("average", update, base.vectors(parity), whole)]
+    return [*steps, *signals.signal("merged", flags.merged, 0, state)]

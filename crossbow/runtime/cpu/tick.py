@@ -91,8 +91,8 @@ class TickSteps:
         """The task that ends a tick."""
         forward, backward, sends = parts.forward, parts.backward, self.merging.rule.sends
         merging, flags = self._merge(parity), self.signals.flags
-        signal_ready = self.signals.signal(flags.ready, self.share.learner, self.state)
-        wait_merged = self.signals.wait(flags.merged, self.state)
+        signal_ready = self.signals.signal("ready", flags.ready, self.share.learner, self.state)
+        wait_merged = self.signals.wait("merged", flags.merged, self.state)
         vectors = {**self.base.vectors(parity), **self.own.vectors()}
         step = self._step(parts, "step", vectors)
         if sends == "gradient":
@@ -124,21 +124,24 @@ class TickSteps:
         share = self.share.slice(self.base.buffers[0].size)
         vectors = {name: vector[share] for name, vector in {**self.base.vectors(parity), **sent}.items()}
         first, last = self.share.on_device[0], self.share.on_device[-1] + 1
-        steps = self.signals.wait(flags.ready[first:last], self.state, averages=True)
+        steps = self.signals.wait("ready", flags.ready[first:last], self.state, averages=True)
         steps += self._merge_statistics(parity)
         if merging.adds_parts:
             steps += merging.sum_of_device(vectors, len(self.replicas))
-            return [*steps, *self.signals.signal(flags.contributed, learner, self.state)]
-        merge = self.updates["merge"]
+            return [*steps, *self.signals.signal("contributed", flags.contributed, learner, self.state)]
+        if self.base.step_count is not None:  # each learner counts the steps of its slice
+            vectors["base_step_count"] = self.base.step_count[learner : learner + 1]
+        counted, merge = arithmetic.count("average", self.updates["merge"], vectors)
+        steps += counted
         if merging.clips_mean:
             mean = merging.mean("sent", len(self.replicas))
             steps += arithmetic.square(mean, vectors, flags.squares[learner : learner + 1])
-            steps += self.signals.signal(flags.measured, learner, self.state)
-            steps += self.signals.wait(flags.measured, self.state, averages=True)
+            steps += self.signals.signal("measured", flags.measured, learner, self.state)
+            steps += self.signals.wait("measured", flags.measured, self.state, averages=True)
             clipping, merge = arithmetic.clip(merge, ("mean",) if merging.mean_first else tuple(mean), flags.squares)
             steps += clipping
         steps += arithmetic.adjust("average", merge, vectors, share)
-        return [*steps, *self.signals.signal(flags.merged, learner, self.state)]
+        return [*steps, *self.signals.signal("merged", flags.merged, learner, self.state)]
 
     def _merge_statistics(self, parity: int) -> list[BoundStep]:
         """Compute this learner's slice of the mean of all learners' statistics, or of its device's part of that mean.
@@ -177,7 +180,16 @@ def tick_learner(
     tasks: dict[TaskKey, BoundTask] = {}
     for parity in (0, 1):
         tasks.update(_bind(assembly, steps, memory, parity))
-    return CpuLearner(merging.first + share.learner, stream, tasks, numbers, memory.state, assembly.flags, report)
+    return CpuLearner(
+        merging.first + share.learner,
+        stream,
+        tasks,
+        numbers,
+        memory.state,
+        assembly.flags,
+        report,
+        recorder=assembly.setting.recorder,
+    )
 
 
 def _bind(assembly: Assembly, steps: TickSteps, memory: CpuLearnerMemory, parity: int) -> dict[TaskKey, BoundTask]:

@@ -26,12 +26,14 @@ from crossbow.runtime.cuda.memory import INPUTS, CudaLearnerMemory, Slots, devic
 from crossbow.runtime.cuda.stream import CUBLAS_WORKSPACE, CudaStream, LearnerStreams
 from crossbow.runtime.cuda.synchroniser import CudaSynchroniser, device_tick
 from crossbow.runtime.cuda.tick import tick_learner
+from crossbow.runtime.cuda.work import task_ranges
 from crossbow.runtime.device import cuda_devices
 from crossbow.runtime.merging import Merging
 from crossbow.runtime.replica import Zeros
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Finished, Report
 from crossbow.synch import Collective, FreeRule
+from crossbow.timeline.recorder import Recorder
 from crossbow.types import Array, ConfigurationError
 
 T = TypeVar("T")
@@ -136,6 +138,7 @@ class CudaBackend:
         in_turn: bool,
         bad: BadExamples | None,
         placement: Placement,
+        recorder: Recorder,
     ) -> Loader:
         """Return a loader whose slots are copied to the GPUs."""
         threads = self._loader_threads
@@ -151,6 +154,7 @@ class CudaBackend:
             threads=threads,
             bad=bad,
             placement=placement,
+            recorder=recorder,
         )
         self._slots[loader] = slots
         return loader
@@ -207,7 +211,10 @@ class CudaBackend:
             stream = self._keep(CudaStream(f"synchroniser-{number}", gpu.number))
             own = [learner for learner in learners if self.device_of[learner.number] == number]
             ends.append(device_tick(assembly, merging, formulas, number, stream, own))
-        synchroniser = CudaSynchroniser(len(learners), ends, assembly.flags, self._submitting, reports.put_failure)
+        flags, recorder, ranges = assembly.flags, assembly.setting.recorder, task_ranges(assembly)
+        synchroniser = CudaSynchroniser(
+            len(learners), ends, flags, self._submitting, reports.put_failure, recorder, ranges
+        )
         return TickLearners(learners, synchroniser)
 
     def meeting(self, assembly: Assembly) -> CudaMeeting:

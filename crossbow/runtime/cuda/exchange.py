@@ -31,7 +31,17 @@ from crossbow.runtime.cuda.coefficients import DeviceNumbers
 from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.memory import CudaLearnerMemory
 from crossbow.runtime.cuda.stream import CudaStream, Event, LearnerStreams
-from crossbow.runtime.cuda.work import PARITIES, BoundWork, StepKey, Work, WorkKey, bound_work, check_work, new_work
+from crossbow.runtime.cuda.work import (
+    PARITIES,
+    BoundWork,
+    StepKey,
+    Work,
+    WorkKey,
+    bound_work,
+    check_work,
+    new_work,
+    task_ranges,
+)
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.task import Finished, Report
 from crossbow.solver import Pace
@@ -139,4 +149,6 @@ def exchanging_learner(
             report,
             finished=finished,
             scaling=memory.scaling,
+            recorder=assembly.setting.recorder,
+            ranges=task_ranges(assembly),
         )

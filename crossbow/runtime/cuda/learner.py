@@ -24,10 +24,13 @@ from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import on
 from crossbow.runtime.cuda.coefficients import DeviceNumbers
 from crossbow.runtime.cuda.memory import Turns
+from crossbow.runtime.cuda.ranges import Ranges
 from crossbow.runtime.cuda.stream import Event, LearnerStreams
-from crossbow.runtime.cuda.work import BoundWork, StepKey, Work, WorkKey
+from crossbow.runtime.cuda.timing import Marks, StreamClock
+from crossbow.runtime.cuda.work import BoundWork, StepKey, Work, WorkKey, run
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.task import Completed, Failed, Finished, Purpose, Report, Task, check_loss
+from crossbow.timeline.recorder import Recorder, TaskEvent, learner_track
 from crossbow.types import Aborted, Array
 
 
@@ -37,6 +40,8 @@ class _Submitted(NamedTuple):
     task: Task
     turn: int
     bound: BoundWork
+    marks: Marks | None
+    """The times of its calls, if they are recorded."""
 
 
 class CudaLearner:
@@ -53,6 +58,8 @@ class CudaLearner:
         flags: Flags,
         report: Report,
         *,
+        recorder: Recorder,
+        ranges: Ranges,
         sends: str = "weights",
         finished: Finished | None = None,
         scaling: Array | None = None,
@@ -61,6 +68,9 @@ class CudaLearner:
         without a barrier."""
         self.scaling = scaling
         self.activity = None
+        self._recorder, self._ranges = recorder, ranges
+        self._clock: StreamClock | None = None
+        """Made when a task is recorded."""
         self.number, self.stream, self.copies = number, streams.compute, streams.copies
         self.tasks, self.steps, self.finished = tasks, steps, finished
         self.ready = Event(self.stream.device)
@@ -82,16 +92,17 @@ class CudaLearner:
 
     def submit(self, task: Task) -> None:
         """Submit a task, which runs after earlier ones. Returns at once; errors are reported, not raised."""
-        with self._submitting:
+        with self._submitting, self._ranges(f"learner {self.number}, task {task.number}"):
             if self._abort[0]:
                 self._report(Failed(task.number, self.number, "wait", None))
                 return
             self._start_watching()
             bound = self.tasks[(*task.key, self._next_buffer(task.purpose))]
-            submitted = _Submitted(task, self._turns.take(), bound)
             self._work = None
+            submitted = _Submitted(task, self._turns.take(), bound, None)
             try:
                 with on(self.stream.place):
+                    submitted = submitted._replace(marks=self._new_marks())
                     self._copy(submitted)
                     self._compute(submitted)
             except BaseException as error:
@@ -106,7 +117,9 @@ class CudaLearner:
             with on(self.stream.place):
                 self._numbers.set(submitted.task.coefficients)
                 self.stream.wait_for(merged)
-                self._run(self.steps["synchronise", parity])
+                if submitted.marks is not None:
+                    submitted.marks.mark("wait merged")
+                self._run(self.steps["synchronise", parity], submitted.marks)
                 self._finish(submitted)
         except BaseException as error:
             self._failed(submitted, error)
@@ -118,13 +131,19 @@ class CudaLearner:
 
     def _compute(self, submitted: _Submitted) -> None:
         """Submit the forward and backward passes and, unless the synchroniser submits it, the step."""
-        task, bound = submitted.task, submitted.bound
+        task, bound, marks = submitted.task, submitted.bound, submitted.marks
+        if marks is not None and task.purpose == "synchronise" and self._sends == "weights":
+            marks.mark("signal ready")  # since the end of the task before
         bound.input.wait_for_copy(self.stream)
-        self._run(bound.compute)
+        if marks is not None:
+            marks.mark("wait for the batch")
+        self._run(bound.compute, marks)
         if task.purpose == "synchronise":
             if self._sends == "new weights":
                 self._numbers.set(task.coefficients)
-                self._run(self.steps["send", task.parity])
+                self._run(self.steps["send", task.parity], marks)
+            if marks is not None and self._sends != "weights":
+                marks.mark("signal ready")
             if self._sent is not None:
                 self._sent.record(self.stream)
                 self.ready = self._sent
@@ -132,12 +151,29 @@ class CudaLearner:
             return
         if task.purpose != "check":
             self._numbers.set(task.coefficients)
-            self._run(self.steps[task.key])
+            self._run(self.steps[task.key], marks)
         self._finish(submitted)
 
-    def _run(self, work: Work) -> None:
+    def _run(self, work: Work, marks: Marks | None) -> None:
         self._work = work
-        work.run()
+        run(work, marks)
+
+    def _new_marks(self) -> Marks | None:
+        """Begin to time a task's calls, if they are recorded."""
+        if not self._recorder.on:
+            return None
+        if self._clock is None:
+            self._clock = StreamClock(self.stream)
+        return Marks(self.stream)
+
+    def _record(self, task: Task, marks: Marks) -> None:
+        """Record a task that is done."""
+        assert self._clock is not None
+        with on(self.stream.place):
+            times = marks.times(self._clock)
+        purpose, number, tick, examples = task.purpose, task.number, task.tick, task.examples
+        begin, end, track = int(times[0]), int(times[-1]), learner_track(self.number)
+        self._recorder.task(TaskEvent(track, purpose, number, tick, examples, begin, times, marks.calls, 0, end))
 
     def _failed(self, submitted: _Submitted, error: BaseException) -> None:
         """Report an error of submitting, and prevent other tasks from beginning."""
@@ -181,6 +217,8 @@ class CudaLearner:
             self._turns.done[submitted.turn].wait()
             loss, accuracy = self._turns.results[submitted.turn].tolist()
             bound.release(task.slot)
+            if submitted.marks is not None:
+                self._record(task, submitted.marks)
             if bound.loss:
                 check_loss(task, loss)
             if self.finished is not None and task.purpose == "train":

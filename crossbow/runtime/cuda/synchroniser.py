@@ -11,6 +11,7 @@ passes of that task. A rule that sends gradients merges after them, and a rule t
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -26,13 +27,16 @@ from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.coefficients import BoundUpdate, Formulas
 from crossbow.runtime.cuda.coefficients import DeviceNumbers
 from crossbow.runtime.cuda.learner import CudaLearner
+from crossbow.runtime.cuda.ranges import Ranges
 from crossbow.runtime.cuda.stream import CudaStream, Event
-from crossbow.runtime.cuda.work import PARITIES, Work, new_work
+from crossbow.runtime.cuda.timing import Marks, StreamClock
+from crossbow.runtime.cuda.work import PARITIES, Work, new_work, run
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.merging import Merging
 from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.runtime.task import Completed, Failed, Report, Task
 from crossbow.synch.collective import check_vectors
+from crossbow.timeline.recorder import Recorder, TaskEvent, synchroniser_track
 from crossbow.types import Array, address
 
 
@@ -85,9 +89,19 @@ class CudaSynchroniser:
     are the ends of ticks."""
 
     def __init__(
-        self, number: int, devices: Sequence[DeviceTick], flags: Flags, submitting: threading.RLock, report: Report
+        self,
+        number: int,
+        devices: Sequence[DeviceTick],
+        flags: Flags,
+        submitting: threading.RLock,
+        report: Report,
+        recorder: Recorder,
+        ranges: Ranges,
     ) -> None:
         """submitting: as for `LearnerStreams`."""
+        self._recorder, self._ranges = recorder, ranges
+        self._clocks: list[StreamClock] = []
+        """One for each device, made when a tick is recorded."""
         self.number, self.devices = number, devices
         self.scaling = self.activity = None
         self._flags, self._submitting, self._report = flags, submitting, report
@@ -95,7 +109,7 @@ class CudaSynchroniser:
 
     def submit(self, task: Task) -> None:
         """Submit the end of a tick, after its tasks. Errors are reported, not raised."""
-        with self._submitting:
+        with self._submitting, self._ranges(f"end of tick {task.tick}"):
             self._submit(task)
 
     def _submit(self, task: Task) -> None:
@@ -105,21 +119,29 @@ class CudaSynchroniser:
             return
         work: Work | None = None
         try:
-            for device in self.devices:
+            marks = self._new_marks()
+            for device, mark in zip(self.devices, marks, strict=True):
                 with on(device.stream.place):
                     for learner in device.learners:
                         device.stream.wait_for(learner.ready)
+                    if mark is not None:
+                        mark.mark("wait ready")
                     device.numbers.set(task.coefficients)
                     if device.sum:
                         work = device.sum[parity]
-                        work.run()
+                        run(work, mark)
             if self._collective is not None:
                 self._all_reduce(self._collective)
-            for device in self.devices:
+            for number, (device, mark) in enumerate(zip(self.devices, marks, strict=True)):
                 with on(device.stream.place):
+                    if mark is not None and self._collective is not None:
+                        mark.mark("all-reduce")
                     work = device.merge[parity]
-                    work.run()
+                    run(work, mark)
                     device.merged.record(device.stream)
+                    if mark is not None:
+                        mark.mark("signal merged")
+                        self._recorder.task_later(functools.partial(self._recorded, number, task, mark))
         except Exception as error:
             self._flags.raise_abort()
             self._report(Failed(task.number, self.number, (work.failed if work else None) or "average", error))
@@ -129,6 +151,21 @@ class CudaSynchroniser:
                 learner.step(parity, device.merged)
         self._flags.merged[:] = task.tick
         self._report(Completed(task.number, 0.0, None, 0, self.number))
+
+    def _new_marks(self) -> Sequence[Marks | None]:
+        """Begin to time a tick's calls on every device, if they are recorded."""
+        if not self._recorder.on:
+            return [None] * len(self.devices)
+        if not self._clocks:
+            self._clocks = [StreamClock(device.stream) for device in self.devices]
+        return [Marks(device.stream) for device in self.devices]
+
+    def _recorded(self, device: int, task: Task, marks: Marks) -> TaskEvent:
+        """The end of a tick that is done."""
+        with on(self.devices[device].stream.place):
+            times = marks.times(self._clocks[device])
+        begin, end, track = int(times[0]), int(times[-1]), synchroniser_track(device)
+        return TaskEvent(track, task.purpose, task.number, task.tick, 0, begin, times, marks.calls, 0, end)
 
     def _all_reduce(self, collective: NcclCollective) -> None:
         for vectors in zip(*(device.means for device in self.devices), strict=True):
@@ -205,4 +242,5 @@ def merge_steps(
         mean = merging.mean("sent", len(replicas)) if single else {"mean": 1.0}
         clipping, merge = arithmetic.clip_by_norm(merge, mean, vectors)
         steps += clipping
-    return [*steps, *arithmetic.adjust("average", merge, vectors, whole)]
+    counted, merge = arithmetic.count("average", merge, vectors)
+    return [*steps, *counted, *arithmetic.adjust("average", merge, vectors, whole)]

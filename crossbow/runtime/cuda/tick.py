@@ -13,7 +13,17 @@ from crossbow.runtime.cuda.coefficients import DeviceNumbers
 from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.memory import CudaLearnerMemory
 from crossbow.runtime.cuda.stream import LearnerStreams
-from crossbow.runtime.cuda.work import PARITIES, BoundWork, StepKey, Work, WorkKey, bound_work, check_work, new_work
+from crossbow.runtime.cuda.work import (
+    PARITIES,
+    BoundWork,
+    StepKey,
+    Work,
+    WorkKey,
+    bound_work,
+    check_work,
+    new_work,
+    task_ranges,
+)
 from crossbow.runtime.merging import Merging
 from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.runtime.task import Report
@@ -47,6 +57,8 @@ def tick_learner(
             report,
             sends=sends,
             scaling=memory.scaling,
+            recorder=assembly.setting.recorder,
+            ranges=task_ranges(assembly),
         )
 
 

@@ -16,6 +16,8 @@ from crossbow.kernels.cuda.task import store_results
 from crossbow.kernels.cuda.transfer import to_device
 from crossbow.runtime.assembly import Assembly, Pipeline
 from crossbow.runtime.cuda.memory import CudaLearnerMemory, Input
+from crossbow.runtime.cuda.ranges import Ranges, no_range, nvtx_range
+from crossbow.runtime.cuda.timing import Marks
 from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.runtime.task import Purpose
 from crossbow.types import Array
@@ -35,7 +37,9 @@ class Work:
     second run captures them, and later runs launch the graph.
     """
 
-    def __init__(self, steps: Sequence[BoundStep], *, graph: bool) -> None:
+    def __init__(self, steps: Sequence[BoundStep], *, graph: bool, ranges: Ranges = no_range) -> None:
+        """ranges: for calls that are made one by one."""
+        self._ranges = ranges
         self.steps = tuple(steps)
         self._graph = graph and all(getattr(step.call, "capturable", False) for step in steps) and bool(steps)
         self._launched = False
@@ -61,6 +65,11 @@ class Work:
             self._call()
             self._launched = True
 
+    def run_timed(self, marks: Marks) -> None:
+        """Submit the same calls one by one, and mark the end of each."""
+        self._call(marks.step)
+        self._launched = True
+
     @property
     def is_graph(self) -> bool:
         """Whether the calls were captured."""
@@ -72,13 +81,16 @@ class Work:
             api().runtime.graphExecDestroy(self._executable)
             self._executable = 0
 
-    def _call(self) -> None:
+    def _call(self, called: Callable[[BoundStep], None] = lambda step: None) -> None:
+        self.failed = None
         for step in self.steps:
             try:
-                step.call()
+                with self._ranges(step.operator):
+                    step.call()
             except BaseException:
                 self.failed = step.operator
                 raise
+            called(step)
 
     def _capture(self) -> int:
         runtime, stream = api().runtime, current().pointer
@@ -98,6 +110,14 @@ class Work:
                 runtime.graphDestroy(graph)
 
 
+def run(work: Work, marks: Marks | None) -> None:
+    """Submit the work, and mark its calls if they are timed."""
+    if marks is None:
+        work.run()
+    else:
+        work.run_timed(marks)
+
+
 @dataclass(frozen=True)
 class BoundWork:
     """The forward and backward passes of a task, on the record in an input buffer."""
@@ -115,7 +135,12 @@ class BoundWork:
 def new_work(assembly: Assembly, steps: Sequence[BoundStep]) -> Work:
     """Create work that runs as a graph or call by call, by the system configuration."""
     system = assembly.setting.system
-    return Work(steps, graph=system.graphs and not system.check_numerics)
+    return Work(steps, graph=system.graphs and not system.check_numerics, ranges=task_ranges(assembly))
+
+
+def task_ranges(assembly: Assembly) -> Ranges:
+    """How the host's work is named for profilers."""
+    return nvtx_range if assembly.setting.system.nvtx else no_range
 
 
 def bound_work(

@@ -264,6 +264,21 @@ def _value(argument: Any) -> int:
     return int(argument.value or 0) if hasattr(argument, "value") else int(argument or 0)
 
 
+class FakeNvtx:
+    """NVTX, which remembers the names of ranges by depth."""
+
+    def __init__(self) -> None:
+        self.names: list[tuple[int, str]] = []
+        self.depth = 0
+
+    def RangePush(self, name: str) -> None:
+        self.names.append((self.depth, name))
+        self.depth += 1
+
+    def RangePop(self) -> None:
+        self.depth -= 1
+
+
 class FakeCuda:
     """`crossbow.kernels.cuda.api.Api` without a GPU."""
 
@@ -273,6 +288,7 @@ class FakeCuda:
         self.runtime = FakeRuntime(devices, seed, races, threads_tell)
         self.driver = FakeDriver(self.calls, self.runtime)
         self.nccl: Any = FakeNccl(self.runtime)
+        self.nvtx = FakeNvtx()
         self.cudnn: Any = OnStreams(FakeCudnn(self.calls), self.runtime, _computes, convolution_ranges)
         self.cublas: Any = OnStreams(
             FakeCublas(self.calls), self.runtime, lambda name: "gemm" in name.lower(), self._product_ranges

@@ -79,7 +79,7 @@ class FakeRuntime:
     """The functions of the CUDA runtime that Crossbow calls, as CuPy names them."""
 
     streamNonBlocking = 1
-    eventDisableTiming, eventBlockingSync = 2, 1
+    eventDefault, eventDisableTiming, eventBlockingSync = 0, 2, 1
     memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 1, 2, 3
     streamCaptureModeRelaxed = 2
 
@@ -111,6 +111,9 @@ class FakeRuntime:
         self._executables: dict[int, list[Operation]] = {}
         self._recorded: dict[int, int] = {}
         self._happened: dict[int, int] = {}
+        self._happened_at: dict[int, int] = {}
+        """Nanoseconds."""
+        self._measures: dict[int, bool] = {}
         self._handles = iter(range(1000, 10**9, 8))
         for device in range(devices):
             self.order.names[_default(device)] = f"the default stream of cuda:{device}"
@@ -302,10 +305,23 @@ class FakeRuntime:
             event = next(self._handles)
             self._recorded[event] = self._happened[event] = 0
             self._event_device[event] = self.getDevice()
+            self._measures[event] = not flags & self.eventDisableTiming
             return event
 
     def eventDestroy(self, event: int) -> None:
         del self._recorded[event]
+
+    def eventElapsedTime(self, first: int, second: int) -> float:
+        """Milliseconds between two events, both of which must have happened, and measure time."""
+        with self.lock:
+            for event in (first, second):
+                if not self._measures[event]:
+                    raise FakeError(f"eventElapsedTime: event {event} was created without timing")
+                if self._happened[event] < self._recorded[event] or not self._recorded[event]:
+                    raise FakeError(f"eventElapsedTime: event {event} has not happened")
+            if self._event_device[first] != self._event_device[second]:
+                raise FakeError("eventElapsedTime: the events are of different devices")
+            return (self._happened_at[second] - self._happened_at[first]) * 1e-6
 
     def eventRecord(self, event: int, stream: int) -> None:
         with self.lock:
@@ -449,6 +465,7 @@ class FakeRuntime:
             return False
         operation = self._queues[self._choose(able)].popleft()
         if isinstance(operation, _Record):
+            self._happened_at[operation.event] = time.monotonic_ns()
             self._happened[operation.event] = max(self._happened[operation.event], operation.version)
         elif not isinstance(operation, _Wait):
             with np.errstate(all="ignore"):  # a GPU does not warn

@@ -14,19 +14,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from crossbow.kernels.cuda.adaptive import step_source
 from crossbow.kernels.cuda.launch import NARROW, OPTIONS, SOURCES, options_for, source_of
 from crossbow.kernels.cuda.mixed import narrow_type
 from crossbow.kernels.cuda.vector import combination_source, norm_source
 from crossbow.kernels.interface import State
+from crossbow.solver.adaptation import STEP, AdaptationForm
 from crossbow.solver.update import Assignment
 
 PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 SMA = combination_source([Assignment("v", ("v", "g", "sign")), Assignment("w", ("w", "v", "z"))], {"sign": "w"})
+ADAM = step_source(AdaptationForm(("g", "w"), "s", "v"), Assignment("w", ("w", STEP, "z")))
 KNOWS_STORED = re.compile(r"\bstored \*").search
 FILES = {path.stem: source_of(path.stem) for path in sorted(SOURCES.glob("*.cu"))}
 GENERATED = {
     "linear combination": source_of("vector") + SMA,
     "squared norm": source_of("vector") + norm_source(2),
+    "adaptive step": source_of("vector") + ADAM,
 }
 
 
@@ -197,13 +201,16 @@ def test_what_is_no_kernel_is_noticed() -> None:
 
 @needs_nvrtc
 @pytest.mark.parametrize(("dtype", "lanes"), [(np.float32, 4), (np.float64, 2)])
-def test_combinations_move_16_bytes_at_once(dtype: Any, lanes: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "read", "written"), [("linear combination", 4, 2), ("adaptive step", 5, 3)], ids=["linear", "adaptive"]
+)
+def test_combinations_move_16_bytes_at_once(name: str, read: int, written: int, dtype: Any, lanes: int) -> None:
     """Each vector that is read is read once, each that is written is written once; and nothing becomes an FMA."""
     options = (*OPTIONS, *options_for(np.dtype(dtype)), "-arch=compute_90")
-    _, _, ptx = compile_source(GENERATED["linear combination"], options)
-    body = ptx[ptx.index(".entry linear_combination") :]
-    assert len(re.findall(rf"ld\.global(?:\.nc)?\.v{lanes}\.", body)) == 4
-    assert len(re.findall(rf"st\.global\.v{lanes}\.", body)) == 2
+    _, _, ptx = compile_source(GENERATED[name], options)
+    body = ptx[ptx.index(f".entry {name.replace(' ', '_')}") :]
+    assert len(re.findall(rf"ld\.global(?:\.nc)?\.v{lanes}\.", body)) == read
+    assert len(re.findall(rf"st\.global\.v{lanes}\.", body)) == written
     assert not re.search(r"\bfma\.", body)
 
 

@@ -12,6 +12,7 @@ from crossbow.kernels.requests import (
     LabelAccuracy,
     SoftmaxLossBackward,
     SoftmaxLossForward,
+    Targets,
 )
 from crossbow.types import Tensor
 
@@ -42,3 +43,12 @@ def test_a_factorisation_writes_whole_tables() -> None:
     request = FactorisationBackward(P, LABELS, TABLE, TABLE, 0.0)
     assert request.reads == ("input0", "labels", "state", "users", "items")
     assert request.writes == ("users_gradient", "items_gradient")
+
+
+def test_targets_are_a_part_of_the_label() -> None:
+    """So that listings tell which kernel computes them."""
+    request = SoftmaxLossForward(P, LABELS, None, "batch", P, Targets(0.1))
+    assert request.label == "softmax_loss_forward of logits and targets"
+    assert request.reads == ("logits", "labels", "state")
+    assert Targets(0.1).weights(3).tolist() == [1, 1, 1]
+    assert Targets(0.0, (0.5, 2)).weights(2).tolist() == [0.5, 2]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossbow.kernels.requests import ClipCoefficients, LinearCombination, SquaredNorm
+from crossbow.kernels.requests import AdaptiveStep, ClipCoefficients, CountStep, LinearCombination, SquaredNorm
+from crossbow.solver.adaptation import STEP, AdaptationForm
 from crossbow.solver.update import Assignment
 
 FLOAT32 = np.dtype(np.float32)
@@ -36,3 +37,19 @@ def test_roles_of_a_norm_and_of_a_clip() -> None:
     assert SquaredNorm(("g",), FLOAT32).writes == ("square",)
     clip = ClipCoefficients(1.0, (True, False))
     assert (clip.reads, clip.writes) == (("squares", "coefficients"), ("clipped_coefficients",))
+
+
+def test_an_adaptive_step_reads_and_writes_its_state() -> None:
+    """The step itself is no vector."""
+    form = AdaptationForm(("g", "w"), "s", "v")
+    request = AdaptiveStep(form, Assignment("w", ("w", STEP, "z")), FLOAT32)
+    assert request.reads == ("g", "w", "s", "v", "z", "coefficients", "correction")
+    assert request.writes == ("s", "v", "w")
+    assert request.numbers == 2 + 5 + 3
+    into = AdaptiveStep(AdaptationForm(("g",), "s"), Assignment("next", ("w", STEP)), FLOAT32)
+    assert (into.vectors, into.writes) == (("g", "s", "w"), ("s", "next"))
+
+
+def test_roles_of_a_count() -> None:
+    request = CountStep(0.9, 0.999)
+    assert (request.reads, request.writes) == (("step_count",), ("step_count", "correction"))

@@ -20,6 +20,7 @@ from crossbow.runtime.flags import Flags
 from crossbow.runtime.memory import new_state
 from crossbow.runtime.task import Completed, Failed, Task
 from crossbow.solver import Pace
+from crossbow.timeline.recorder import Recorder
 from crossbow.types import Aborted, NonFiniteLossError
 from tests.support import SECONDS, raising
 
@@ -36,12 +37,21 @@ class Bench:
         self.work: Callable[[], None] = lambda: None
         self.flags, self.state, self.numbers = Flags(2, 1), new_state(), HostNumbers(2)
         self.loss, self.accuracy = np.array([0.5]), np.array([0.25])
+        self.recorder = Recorder()
         self.stream = CpuStream("learner-7", available_cores(), 1, lambda threads: None)
         calls = TaskList([self.note, lambda: self.work()], ["note", "operator"])
         bound = BoundTask(calls, self.loss, self.accuracy if accuracy else None, self.released.append)
         tasks: Any = {("local", 1): bound, ("train", 1): bound, ("check", 1): BoundTask(calls)}
         self.learner = CpuLearner(
-            7, self.stream, tasks, self.numbers, self.state, self.flags, self.reports.append, finished
+            7,
+            self.stream,
+            tasks,
+            self.numbers,
+            self.state,
+            self.flags,
+            self.reports.append,
+            finished,
+            recorder=self.recorder,
         )
 
     def note(self) -> None:

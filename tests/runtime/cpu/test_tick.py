@@ -45,6 +45,7 @@ def kinds(
         coordination: Any = running.engine.coordination
         learner = coordination.synchroniser if key == "synchroniser" else coordination.learners[0]
         names = learner.tasks["synchronise" if key == "synchroniser" else key, 0].calls.names
+    names = [name.split()[0] if name.startswith(("wait", "signal")) else name for name in names]
     steps = [name if name in known else "backward" if "gradient" in name else "forward" for name in names]
     return [step for step, before in zip(steps, ["", *steps], strict=False) if step != before]
 

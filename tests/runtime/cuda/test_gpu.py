@@ -15,6 +15,7 @@ from crossbow.synch import AsynchronousSGD, Gossip, Hogwild, ModelAveraging, Pol
 from tests.runtime.cuda import test_exchange as free
 from tests.runtime.cuda import test_local_variables as kept
 from tests.runtime.cuda import test_precision as mixed
+from tests.runtime.cuda import test_timing as timing
 from tests.runtime.cuda import test_training as engine
 
 pytestmark = pytest.mark.gpu
@@ -58,6 +59,11 @@ def test_graphs_change_no_bit_and_runs_are_alike(rule: Any) -> None:
 
 def test_testing_predicting_saving_and_loading(tmp_path: Path) -> None:
     engine.test_testing_predicting_saving_and_loading(tmp_path)
+
+
+@pytest.mark.parametrize("rule", [SMA(), SSGD(), AsynchronousSGD()])
+def test_a_recorded_run(tmp_path: Path, rule: Any) -> None:
+    timing.test_a_recorded_run(tmp_path, rule, "cuda:0")
 
 
 def test_training_goes_on_where_it_stopped() -> None:

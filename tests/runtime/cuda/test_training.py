@@ -18,6 +18,7 @@ from crossbow import (
     ExecutionContext,
     ModelConf,
     Phase,
+    Profile,
     SolverConf,
     SubGraph,
     SystemConf,
@@ -58,6 +59,7 @@ def context(
     learners: int = 2,
     rule: Any = None,
     system: Any = None,
+    profile: Profile | None = None,
     **solver: Any,
 ) -> ExecutionContext:
     on_cpu: dict[str, Any] = {} if devices.startswith("cuda") else {"kernels": "reference", "threads_per_learner": 1}
@@ -67,6 +69,7 @@ def context(
         model=ModelConf(batch_size=4, rule=rule),
         solver=SolverConf(**{"learning_rate": 0.05, "momentum": 0.9, **solver}),
         system=SystemConf(devices=devices, learners_per_device=learners, **{**on_cpu, **(system or {})}),
+        profile=profile,
     )
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from crossbow.clock import clock_gettime
 from crossbow.kernels.arguments import Address, Arguments
 from crossbow.kernels.compiled import (
     TICK,
     call_address,
-    inlined,
     int64_at,
     load_acquire,
+    nanoseconds,
     native,
     native_pass,
     pause,
@@ -33,8 +33,6 @@ SPINS, YIELDS, SLEEP_MICROSECONDS = 200, 2000, 50
 """A wait spins for some microseconds, then yields its core for about a millisecond, then sleeps between checks. A sleep
 lasts at least twice as long as requested, and learners wait for each other at every tick."""
 
-
-MONOTONIC = getattr(time, "CLOCK_MONOTONIC", 0)
 WAITED, AVERAGED, SINCE = State.WAITED, State.AVERAGED, State.SINCE
 
 WAIT = Arguments(
@@ -50,15 +48,6 @@ WAIT = Arguments(
     timespec=Address,
 )
 """stride: bytes between flags. averages: 1 if an average follows, else 0. timespec: memory for the clock's time."""
-
-
-@inlined
-def nanoseconds(clock_gettime: int, timespec: int) -> Any:
-    """The time of the monotonic clock; 0 where there is none."""
-    if clock_gettime == 0:
-        return np.int64(0)
-    call_address(clock_gettime, MONOTONIC, timespec, 0, 0)
-    return int64_at(timespec)[0] * np.int64(1_000_000_000) + int64_at(timespec)[1]
 
 
 @native_pass(WAIT)
@@ -100,14 +89,6 @@ def signal_flag(state_address: int, flag: int, clock_gettime: int, timespec: int
 
 
 @functools.cache
-def _clock() -> int:
-    """The function `clock_gettime`; 0 where there is none."""
-    if sys.platform == "win32":
-        return 0
-    return ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value or 0
-
-
-@functools.cache
 def _resting_functions() -> tuple[int, int]:
     """Functions that yield the core to other threads, and that sleep for some microseconds."""
     if sys.platform == "win32":
@@ -139,7 +120,7 @@ def wait(request: Wait) -> PreparedKernel:
             averages=int(request.averages),
             sched_yield=sched_yield,
             usleep=usleep,
-            clock_gettime=_clock(),
+            clock_gettime=clock_gettime(),
             timespec=np.zeros(2, np.int64),
         )
         return (call,)
@@ -154,7 +135,7 @@ def signal(request: Signal) -> PreparedKernel:
     def bind(buffers: Mapping[str, Array]) -> Sequence[Call]:
         state, flag = buffers["state"], buffers["flag"]
         timespec = np.zeros(2, np.int64)
-        arguments = (address(state), address(flag), _clock(), address(timespec))
+        arguments = (address(state), address(flag), clock_gettime(), address(timespec))
         return (NativeCall("signal", signal_flag.address, arguments, (state, flag, timespec)),)
 
     return request.prepared("numba", bind)

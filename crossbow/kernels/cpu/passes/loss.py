@@ -25,12 +25,12 @@ NOTHING_IGNORED = -(2**40)
 """Used if no label is ignored: no 32-bit label is equal to it."""
 
 # What the normaliser counts.
-_ONE, _EXAMPLES, _ALL, _VALID = 0, 1, 2, 3
-_NORMALISERS = {"none": _ONE, "batch": _EXAMPLES, "full": _ALL, "valid": _VALID}
-_TINY = np.float32(np.finfo(np.float32).tiny)
+BY_ONE, BY_EXAMPLES, BY_LABELS, BY_VALID = 0, 1, 2, 3
+NORMALISERS = {"none": BY_ONE, "batch": BY_EXAMPLES, "full": BY_LABELS, "valid": BY_VALID}
+TINY = np.float32(np.finfo(np.float32).tiny)
 
 
-def _ignored(label: int | None) -> int:
+def ignored_or_none(label: int | None) -> int:
     return NOTHING_IGNORED if label is None else label
 
 
@@ -39,7 +39,7 @@ def _plain(x: Tensor, labels: Tensor, *more: Tensor) -> bool:
     return labels.dtype == np.float32 and all(tensor.layout is Layout.PLAIN for tensor in (x, labels, *more))
 
 
-def _takes(p: Tensor, labels: Tensor) -> bool:
+def takes(p: Tensor, labels: Tensor) -> bool:
     """Whether the labels are classes, one for each row of class values."""
     return labels.dtype == np.int32 and labels.elements * p.shape[1] == p.elements
 
@@ -48,14 +48,14 @@ CLASSES = Arguments(classes=int, places=int, next_class=int, next_place=int)
 """Numbers of classes and of labels of an example, and the distances in memory between their values."""
 
 
-def _classes(p: Tensor) -> dict[str, Value]:
+def classes_of(p: Tensor) -> dict[str, Value]:
     """The fields of `CLASSES`."""
     classes, places = p.shape[1], p.elements // (p.shape[0] * p.shape[1])
     next_class, next_place = (1, classes) if p.layout is Layout.CHANNELS_LAST else (places, 1)
     return {"classes": classes, "places": places, "next_class": next_class, "next_place": next_place}
 
 
-@PASSES.kernel(SoftmaxLossForward, lambda request: _takes(request.p, request.labels))
+@PASSES.kernel(SoftmaxLossForward, lambda request: takes(request.p, request.labels) and request.targets is None)
 def softmax_loss_forward(request: SoftmaxLossForward) -> PreparedKernel:
     values, function = (
         (request.p, cross_entropy) if request.logits is None else (request.logits, cross_entropy_of_logits)
@@ -67,13 +67,16 @@ def softmax_loss_forward(request: SoftmaxLossForward) -> PreparedKernel:
         labels="labels",
         state="state",
         loss="output",
-        sizes=_classes(values),
-        ignored=_ignored(request.ignored_label),
-        normaliser=_NORMALISERS[request.normalisation],
+        sizes=classes_of(values),
+        ignored=ignored_or_none(request.ignored_label),
+        normaliser=NORMALISERS[request.normalisation],
     )
 
 
-@PASSES.kernel(SoftmaxLossBackward, lambda request: _takes(request.p, request.labels) and alike(request.p, request.dx))
+@PASSES.kernel(
+    SoftmaxLossBackward,
+    lambda request: takes(request.p, request.labels) and alike(request.p, request.dx) and request.targets is None,
+)
 def softmax_loss_backward(request: SoftmaxLossBackward) -> PreparedKernel:
     return prepared_pass(
         request,
@@ -82,9 +85,9 @@ def softmax_loss_backward(request: SoftmaxLossBackward) -> PreparedKernel:
         labels="labels",
         state="state",
         gradient="input_gradient",
-        sizes=_classes(request.p),
-        ignored=_ignored(request.ignored_label),
-        normaliser=_NORMALISERS[request.normalisation],
+        sizes=classes_of(request.p),
+        ignored=ignored_or_none(request.ignored_label),
+        normaliser=NORMALISERS[request.normalisation],
         batch=request.p.shape[0],
     )
 
@@ -110,7 +113,7 @@ def euclidean_loss_backward(request: EuclideanLossBackward) -> PreparedKernel:
     )
 
 
-@PASSES.kernel(LabelAccuracy, lambda request: _takes(request.p, request.labels))
+@PASSES.kernel(LabelAccuracy, lambda request: takes(request.p, request.labels))
 def accuracy(request: LabelAccuracy) -> PreparedKernel:
     return prepared_pass(
         request,
@@ -119,21 +122,21 @@ def accuracy(request: LabelAccuracy) -> PreparedKernel:
         labels="labels",
         state="state",
         fraction="output",
-        sizes=_classes(request.p),
-        ignored=_ignored(request.ignored_label),
+        sizes=classes_of(request.p),
+        ignored=ignored_or_none(request.ignored_label),
         top=request.top_k,
     )
 
 
 @inlined
-def _normaliser(kind: int, examples: int, places: int, valid: int) -> Any:
+def normaliser_of(kind: int, examples: int, places: int, valid: int) -> Any:
     """Divisor of a sum of losses."""
     counted = 1
-    if kind == _EXAMPLES:
+    if kind == BY_EXAMPLES:
         counted = examples
-    elif kind == _ALL:
+    elif kind == BY_LABELS:
         counted = examples * places
-    elif kind == _VALID:
+    elif kind == BY_VALID:
         counted = valid
     return max(counted, 1)
 
@@ -159,14 +162,14 @@ def cross_entropy(block: Any) -> int:
                 return BAD_LABEL
             probability = p[n * classes * places + place * next_place + label * next_class]
             # not max(): NaN must reach the loss
-            total -= math.log(np.float64(_TINY if probability < _TINY else probability))
+            total -= math.log(np.float64(TINY if probability < TINY else probability))
             valid += 1
-    float32_at(block.loss)[0] = np.float32(total / _normaliser(block.normaliser, examples, places, valid))
+    float32_at(block.loss)[0] = np.float32(total / normaliser_of(block.normaliser, examples, places, valid))
     return 0
 
 
 @inlined
-def _log_of_sum(x: Any, classes: int, step: int, largest: float) -> Any:
+def log_of_sum(x: Any, classes: int, step: int, largest: float) -> Any:
     """log Σ exp (x − largest)."""
     total = 0.0
     for c in range(classes):
@@ -192,9 +195,9 @@ def cross_entropy_of_logits(block: Any) -> int:
             for c in range(1, classes):
                 largest = np.float64(x[c * next_class]) if x[c * next_class] > largest else largest
             # NaN reaches the loss through the sum.
-            total += _log_of_sum(x, classes, next_class, largest) + (largest - np.float64(x[label * next_class]))
+            total += log_of_sum(x, classes, next_class, largest) + (largest - np.float64(x[label * next_class]))
             valid += 1
-    float32_at(block.loss)[0] = np.float32(total / _normaliser(block.normaliser, examples, places, valid))
+    float32_at(block.loss)[0] = np.float32(total / normaliser_of(block.normaliser, examples, places, valid))
     return 0
 
 
@@ -220,7 +223,7 @@ def cross_entropy_gradient(block: Any) -> int:
     for index in range(examples * places):
         if np.int64(labels[index]) != block.ignored:
             valid += 1
-    normaliser = np.float32(_normaliser(block.normaliser, examples, places, valid))
+    normaliser = np.float32(normaliser_of(block.normaliser, examples, places, valid))
     for n in range(block.batch):
         for place in range(places):
             row = n * classes * places + place * next_place

@@ -101,7 +101,7 @@ def _add_squares(typing_context: Any, sums: Any, vector: Any, last: Any) -> Any:
 
 
 @inlined
-def _round(coefficients: int, count: int, rounded: int) -> None:
+def round_coefficients(coefficients: int, count: int, rounded: int) -> None:
     """The coefficients in the vectors' precision."""
     source, target = float64_at(coefficients), float32_at(rounded)
     for index in range(count):
@@ -109,7 +109,7 @@ def _round(coefficients: int, count: int, rounded: int) -> None:
 
 
 @inlined
-def _add_up(target: int, terms: int, factors: int, count: int, room: int, start: int, stop: int, relu: int) -> None:
+def add_up(target: int, terms: int, factors: int, count: int, room: int, start: int, stop: int, relu: int) -> None:
     """target[i] = Σ factors[j] · terms[j][i] for start ≤ i < stop: four terms at a time, and what they make in `room`,
     which has a place for each i. Neither is the target written before its last terms are read."""
     whole = start + (stop - start) // WIDTH * WIDTH
@@ -169,7 +169,7 @@ target, its number of terms, and these."""
 @native_pass(COMBINE)
 def combine(block: Any) -> int:
     rows = int64_at(tail(block))
-    _round(block.coefficients, block.terms, block.rounded)
+    round_coefficients(block.coefficients, block.terms, block.rounded)
     for start in range(0, block.length, CHUNK):
         stop = min(start + CHUNK, block.length)
         row = 0
@@ -185,7 +185,7 @@ def combine(block: Any) -> int:
         factors = block.rounded
         for _ in range(block.sums):
             count, terms = rows[row + 1], tail(block) + 8 * (row + 2)
-            _add_up(rows[row], terms, factors, count, block.room, start, stop, block.relu)
+            add_up(rows[row], terms, factors, count, block.room, start, stop, block.relu)
             row += 2 + count
             factors += 4 * count
     return 0
@@ -207,13 +207,13 @@ ADD_SQUARES = Arguments(
 
 @native_pass(ADD_SQUARES)
 def add_squares(block: Any) -> int:
-    _round(block.coefficients, block.count, block.rounded)
+    round_coefficients(block.coefficients, block.count, block.rounded)
     total, squares, terms = float32_at(block.sum), float64_at(block.squares), tail(block)
     for lane in range(WIDTH):
         squares[lane] = 0.0
     for start in range(0, block.length, CHUNK):
         stop = min(start + CHUNK, block.length)
-        _add_up(block.sum - 4 * start, terms, block.rounded, block.count, block.room, start, stop, 0)
+        add_up(block.sum - 4 * start, terms, block.rounded, block.count, block.room, start, stop, 0)
         last = (stop - start + WIDTH - 1) // WIDTH * WIDTH
         for index in range(stop - start, last):
             total[index] = np.float32(0)
@@ -287,7 +287,7 @@ def _combination(
 ) -> NativeCall:
     """The call of `combine`."""
     expected = sum(len(terms) for _, terms in sums)
-    _check_coefficients(coefficients, expected)
+    check_coefficients(coefficients, expected)
     rounded = np.zeros(expected, np.float32)
     room = np.zeros(CHUNK if max(len(terms) for _, terms in sums) > FEW else 0, np.float32)
     used = [sign for sign in signs if any(sign in terms for _, terms in sums)]
@@ -327,7 +327,7 @@ def squared_norm(request: SquaredNorm) -> PreparedKernel:
     def bind(buffers: Buffers) -> Sequence[Call]:
         vectors, coefficients, square = [buffers[term] for term in terms], buffers["coefficients"], buffers["square"]
         length = check_lengths(dict(zip(terms, vectors, strict=True)))
-        _check_coefficients(coefficients, len(terms))
+        check_coefficients(coefficients, len(terms))
         rounded, room = np.zeros(len(terms), np.float32), np.zeros((2, CHUNK), np.float32)
         call = add_squares.call(
             request.label,
@@ -356,7 +356,7 @@ def clip_coefficients(request: ClipCoefficients) -> PreparedKernel:
     def bind(buffers: Buffers) -> Sequence[Call]:
         squares, coefficients, target = (buffers[role] for role in request.roles)
         for array in (coefficients, target):
-            _check_coefficients(array, len(marks))
+            check_coefficients(array, len(marks))
         call = clip.call(
             request.label,
             squares=squares,
@@ -372,7 +372,7 @@ def clip_coefficients(request: ClipCoefficients) -> PreparedKernel:
     return request.prepared("numba", bind)
 
 
-def _check_coefficients(coefficients: Array, expected: int) -> None:
+def check_coefficients(coefficients: Array, expected: int) -> None:
     if coefficients.dtype != np.float64 or coefficients.shape != (expected,):
         raise ValueError(
             f"expected {expected} float64 coefficients, one for each term. "

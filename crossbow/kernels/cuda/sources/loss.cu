@@ -14,15 +14,24 @@ struct Normaliser {
     int64 kind, places, factor;
 };
 
-enum { ONE = 0, BATCH = 1, FULL = 2, VALID = 3 };  // as in loss.py
+enum { ONE = 0, BATCH = 1, FULL = 2, VALID = 3, WEIGHT = 4 };  // as in loss.py
 
-__device__ inline double normaliser(const Normaliser &by, int64 examples, int64 valid) {
-    int64 counted = by.kind == BATCH ? examples : by.kind == FULL ? examples * by.places : by.kind == VALID ? valid : 1;
-    return (double)(counted > 1 ? counted : 1) * by.factor;
+// counted: the number of labels that are not ignored or, by WEIGHT, the sum of their class weights.
+__device__ inline double normaliser(const Normaliser &by, int64 examples, double counted) {
+    if (by.kind == WEIGHT) return (counted > 0 ? counted : 1) * by.factor;
+    double count = by.kind == BATCH ? examples : by.kind == FULL ? examples * by.places : by.kind == VALID ? counted : 1;
+    return (count > 1 ? count : 1) * by.factor;
 }
 
 __device__ inline int64 row_of(const Rows &rows, int64 i) {
     return i / rows.places * rows.classes * rows.places + i % rows.places * rows.next_place;
+}
+
+// The class c of element i, and its label's number `at` within the example.
+__device__ inline void class_and_place(const Rows &rows, int64 i, int64 &c, int64 &at) {
+    int64 rest = i % (rows.classes * rows.places);
+    c = rows.next_place == 1 ? rest / rows.places : rest % rows.classes;
+    at = rows.next_place == 1 ? rest % rows.places : rest / rows.classes;
 }
 
 // The end of a summing kernel: adds up the sums and counts of a block's threads. A single block writes the result,
@@ -33,7 +42,7 @@ __device__ inline void reduce_and_end(
     count = reduce(count, shared);
     if (threadIdx.x > 0) return;
     if (gridDim.x == 1) {
-        *result = (real)(sum / normaliser(by, examples, (int64)count));
+        *result = (real)(sum / normaliser(by, examples, count));
     } else {
         shares[2 * blockIdx.x] = sum;
         shares[2 * blockIdx.x + 1] = count;
@@ -97,6 +106,85 @@ KERNEL softmax_loss_of_logits(const real *x, const real *p, const int *labels, c
     reduce_and_end(sum, count, by, examples, shares, result, shared);
 }
 
+// Label smoothing and class weights: the target of class c is weights[c] · ((1 − smoothing) · [c = label] + smoothing /
+// classes).
+__device__ inline double target_of(const double *weights, double smoothing, int64 classes, int64 c, int64 label) {
+    return weights[c] * (smoothing / classes + (c == label ? 1 - smoothing : 0));
+}
+
+// Σ target[c] · −log p[c]: from logits, log Σ exp x − x[c]; from probabilities (logits is 0), −log max(p[c], tiny). Counts
+// the labels' class weights.
+KERNEL loss_with_targets(const real *values, const int *labels, const int64 *state, Rows rows, const double *weights,
+                         double smoothing, int logits, real tiny, double *shares, Normaliser by, real *result) {
+    SHARED(double, shared);
+    int64 examples = state[EXAMPLES];
+    double sum = 0, count = 0;
+    EACH(i, examples * rows.places) {
+        int64 label = labels[i];
+        if (label == rows.ignored) continue;
+        if (label < 0 || label >= rows.classes) {
+            sum = nan("");
+            continue;
+        }
+        const real *row = values + row_of(rows, i);
+        double largest = row[0], total = 0;
+        if (logits) {
+            for (int64 c = 1; c < rows.classes; ++c) {
+                double other = row[c * rows.next_class];
+                if (other > largest) largest = other;
+            }
+            for (int64 c = 0; c < rows.classes; ++c) total += exp((double)row[c * rows.next_class] - largest);
+            total = log(total);
+        }
+        for (int64 c = 0; c < rows.classes; ++c) {
+            double part = target_of(weights, smoothing, rows.classes, c, label);
+            real value = row[c * rows.next_class];
+            if (part == 0) continue;  // an infinite loss, too
+            sum += part * (logits ? total + (largest - value) : -log((double)(value < tiny ? tiny : value)));
+        }
+        count += weights[label];
+    }
+    reduce_and_end(sum, count, by, examples, shares, result, shared);
+}
+
+// Sum of the class weights of the labels that are not ignored, for each block.
+KERNEL sum_weights(const int *labels, const int64 *state, Rows rows, const double *weights, double *sums) {
+    SHARED(double, shared);
+    double sum = 0;
+    EACH(i, state[EXAMPLES] * rows.places) {
+        int64 label = labels[i];
+        if (label != rows.ignored) sum += label >= 0 && label < rows.classes ? weights[label] : nan("");
+    }
+    sum = reduce(sum, shared);
+    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+// dx = (p · Σ target − target) / normaliser. sums: the results of sum_weights, at most one for each thread of a block.
+KERNEL backward_with_targets(const real *p, const int *labels, const int64 *state, real *dx, int64 n, Rows rows,
+                             const double *weights, double smoothing, double sum_of_weights, Normaliser by,
+                             const double *sums, int number_of_sums) {
+    SHARED(double, shared);
+    int64 examples = state[EXAMPLES];
+    double counted = 0;
+    if (sums) counted = reduce((int)threadIdx.x < number_of_sums ? sums[threadIdx.x] : 0, shared);
+    double divisor = normaliser(by, examples, counted);
+    EACH(i, n) {
+        int64 example = i / (rows.classes * rows.places), c, at;
+        class_and_place(rows, i, c, at);
+        double gradient = 0;
+        if (example < examples) {
+            int64 label = labels[example * rows.places + at];
+            if (label != rows.ignored && (label < 0 || label >= rows.classes)) {
+                gradient = nan("");
+            } else if (label != rows.ignored) {
+                double whole = (1 - smoothing) * weights[label] + smoothing / rows.classes * sum_of_weights;
+                gradient = (p[i] * whole - target_of(weights, smoothing, rows.classes, c, label)) / divisor;
+            }
+        }
+        dx[i] = (real)gradient;
+    }
+}
+
 // Number of labels that are not ignored, for each block.
 KERNEL count_labels(const int *labels, const int64 *state, Rows rows, int64 *counts) {
     SHARED(int64, shared);
@@ -114,16 +202,10 @@ KERNEL softmax_loss_backward(const real *p, const int *labels, const int64 *stat
     if (counts) valid = reduce((int)threadIdx.x < number_of_counts ? counts[threadIdx.x] : 0, shared);
     real divisor = (real)normaliser(by, examples, valid);
     EACH(i, n) {
-        int64 example = i / (rows.classes * rows.places), rest = i % (rows.classes * rows.places);
+        int64 example = i / (rows.classes * rows.places), c, at;
+        class_and_place(rows, i, c, at);
         real gradient = 0;
         if (example < examples) {
-            int64 inner = rows.next_place == 1 ? rows.places : rows.classes;
-            int64 c = rest / inner, at = rest % inner;
-            if (rows.next_place != 1) {
-                int64 exchanged = c;
-                c = at;
-                at = exchanged;
-            }
             int64 label = labels[example * rows.places + at];
             if (label != rows.ignored) {
                 gradient = (p[i] - (c == label ? (real)1 : (real)0)) / divisor;

@@ -1,4 +1,5 @@
-// Linear combinations of vectors, and their norm. vector.py appends the generated kernels for given assignments.
+// Linear combinations of vectors, their norm, and adaptive steps. vector.py and adaptive.py append the kernels that they
+// generate for given assignments.
 
 // Adjacent elements of a vector, which are read and written together.
 template <int N> struct alignas(N * sizeof(real)) Pack {
