@@ -60,7 +60,11 @@ SLOW_WRITE = 0.03
 SECONDS_OF_A_LIFE = 0.4
 """Longest time from the first tick to a kill that does not wait for a checkpoint."""
 SECONDS_TO_START = 120.0
-OPTIONS: dict[str, dict[str, Any]] = {"sma": {"base_momentum": 0.4}, "model-averaging": {"tau": 2}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "sma": {"base_momentum": 0.4},
+    "model-averaging": {"tau": 2},
+    "diloco": {"tau": 2},
+}
 SEQUENCE = "sequence"
 TASKS, WRITING, DONE = range(3)
 """Numbers in the file that a life shares with this process."""

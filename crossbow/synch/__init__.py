@@ -12,14 +12,17 @@ from crossbow.synch.asynchronous import (
 )
 from crossbow.synch.averaging import ModelAveraging, PolyakRuppert
 from crossbow.synch.collective import Collective, HostCollective
+from crossbow.synch.cost import ExchangeCost, exchange_cost
+from crossbow.synch.diloco import DiLoCo
 from crossbow.synch.gossip import Gossip
 from crossbow.synch.grouping import Grouping
 from crossbow.synch.rule import BarrierRule, FreeRule, PeerRule, Rule
 from crossbow.synch.sequence import RulePhase, RuleSequence
-from crossbow.synch.simulation import Trajectory
 from crossbow.synch.simulator import simulate
 from crossbow.synch.sma import SMA, SynchronousEASGD
 from crossbow.synch.ssgd import SSGD
+from crossbow.synch.trajectory import Trajectory
+from crossbow.synch.two_level import TwoLevel
 from crossbow.types import ConfigurationError
 
 RULES: dict[str, type[Rule]] = {
@@ -30,6 +33,7 @@ RULES: dict[str, type[Rule]] = {
         SSGD,
         ModelAveraging,
         PolyakRuppert,
+        DiLoCo,
         Default,
         Hogwild,
         AsynchronousSGD,
@@ -73,6 +77,8 @@ __all__ = [
     "BarrierRule",
     "Collective",
     "Default",
+    "DiLoCo",
+    "ExchangeCost",
     "FreeRule",
     "Gossip",
     "Grouping",
@@ -88,7 +94,9 @@ __all__ = [
     "RuleSequence",
     "SynchronousEASGD",
     "Trajectory",
+    "TwoLevel",
     "WeedOut",
+    "exchange_cost",
     "has_barrier",
     "rule_class",
     "simulate",

@@ -13,6 +13,7 @@ from crossbow.conf import is_integer, is_number, shown
 from crossbow.solver import SolverConf
 from crossbow.synch.rule import Rule
 from crossbow.synch.sequence import RuleSequence
+from crossbow.synch.two_level import TwoLevel
 from crossbow.types import ConfigurationError
 
 Vector = NDArray[Any]
@@ -20,9 +21,21 @@ GradientOf = Callable[[Vector, int, int], Any]
 """Gradient as a function of weights, the learner's number and the task's number."""
 
 
+def hosts_of(hosts: object, learners: int, *, two_level: bool) -> list[range]:
+    """The learners of each host. Raises ConfigurationError."""
+    if not two_level:
+        if hosts is not None:
+            raise refused("hosts", hosts, "None unless the rule is a TwoLevel")
+        return []
+    sizes = listed(hosts)
+    if sizes is None or not all(is_integer(size) and size >= 1 for size in sizes) or sum(sizes) != learners:
+        raise refused("hosts", hosts, f"numbers of learners ≥ 1, {learners} together")
+    return [range(end - size, end) for end, size in zip(itertools.accumulate(sizes), sizes, strict=True)]
+
+
 def check_kinds(rule: object, gradient: object, solver: object, restart: object) -> None:
     """Raises ConfigurationError."""
-    if not isinstance(rule, Rule | RuleSequence):
+    if not isinstance(rule, Rule | RuleSequence | TwoLevel):
         raise refused("rule", rule, "one of crossbow.synch, as SMA()")
     if not callable(gradient):
         raise refused("gradient", gradient, "a function of weights, the learner's number and the task's")
@@ -30,6 +43,18 @@ def check_kinds(rule: object, gradient: object, solver: object, restart: object)
         raise refused("solver", solver, "a SolverConf or None")
     if not isinstance(restart, bool):
         raise refused("restart", restart, "True or False")
+
+
+def delay_of(latency: object, bandwidth: object, size: object, elements: int) -> float:
+    """Time that a message takes, latency + bytes / bandwidth. Raises ConfigurationError."""
+    if not is_number(latency) or latency < 0:  # type: ignore[operator]
+        raise refused("latency", latency, "a finite number ≥ 0")
+    if bandwidth is not None and (not is_number(bandwidth) or bandwidth <= 0):  # type: ignore[operator]
+        raise refused("bandwidth", bandwidth, "a finite number > 0 or None")
+    if size is not None and (not is_number(size) or size < 0):  # type: ignore[operator]
+        raise refused("bytes", size, "a finite number ≥ 0 or None")
+    sent = 4 * elements if size is None else size
+    return float(latency + (0 if bandwidth is None else sent / bandwidth))  # type: ignore[operator]
 
 
 def check_numbers(learners: object, tasks_per_epoch: object, skip: object, seed: object) -> None:

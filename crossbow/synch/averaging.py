@@ -12,17 +12,20 @@ from crossbow.synch.elastic import AlphaSteps, Elastic, TimedAlphas
 from crossbow.synch.rule import NOTHING, BarrierRule
 
 
-class _Average(BarrierRule):
-    """Learners step on their own; the result of the step is averaged."""
+class Average(BarrierRule):
+    """Learners step on their own; the result of the step is averaged. By default, they continue with z."""
 
     sends: ClassVar[str] = "new weights"
 
     def local_step(self, solver: SolverConf, pace: Pace, learners: int, *, synchronises: bool) -> Update:
         return solver_step(solver, pace)
 
+    def reply(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
+        return Update((("weights", {"base_next": 1.0}),), depends_on=CONSTANT)
+
 
 @parameters
-class ModelAveraging(_Average):
+class ModelAveraging(Average):
     """Model averaging in bulk-synchronous rounds (SpeeDO's --sync; Theano-MPI's BSP with sync_type avg)::
 
         τ times: w_i ← w_i + v_i;   z ← (1/k) Σ w_i;   w_i ← z
@@ -32,7 +35,7 @@ class ModelAveraging(_Average):
 
     Use it with a large `tau` to exchange rarely.
 
-    See also: `SMA`, `Default`, which adds up the steps.
+    See also: `SMA`; `DiLoCo`, which adds momentum of z; `Default`, which adds up the steps.
     """
 
     name: ClassVar[str] = "model-averaging"
@@ -42,12 +45,9 @@ class ModelAveraging(_Average):
     def merge(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
         return Update((("base_next", {"mean": 1.0}),), depends_on=CONSTANT)
 
-    def reply(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
-        return Update((("weights", {"base_next": 1.0}),), depends_on=CONSTANT)
-
 
 @parameters
-class PolyakRuppert(Elastic, _Average):
+class PolyakRuppert(Elastic, Average):
     """Polyak-Ruppert averaging (Polyak and Juditsky, SIAM J. Control and Optimization 30, 1992; polyakruppert.c of the
     original): z is the mean of the weights over the learners and all previous ticks::
 

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 from crossbow.conf import Domain, is_integer, parameters, setting
@@ -100,9 +101,15 @@ class Grouping(_Asynchronous):
         return dataclasses.replace(self, groups=found)
 
     def contributors(self, learner: int, learners: int) -> tuple[int, ...]:
-        groups = self.settled([1.0] * learners).groups
-        assert isinstance(groups, tuple)
-        return next(group for group in groups if learner in group)
+        if isinstance(self.groups, tuple):
+            return self._group_of[learner]
+        return self.settled([1.0] * learners).contributors(learner, learners)
+
+    @cached_property
+    def _group_of(self) -> dict[int, tuple[int, ...]]:
+        """The group of each learner, for which every arrival asks."""
+        assert isinstance(self.groups, tuple)
+        return {learner: group for group in self.groups for learner in group}
 
     def tasks_per_merge(self, learners: int) -> int:
         """Size of the largest group."""
@@ -112,7 +119,8 @@ class Grouping(_Asynchronous):
         return 1 / (arrival.contributors * arrival.staleness)
 
     def may_start(self, clocks: Sequence[int], waiting: Collection[int], learner: int) -> bool:
-        return set(self.contributors(learner, len(clocks))) <= set(waiting)
+        group = self.contributors(learner, len(clocks))
+        return len(group) <= len(waiting) and set(waiting).issuperset(group)
 
 
 def groups_text(groups: Groups) -> str:

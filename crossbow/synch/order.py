@@ -3,40 +3,71 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 
 from crossbow.conf import is_integer, is_number
 from crossbow.synch.arguments import listed, refused
 
+CHANGE, MESSAGE, FINISH = range(3)
+"""What happens at a time, in this order: members change, messages arrive, learners finish."""
+
 
 class FinishOrder(ABC):
-    """Decides which learner finishes next."""
+    """Decides which learner finishes next, and when."""
+
+    now: float = 0.0
+    """The time."""
+    under_way: int = 0
+    """Number of messages that have not arrived."""
 
     @abstractmethod
-    def started(self, learner: int) -> None:
-        """Called when the learner has begun a task."""
+    def started(self, learner: int, delay: float = 0.0) -> None:
+        """Called when the learner begins a task, after this delay."""
 
     @abstractmethod
     def next(self, running: set[int]) -> tuple[float, int] | None:
         """Time and number of the next running learner to finish; None at the end."""
+
+    def send(self, delay: float, arrive: Callable[[], None]) -> None:
+        """Call `arrive` after this delay: at once if there is none."""
+        assert not delay, "a given order has no clock"
+        arrive()
+
+    def change(self, time: float, action: Callable[[], None]) -> None:
+        """Call `action`, a change of the members, at this time, while learners are running."""
+        raise AssertionError("a given order has no clock")
 
 
 class Scripted(FinishOrder):
     """A given order. Events of learners that are not running are postponed."""
 
     def __init__(self, events: list[int]) -> None:
-        self._events, self._count = events, 0
+        self._events, self._postponed, self._count = deque(events), list[int](), 0
 
-    def started(self, learner: int) -> None:
+    def started(self, learner: int, delay: float = 0.0) -> None:
         pass
 
     def next(self, running: set[int]) -> tuple[float, int] | None:
-        for place, learner in enumerate(self._events):
+        learner = self._postponed_of(running)
+        while learner is None:
+            if not self._events:
+                return None
+            first = self._events.popleft()
+            if first in running:
+                learner = first
+            else:
+                self._postponed.append(first)
+        self.now = float(self._count)
+        self._count += 1
+        return self.now, learner
+
+    def _postponed_of(self, running: set[int]) -> int | None:
+        for place, learner in enumerate(self._postponed):
             if learner in running:
-                del self._events[place]
-                self._count += 1
-                return float(self._count - 1), learner
+                return self._postponed.pop(place)
         return None
 
 
@@ -44,18 +75,42 @@ class Timed(FinishOrder):
     """The order of a virtual clock."""
 
     def __init__(self, seconds: Sequence[float], events: int) -> None:
-        self._seconds, self._left, self._now = seconds, events, 0.0
-        self._ends: list[tuple[float, int]] = []
+        """seconds: duration of each learner's tasks. events: number of tasks to finish."""
+        self._seconds, self._left = seconds, events
+        self._tickets = [0] * len(seconds)
+        """Number of tasks that each learner has begun: the end of an earlier one, which was given up, is ignored."""
+        self._numbers = itertools.count()
+        self._agenda: list[tuple[float, int, int, int, Callable[[], None] | None]] = []
+        """Time, kind, learner or number, ticket, and what to call."""
 
-    def started(self, learner: int) -> None:
-        heapq.heappush(self._ends, (self._now + self._seconds[learner], learner))
+    def started(self, learner: int, delay: float = 0.0) -> None:
+        self._tickets[learner] += 1
+        end = self.now + delay + self._seconds[learner]
+        heapq.heappush(self._agenda, (end, FINISH, learner, self._tickets[learner], None))
+
+    def send(self, delay: float, arrive: Callable[[], None]) -> None:
+        if not delay:
+            arrive()
+            return
+        self.under_way += 1
+        heapq.heappush(self._agenda, (self.now + delay, MESSAGE, next(self._numbers), 0, arrive))
+
+    def change(self, time: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._agenda, (time, CHANGE, next(self._numbers), 0, action))
 
     def next(self, running: set[int]) -> tuple[float, int] | None:
-        if not self._left or not self._ends:
-            return None
-        self._left -= 1
-        self._now, learner = heapq.heappop(self._ends)
-        return self._now, learner
+        """After the last task, messages that are under way still arrive."""
+        while self._agenda and (self.under_way or (running and self._left)):
+            time, kind, number, ticket, action = heapq.heappop(self._agenda)
+            if action is None:
+                if self._left and number in running and ticket == self._tickets[number]:
+                    self._left, self.now = self._left - 1, time
+                    return time, number
+            elif kind == MESSAGE or self._left:
+                self.now = time
+                self.under_way -= kind == MESSAGE
+                action()
+        return None
 
 
 def order_of(

@@ -32,6 +32,8 @@ class ExchangeState:
         self.arrivals = self.dropped = self.staleness = 0
         """Numbers of complete and of dropped contributions since the beginning, and the sum of their staleness."""
         self._finishers: deque[int] = deque(maxlen=rule.remembers(learners))
+        self.waiting: set[int] = set()
+        self._taken: list[int] = []
         self.restart()
 
     def follow(self, rule: FreeRule) -> list[int]:
@@ -43,6 +45,25 @@ class ExchangeState:
             self.clocks[learner] -= 1
         return waiting
 
+    def leave(self, learner: int) -> None:
+        """Continue without this learner. Those after it move up by one."""
+        self.learners -= 1
+        del self.clocks[learner], self._taken[learner]
+        self.waiting = {other - (other > learner) for other in self.waiting if other != learner}
+        self._renumber([other - (other > learner) for other in self._finishers if other != learner])
+
+    def join(self, learner: int) -> None:
+        """Continue with one more learner, of this number, which has taken z. Those from this number on move down by
+        one. Its clock is that of the slowest, so that it holds up no other."""
+        self.learners += 1
+        self.clocks.insert(learner, min(self.clocks))
+        self._taken.insert(learner, self.merges)
+        self.waiting = {other + (other >= learner) for other in self.waiting}
+        self._renumber([other + (other >= learner) for other in self._finishers])
+
+    def _renumber(self, finishers: list[int]) -> None:
+        self._finishers = deque(finishers, maxlen=self.rule.remembers(self.learners))
+
     def forget(self) -> None:
         """Forget the learners that finished before."""
         self._finishers.clear()
@@ -50,7 +71,7 @@ class ExchangeState:
     def restart(self) -> None:
         """Record that all learners have taken z, and none waits."""
         self.clocks = [0] * self.learners
-        self.waiting: set[int] = set()
+        self.waiting.clear()
         self._taken = [self.merges] * self.learners
 
     def state(self) -> dict[str, Any]:
@@ -116,10 +137,38 @@ class Masses:
 
     def send(self, learner: int, peer: int, part: float) -> tuple[float, float]:
         """Send a part of the learner's mass to a peer. Returns the mass already on its way there, and the mass sent."""
-        sent, before = part * self.own[learner], self.coming[peer]
+        return self.bring(peer, self.take(learner, part))
+
+    def take(self, learner: int, part: float) -> float:
+        """Take a part of the learner's mass away. Returns it."""
+        sent = part * self.own[learner]
         self.own[learner] -= sent
-        self.coming[peer] = before + sent
-        return before, sent
+        return sent
+
+    def bring(self, peer: int, mass: float) -> tuple[float, float]:
+        """Add a mass to the messages for a peer. Returns their previous mass, and the mass added."""
+        before = self.coming[peer]
+        self.coming[peer] = before + mass
+        return before, mass
+
+    def leave(self, learner: int) -> None:
+        """Continue without this learner, and the messages for it. Those after it move up by one."""
+        del self.own[learner], self.coming[learner]
+
+    def join(self, learner: int, mass: float) -> None:
+        """Continue with one more learner, of this number and mass. Those from this number on move down by one."""
+        self.own.insert(learner, mass)
+        self.coming.insert(learner, 0.0)
+
+    def scale(self, factor: float) -> None:
+        """Multiply all masses."""
+        self.own = [factor * mass for mass in self.own]
+        self.coming = [factor * mass for mass in self.coming]
+
+    @property
+    def total(self) -> float:
+        """The sum of all masses."""
+        return sum(self.own) + sum(self.coming)
 
     def restore(self, own: Sequence[float], coming: Sequence[float]) -> None:
         """Set the masses."""

@@ -6,10 +6,7 @@ It uses the same rule objects and updates as the engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import astuple
 from typing import Any
-
-import numpy as np
 
 from crossbow.conf import plain
 from crossbow.solver import SolverConf
@@ -19,19 +16,28 @@ from crossbow.synch.arguments import (
     check_kinds,
     check_numbers,
     checked,
+    delay_of,
+    hosts_of,
     local_of,
     places_of,
+    refused,
     start_of,
 )
+from crossbow.synch.members import changes_of, memberships, numbers_of
 from crossbow.synch.order import order_of, speeds_of
 from crossbow.synch.progress import check_local_variables, check_skip
 from crossbow.synch.rule import BarrierRule, FreeRule, PeerRule, Rule
 from crossbow.synch.sequence import RuleSequence
-from crossbow.synch.simulation import BarrierSimulation, FreeSimulation, Given, PeerSimulation, Trajectory
+from crossbow.synch.simulated_exchanges import FreeSimulation, PeerSimulation
+from crossbow.synch.simulated_hosts import TwoLevelSimulation
+from crossbow.synch.simulated_ticks import BarrierSimulation
+from crossbow.synch.simulation import Given, Simulation
+from crossbow.synch.trajectory import Trajectory, joined
+from crossbow.synch.two_level import TwoLevel
 
 
 def simulate(
-    rule: Rule | RuleSequence,
+    rule: Rule | RuleSequence | TwoLevel,
     *,
     initial: Any,
     gradient: GradientOf,
@@ -46,6 +52,12 @@ def simulate(
     local_variables: Collection[int] = (),
     restart: bool = True,
     seed: int = 0,
+    latency: float = 0.0,
+    bandwidth: float | None = None,
+    bytes: float | None = None,
+    leave: Sequence[tuple[float, int]] = (),
+    join: Sequence[tuple[float, int]] = (),
+    hosts: Sequence[int] | None = None,
 ) -> Trajectory:
     """Run a rule, with all learners starting from the weights `initial` (n,).
 
@@ -56,6 +68,7 @@ def simulate(
     events: the order in which learners finish their tasks; or, with `speeds`, the number of tasks to finish, where None
     is all `tasks`.
     speeds: of each learner, in tasks per unit of time. Learners that finish at the same time do so in learner order.
+    Learners that join have speeds, too.
     tasks: number of tasks, as in a run of the engine; a learner that finds none left stops. None is unlimited.
     solver: its schedule is evaluated for every tick, which is k · τ tasks. When it steps down, the learners restart;
     without a barrier, no task of that tick begins before all running tasks have finished, in the order of `events` or
@@ -68,6 +81,18 @@ def simulate(
     `ModelConf.local_variables`.
     restart: as `ModelConf.restart`.
     seed: of the random draws.
+    latency, bandwidth, bytes: a contribution reaches z `latency + bytes / bandwidth` after the task that it ends, and
+    the reply takes as long. Under a rule without a base model, a message to another learner takes this time, and no
+    one waits for it. A reply has the z of when it is sent. bandwidth: bytes per unit of time, of each message alone;
+    None is unlimited. bytes: None is 4 for each element. Needs `speeds`.
+    leave: pairs (time, learner). The learner is lost, with its task and its messages. Under a rule with a barrier, the
+    others restart from z with zero velocity, and share the tasks of the incomplete tick. Without a barrier they go on,
+    and the learner's tasks since its last exchange are handed out again; without a base model, the masses are scaled to
+    1 again. The rule's defaults follow the number of learners. Needs `speeds`.
+    join: pairs (time, learner). A learner with the next number, or one that has left, begins with z and zero velocity:
+    under a rule with a barrier after the current tick, else at once. Needs `speeds`.
+    hosts: under `TwoLevel`, the number of learners of each host; they are numbered from host to host. Only messages
+    between hosts take time. `Trajectory.base` is z between the hosts.
 
     Raises ConfigurationError, also if `gradient` does not return a vector of n real numbers.
 
@@ -81,29 +106,54 @@ def simulate(
         (learners, tasks, tasks_per_epoch, skip, restart, seed)
     )
     events, speeds, variables, local_variables = map(plain, (events, speeds, variables, local_variables))
+    latency, bandwidth, bytes, leave, join, hosts = map(plain, (latency, bandwidth, bytes, leave, join, hosts))
     check_kinds(rule, gradient, solver, restart)
     check_numbers(learners, tasks_per_epoch, skip, seed)
     start, solver = start_of(initial), solver or SolverConf()
     places = places_of(start.size, variables)
     local = local_of(local_variables, len(places))
-    said = speeds_of(learners, speeds)
+    delay, changes = delay_of(latency, bandwidth, bytes, start.size), changes_of(learners, leave, join)
+    if speeds is None and (delay or changes):
+        raise refused("speeds", speeds, "given with a latency, a bandwidth, or learners that leave or join")
+    if changes and not isinstance(rule, Rule):
+        raise refused("leave and join", [*leave, *join], "() with a sequence of rules or two levels")
+    of_hosts = hosts_of(hosts, learners, two_level=isinstance(rule, TwoLevel))
+    said = speeds_of(numbers_of(learners, changes), speeds)
     order, speeds = order_of(learners, events, said, tasks), said or [1.0] * learners
-    for each in (rule,) if isinstance(rule, Rule) else rule.rules:
-        settled = each.settled(speeds)
-        settled.check_solver(solver)
-        check_skip(skip, settled, solver)
-        check_local_variables(local, settled)
-    given = Given(checked(gradient, start.size), learners, solver, tasks_per_epoch, skip, places, local, restart, seed)
+    given = Given(
+        checked(gradient, start.size), learners, speeds, solver, tasks_per_epoch, skip, places, local, restart, seed,
+        delay, changes,
+    )  # fmt: skip
+    _check_rules(rule, given, of_hosts or memberships(learners, changes))
+    if isinstance(rule, TwoLevel):
+        return TwoLevelSimulation(rule, start, given, order, of_hosts, tasks).run()
 
     def run(
         rule: Rule, start: Vector, first: int, tasks: int | None, merges: int = 0
     ) -> tuple[Trajectory, Vector, int]:
         kinds = ((BarrierRule, BarrierSimulation), (FreeRule, FreeSimulation), (PeerRule, PeerSimulation))
-        of_kind = next(of_kind for kind, of_kind in kinds if isinstance(rule, kind))
-        made = of_kind(rule.settled(speeds), start, given, first, tasks, merges)
-        return made.run(order), made.base["base"], made.merges
+        of_kind: type[Simulation] = next(of_kind for kind, of_kind in kinds if isinstance(rule, kind))
+        made = of_kind(rule, start, given, order, first, tasks, merges)
+        return made.run(), made.base["base"], made.merges
 
     return run(rule, start, 0, tasks)[0] if isinstance(rule, Rule) else _in_turn(rule, start, learners, tasks, run)
+
+
+def _check_rules(rule: Rule | RuleSequence | TwoLevel, given: Given, together: Sequence[Sequence[int]]) -> None:
+    """Reject rules that do not support what is given, or the numbers of learners that there are together. Raises
+    ConfigurationError."""
+    if isinstance(rule, TwoLevel):
+        rules: Sequence[Rule] = (rule.within,)
+        if given.local:
+            raise refused("local_variables", given.local, "() with two levels")
+    else:
+        rules = (rule,) if isinstance(rule, Rule) else rule.rules
+    for each in rules:
+        for learners in together:
+            settled = each.settled([given.speeds[learner] for learner in learners])
+        settled.check_solver(given.solver)
+        check_skip(given.skip, settled, given.solver)
+        check_local_variables(given.local, settled)
 
 
 def _in_turn(
@@ -122,4 +172,4 @@ def _in_turn(
         if len(parts[-1].events) < last - first or last == tasks:
             break
         first = last
-    return Trajectory(*(np.concatenate(columns) for columns in zip(*map(astuple, parts), strict=True)))
+    return joined(parts)

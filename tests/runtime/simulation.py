@@ -148,6 +148,13 @@ class Simulation:
         self.z, self.z_previous = mean, self.z
         self.w = [mean.copy() for _ in self.w]
 
+    def diloco_tick(self, tau: int, rate: float, momentum: float) -> None:
+        """Algorithm 1 of the DiLoCo paper. Nesterov's momentum is as PyTorch documents it."""
+        change = self.z - self.alone(tau)
+        self.base_velocity = momentum * self.base_velocity + change
+        self.z, self.z_previous = self.z - rate * (change + momentum * self.base_velocity), self.z
+        self.w = [self.z.copy() for _ in self.w]
+
     def polyak_ruppert_tick(self, tau: int, alpha: float, clock: int) -> None:
         """z is the mean over ticks, from 0, of the learners' means."""
         mean = self.alone(tau)

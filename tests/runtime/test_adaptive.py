@@ -9,7 +9,17 @@ import pytest
 
 from crossbow import SMA, SSGD, Dataset, ExecutionContext, SolverConf, TaskError, TrainingUnit
 from crossbow.ops import InnerProduct
-from crossbow.synch import AsynchronousSGD, Gossip, Hogwild, ModelAveraging, PolyakRuppert, Rule, RuleSequence, simulate
+from crossbow.synch import (
+    AsynchronousSGD,
+    DiLoCo,
+    Gossip,
+    Hogwild,
+    ModelAveraging,
+    PolyakRuppert,
+    Rule,
+    RuleSequence,
+    simulate,
+)
 from crossbow.types import ConfigurationError, NonFiniteError
 from tests.combinations import pairwise
 from tests.kernels.cuda.fake import fake_cuda
@@ -28,6 +38,7 @@ SOLVERS = {
 }
 EVERY_SOLVER = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS.keys())
 BARRIER = [SMA(), SMA(tau=2, base_momentum=0.3), SSGD(), ModelAveraging(tau=3), PolyakRuppert(alpha=0.3)]
+BARRIER += [DiLoCo(tau=3)]
 FREE = [rule for rule in free.RULES if rule != AsynchronousSGD(weight=0.5, sends="gradient")]
 """The gradients of the rule that is left out have a weight, which a step of Adam does not show."""
 

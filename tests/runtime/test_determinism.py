@@ -21,14 +21,14 @@ from crossbow import SMA, SSGD, ExecutionContext, History, SolverConf, TrainingU
 from crossbow.data.loader import Loader
 from crossbow.ops import Conv, Dropout, InnerProduct, Pool, ReLU
 from crossbow.runtime.cpu import backend
-from crossbow.synch import ModelAveraging, PolyakRuppert
+from crossbow.synch import DiLoCo, ModelAveraging, PolyakRuppert
 from tests.combinations import covering
 from tests.support import FAST, KERNELS, Probe, blobs, context, dawdle, perceptron, pictures, same_weights, training
 
 SOLVER = SolverConf(learning_rate=0.1, momentum=0.5, weight_decay=0.01, policy="step", gamma=0.5, step_size=11)
 DATA = blobs(examples=30)
 RULES = [SMA(), SMA(tau=3), SMA(base_momentum=0.4), SMA(alpha=0.1, tau=3, base_momentum=0.4), SSGD()]
-RULES += [ModelAveraging(tau=2), PolyakRuppert(alpha=0.2)]
+RULES += [ModelAveraging(tau=2), DiLoCo(tau=2), PolyakRuppert(alpha=0.2)]
 PLACES = [("cpu", 1), ("cpu", 2), ("cpu", 4), ("cpu:0/2,cpu:1/2", 1), ("cpu:0/2,cpu:1/2", 2)]
 
 

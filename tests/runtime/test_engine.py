@@ -11,7 +11,7 @@ import pytest
 
 from crossbow import SMA, SSGD, ExecutionContext, Monitor, SolverConf, TrainingUnit
 from crossbow.ops import Constant, Gaussian, InnerProduct
-from crossbow.synch import ModelAveraging, PolyakRuppert, SynchronousEASGD
+from crossbow.synch import DiLoCo, ModelAveraging, PolyakRuppert, SynchronousEASGD
 from crossbow.types import CrossbowError, TaskError
 from tests.combinations import pairwise
 from tests.runtime.simulation import Model, Simulation
@@ -110,6 +110,24 @@ def test_model_averaging_takes_the_mean(solver: SolverConf, tau: int, learners: 
         running.train(TICKS * everyone * tau, TrainingUnit.TASKS)
         for _ in range(TICKS):
             expected.averaging_tick(tau)
+        assert_equal(running, expected)
+
+
+@pairwise
+@pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
+@pytest.mark.parametrize("learners", [1, 2, 3])
+@pytest.mark.parametrize("tau", [1, 3])
+@pytest.mark.parametrize(("rate", "momentum"), [(0.7, 0.9), (0.5, 0.0)])
+def test_diloco_steps_along_the_mean_of_the_moves(
+    rate: float, momentum: float, tau: int, learners: int, devices: str
+) -> None:
+    everyone = learners * (devices.count(",") + 1)
+    rule = DiLoCo(tau, rate, momentum)
+    with logistic(rule=rule, learners=learners, devices=devices, solver=HEAVY) as running:
+        expected = simulate(running, everyone, HEAVY)
+        running.train(TICKS * everyone * tau, TrainingUnit.TASKS)
+        for _ in range(TICKS):
+            expected.diloco_tick(tau, rate, momentum)
         assert_equal(running, expected)
 
 

@@ -34,6 +34,7 @@ from crossbow.synch import (
     SSP,
     AsynchronousSGD,
     Default,
+    DiLoCo,
     Gossip,
     Grouping,
     Hogwild,
@@ -251,7 +252,9 @@ def test_learners_keep_variables_as_in_the_simulator(rule: Rule, learners: int) 
     np.testing.assert_allclose(z[FEATURES], made.replicas[-1, :, FEATURES].mean(), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("rule", [SSGD(), SMA(tau=2), ModelAveraging(tau=3), PolyakRuppert(alpha=0.3)], ids=str)
+@pytest.mark.parametrize(
+    "rule", [SSGD(), SMA(tau=2), ModelAveraging(tau=3), DiLoCo(tau=2), PolyakRuppert(alpha=0.3)], ids=str
+)
 def test_gradients_are_clipped_as_in_the_simulator_under_a_barrier_too(rule: Rule) -> None:
     made = expected(rule, 2, [0, 1] * 12, 24, SOLVERS[3])
     with context(
@@ -262,7 +265,7 @@ def test_gradients_are_clipped_as_in_the_simulator_under_a_barrier_too(rule: Rul
         np.testing.assert_allclose(_flat(running.variables), made.base[-1], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("rule", [SMA(), SMA(tau=2, base_momentum=0.3), ModelAveraging(tau=3)], ids=str)
+@pytest.mark.parametrize("rule", [SMA(), SMA(tau=2, base_momentum=0.3), ModelAveraging(tau=3), DiLoCo(tau=3)], ids=str)
 def test_under_a_barrier_too(rule: Rule) -> None:
     options: dict[str, Any] = {"learners": 2, "tasks": 36, "events": [0, 1] * 18, "solver": DROPS}
     made = simulate(rule, **WITH_BIAS, **options, local_variables=[1])

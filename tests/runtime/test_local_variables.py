@@ -13,6 +13,7 @@ from crossbow.synch import (
     SSP,
     AsynchronousSGD,
     Default,
+    DiLoCo,
     Gossip,
     Grouping,
     Hogwild,
@@ -31,6 +32,7 @@ TASKS = TrainingUnit.TASKS
 DEVICES = pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 SOLVER = SolverConf(learning_rate=0.1, momentum=0.5, clip_gradient_norm=1.0)
 BARRIER = [SMA(), SMA(tau=2, base_momentum=0.3), SynchronousEASGD(), ModelAveraging(), PolyakRuppert(alpha=0.3)]
+BARRIER += [DiLoCo(tau=2)]
 FREE = [
     AsynchronousSGD(),
     AsynchronousSGD(tau=3),
@@ -62,7 +64,7 @@ def test_what_is_kept_differs_between_learners_and_z_has_the_mean(rule: Rule, ke
     assert all(not np.array_equal(bias, biases[0]) for bias in biases[1:])
     if rule in FREE:
         np.testing.assert_allclose(z["InnerProduct0.bias"], np.mean(biases, axis=0), atol=1e-6)
-    if isinstance(rule, ModelAveraging):
+    if isinstance(rule, ModelAveraging | DiLoCo):
         np.testing.assert_allclose(z["InnerProduct0.bias"], np.mean(biases, axis=0), atol=1e-6)
         for each in after:
             assert np.array_equal(each["InnerProduct0.weights"], z["InnerProduct0.weights"])

@@ -52,9 +52,10 @@ def test_a_recording_begins_after_the_warm_up() -> None:
     assert made.written == [8]
 
 
+@pytest.mark.parametrize("before", [0, 400])
 @pytest.mark.parametrize(("tasks", "first"), [(1000, 20), (100, 10), (6, 0)])
-def test_the_default_warm_up_is_short_in_a_short_training(tasks: int, first: int) -> None:
-    assert Recorded(tasks=4).run(tasks)[0] == first
+def test_the_default_warm_up_is_short_in_a_short_training(tasks: int, first: int, before: int) -> None:
+    assert Recorded(tasks=4).run(tasks, first=before)[0] == before + first
 
 
 def test_a_training_that_ends_early_is_recorded_up_to_its_end() -> None:

@@ -22,7 +22,7 @@ from crossbow import (
 )
 from crossbow.ops import BatchNorm, Conv, DataTransform, Dropout, InnerProduct, ReLU
 from crossbow.runtime.checkpoint import checkpoint_files
-from crossbow.synch import EASGD, RULES, BarrierRule, PolyakRuppert, RuleSequence
+from crossbow.synch import EASGD, RULES, BarrierRule, DiLoCo, PolyakRuppert, RuleSequence
 from tests.kernels.cuda.fake import fake_cuda
 from tests.support import FAST, blobs, context, perceptron, pictures, same_weights, training
 
@@ -35,6 +35,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "synchronous-easgd": {"alpha": 0.3},
     "model-averaging": {"tau": 2},
     "polyak-ruppert": {"alpha": 0.2},
+    "diloco": {"tau": 2},
     "easgd": {"tau": 2},
     "grouping": {"groups": ((0,),)},
 }
@@ -128,7 +129,13 @@ def test_rules_with_a_barrier_with_several_learners(
 
 @pytest.mark.parametrize(
     ("rule", "solver"),
-    [(SMA(base_momentum=0.4), SOLVER), (SSGD(), SOLVER), (SSGD(), ADAM), (PolyakRuppert(alpha=0.2), SOLVER)],
+    [
+        (SMA(base_momentum=0.4), SOLVER),
+        (SSGD(), SOLVER),
+        (SSGD(), ADAM),
+        (PolyakRuppert(alpha=0.2), SOLVER),
+        (DiLoCo(tau=1), ADAM),
+    ],
     ids=str,
 )
 def test_several_devices(rule: Any, solver: SolverConf, tmp_path: Path) -> None:

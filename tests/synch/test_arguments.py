@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from crossbow import SMA, SSGD, ConfigurationError, SolverConf
-from crossbow.synch import AsynchronousSGD, Gossip, Hogwild, Rule, RuleSequence, simulate
+from crossbow.synch import AsynchronousSGD, Gossip, Hogwild, Rule, RuleSequence, TwoLevel, simulate
 from tests.synch.test_simulator import noise, run
 
 
@@ -69,6 +69,34 @@ from tests.synch.test_simulator import noise, run
         ({"solver": 0}, "solver must be a SolverConf or None. Received: solver=0"),
         ({"solver": "sgd"}, "solver must be a SolverConf or None. Received: solver='sgd'"),
         ({"solver": SolverConf}, "solver must be a SolverConf or None. Received: solver=<class"),
+        ({"latency": -1}, "latency must be a finite number ≥ 0. Received: latency=-1"),
+        ({"latency": None}, "latency must be a finite number ≥ 0. Received: latency=None"),
+        ({"bandwidth": 0}, "bandwidth must be a finite number > 0 or None. Received: bandwidth=0"),
+        ({"bytes": -4}, "bytes must be a finite number ≥ 0 or None. Received: bytes=-4"),
+        (
+            {"latency": 1.0},
+            "speeds must be given with a latency, a bandwidth, or learners that leave or join",
+        ),
+        ({"bandwidth": 8.0}, "speeds must be given with a latency, a bandwidth, or learners that leave or join"),
+        ({"leave": [(1.0, 0)]}, "speeds must be given with a latency, a bandwidth, or learners that leave or join"),
+        ({"join": [(1.0, 2)], "speeds": [1, 1], "events": 3}, "speeds must be 3 numbers > 0"),
+        ({"leave": 1.0, "speeds": [1, 1], "events": 3}, "leave must be pairs of a time ≥ 0 and a learner's number"),
+        (
+            {"leave": [(1, 0)], "speeds": [1, 1], "events": 3, "rule": RuleSequence(((SSGD(), 1), (SMA(), 1)))},
+            r"leave and join must be \(\) with a sequence of rules or two levels. Received: .*=\[\(1, 0\)\]",
+        ),
+        (
+            {"join": [(1, 2)], "speeds": [1, 1, 1], "events": 3, "rule": SMA(alpha=0.6)},
+            "alpha must be < .* with k = 3 learners",
+        ),
+        ({"hosts": [2]}, r"hosts must be None unless the rule is a TwoLevel. Received: hosts=\[2\]"),
+        ({"rule": TwoLevel()}, "hosts must be numbers of learners ≥ 1, 2 together. Received: hosts=None"),
+        ({"rule": TwoLevel(), "hosts": [1, 2]}, r"hosts must be numbers .*, 2 together. Received: hosts=\[1, 2\]"),
+        ({"rule": TwoLevel(), "hosts": [2, 0]}, r"hosts must be numbers of learners ≥ 1"),
+        ({"rule": TwoLevel(), "hosts": [2], "local_variables": [0]}, r"local_variables must be \(\) with two levels"),
+        ({"rule": TwoLevel(), "hosts": [2], "skip": 0.5}, "skip must be 0 under a rule whose"),
+        ({"rule": TwoLevel(SMA(0.9)), "hosts": [2]}, "alpha must be < .* with k = 2 learners"),
+        ({"rule": TwoLevel(SSGD(), SMA(0.9)), "hosts": [1, 1]}, "alpha must be < .* with k = 2 learners"),
         ({"rule": "sma"}, "rule must be one of crossbow.synch"),
         ({"rule": SMA(alpha=0.9)}, "alpha must be < 2/"),
     ],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from crossbow.synch import Gossip, Grouping, WeedOut
-from crossbow.synch.progress import ExchangeState, left_out
+import pytest
+
+from crossbow.synch import SSP, Gossip, Grouping, WeedOut
+from crossbow.synch.progress import ExchangeState, Masses, left_out
 
 
 def test_a_group_is_as_stale_as_its_stalest_learner() -> None:
@@ -37,3 +39,47 @@ def test_variables_are_left_out_whether_or_not_gossip_would_send() -> None:
     sends = [Gossip(probability=0.5).peer(learner, 2, 0, seed) is not None for seed in seeds]
     omits = [left_out(0.5, 1, learner, 0, seed)[0] for seed in seeds]
     assert 16 < sum(sent == out for sent, out in zip(sends, omits, strict=True)) < 48
+
+
+def test_learners_leave_and_join_the_count() -> None:
+    """Learner 1 of three leaves, so that learner 2 becomes 1; another one joins as number 0, with the slowest clock."""
+    progress = ExchangeState(SSP(bound=1), 3)
+    for learner in (2, 2, 0):
+        progress.arrive(learner)
+        progress.let_go()
+    assert (progress.clocks, progress.waiting) == ([1, 0, 2], {2})
+    progress.leave(1)
+    assert (progress.clocks, progress.waiting) == ([1, 2], {1})
+    assert progress.let_go() == [1]
+    progress.join(0)
+    assert progress.clocks == [1, 1, 2]
+    merge = progress.arrive(0)
+    assert merge is not None
+    assert merge.arrival.staleness == 1  # it has the z of three merges
+    assert merge.arrival.learners == 3
+
+
+def test_finishers_are_renumbered() -> None:
+    """A learner is weeded out if it is not among the last two to finish, by its new number."""
+    progress = ExchangeState(WeedOut(window=2), 3)
+    for learner in (0, 2, 1, 2):
+        progress.arrive(learner)
+        progress.let_go()
+    progress.leave(1)
+    assert progress.state()["finishers"] == [1, 1]
+    progress.join(0)
+    assert progress.state()["finishers"] == [2, 2]
+
+
+def test_masses_of_learners_that_leave_and_join() -> None:
+    masses = Masses(4)
+    masses.bring(3, masses.take(0, 0.5))
+    assert masses.total == 1
+    masses.leave(1)
+    assert (masses.own, masses.coming) == ([0.125, 0.25, 0.25], [0, 0, 0.125])
+    masses.scale(1 / masses.total)
+    assert masses.total == pytest.approx(1)
+    masses.scale(0.75)
+    masses.join(1, 0.25)
+    assert masses.total == pytest.approx(1)
+    assert (masses.own[1], masses.coming[1]) == (0.25, 0)

@@ -14,6 +14,7 @@ from crossbow.synch import (
     AsynchronousSGD,
     BarrierRule,
     Default,
+    DiLoCo,
     FreeRule,
     Gossip,
     Grouping,
@@ -39,6 +40,8 @@ BARRIER: list[BarrierRule] = [
     PolyakRuppert(),
     PolyakRuppert(alpha=0.5),
     PolyakRuppert(alpha_steps=((5, 0.1),)),
+    DiLoCo(),
+    DiLoCo(outer_learning_rate=1, outer_momentum=0),
 ]
 
 

@@ -18,6 +18,7 @@ from crossbow.synch import (
     AsynchronousSGD,
     BarrierRule,
     Default,
+    DiLoCo,
     FreeRule,
     Gossip,
     Grouping,
@@ -43,6 +44,7 @@ def test_rules_by_their_name_on_the_command_line() -> None:
         "ssgd": SSGD,
         "model-averaging": ModelAveraging,
         "polyak-ruppert": PolyakRuppert,
+        "diloco": DiLoCo,
         "default": Default,
         "hogwild": Hogwild,
         "async": AsynchronousSGD,
@@ -73,6 +75,7 @@ def test_defaults() -> None:
     assert SSGD() == SSGD(tau=1)
     assert AsynchronousSGD() == AsynchronousSGD(weight=1.0, sends="delta", tau=1)
     assert EASGD() == EASGD(alpha=0.5, tau=1)
+    assert DiLoCo() == DiLoCo(tau=50, outer_learning_rate=0.7, outer_momentum=0.9)
     assert PolyakRuppert() == PolyakRuppert(alpha=0)
     assert all(rule() == dataclasses.replace(rule()) for rule in RULES.values())  # type: ignore[type-var]
 
@@ -101,6 +104,9 @@ BAD: dict[str, tuple[type, str, tuple[object, ...], str]] = {
     "mu": (SMA, "base_momentum", (-0.1, 1, 1.5, NAN, None, "0.9", True), "a finite number ≥ 0 and < 1"),
     "tau of ssgd": (SSGD, "tau", (0, 2, None, True, 1.0), "1: gradients are merged at every step"),
     "tau of averaging": (ModelAveraging, "tau", (0, *NO_INTEGERS), "an integer ≥ 1"),
+    "tau of diloco": (DiLoCo, "tau", (0, *NO_INTEGERS), "an integer ≥ 1"),
+    "outer_learning_rate": (DiLoCo, "outer_learning_rate", (0, -0.7, NAN, INFINITY, None, True), "a finite number > 0"),
+    "outer_momentum": (DiLoCo, "outer_momentum", (-0.1, 1, NAN, None, True), "a finite number ≥ 0 and < 1"),
     "tau of hogwild": (Hogwild, "tau", (0, 2), "1: z is stepped at every task"),
     "tau of ssp": (SSP, "tau", (0, 2), "1: a gradient is sent at every step"),
     "weight": (AsynchronousSGD, "weight", WEIGHTS, r"a number in \(0, 1\], as 0.25 or '1/4', or '1/staleness'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,10 @@ from crossbow.synch import (
     Grouping,
     Hogwild,
     ModelAveraging,
+    PartiallySynchronous,
+    PolyakRuppert,
     Rule,
+    SynchronousEASGD,
     Trajectory,
     simulate,
 )
@@ -121,3 +125,31 @@ def test_a_clipped_gradient_is_what_the_velocity_sees() -> None:
         solver=SolverConf(learning_rate=0.5, momentum=0.5, clip_gradient_norm=0.5),
     )  # fmt: skip
     assert made.base.ravel().tolist() == [1.75, 1.375]
+
+
+RECORDED = {
+    SMA(): "1be8a55ff2b7",
+    SMA(tau=2, base_momentum=0.25): "7132cd55f672",
+    SynchronousEASGD(tau=3): "2c7ebea1f8e9",
+    SSGD(): "0ffe84643323",
+    ModelAveraging(tau=2): "1b02c28376bc",
+    PolyakRuppert(alpha=0.25, tau=2): "7a3b1559a9b9",
+    AsynchronousSGD("1/staleness"): "2b5b628fbafa",
+    SSP(1): "fc453e93ef96",
+    PartiallySynchronous(2): "c9d3a3c76583",
+    EASGD(tau=2): "a9940fcd7d3c",
+    Gossip(0.5): "543fb3939e62",
+    Grouping(2): "d823665d69e5",
+}
+"""Digests of all base models and replicas, recorded before the simulator had a latency."""
+
+
+@pytest.mark.parametrize(("rule", "digest"), RECORDED.items(), ids=str)
+def test_without_a_latency_no_bit_has_changed(rule: Rule, digest: str) -> None:
+    made = simulate(
+        rule, initial=[1.0, -2.0], learners=3,
+        gradient=lambda weights, learner, task: weights - np.array([task % 7 - 3, learner]) / 4,
+        speeds=[1.0, 1.5, 2.0], events=60, solver=SolverConf(learning_rate=0.125, momentum=0.5),
+        latency=0, bandwidth=None, bytes=10**9, leave=[], join=[],
+    )  # fmt: skip
+    assert hashlib.sha256(made.base.tobytes() + made.replicas.tobytes()).hexdigest()[:12] == digest

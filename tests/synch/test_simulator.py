@@ -18,6 +18,7 @@ from crossbow.synch import (
     SSP,
     AsynchronousSGD,
     Default,
+    DiLoCo,
     Gossip,
     Grouping,
     Hogwild,
@@ -82,6 +83,7 @@ def run(rule: Rule | RuleSequence, learners: int, events: Any, seed: int = 0, **
 ALONE = [
     SSGD(),
     ModelAveraging(tau=3),
+    DiLoCo(tau=2, outer_learning_rate=1, outer_momentum=0),
     Default(tau=2),
     Hogwild(),
     AsynchronousSGD(),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crossbow import SMA, SSGD, SolverConf
-from crossbow.synch import BarrierRule, ModelAveraging, PolyakRuppert, SynchronousEASGD
+from crossbow.synch import BarrierRule, DiLoCo, ModelAveraging, PolyakRuppert, SynchronousEASGD
 
 START = 2.0
 RATE = 0.25
@@ -358,4 +358,50 @@ def polyak_ruppert_every_second_step() -> None:
 
     0. w_0 = 1.5, 1.125; w_1 = 1, 1: z = 1.0625.
     1. w_0 = .84375, .6328125; w_1 = 1, 1: m = .81640625: z = 1.0625 + ½ (.81640625 − 1.0625) = .939453125.
+    """
+
+
+@trajectory(
+    DiLoCo(tau=1, outer_learning_rate=0.5, outer_momentum=0.5),
+    ((1.4375,) * 2, 1.4375),
+    ((1.044921875,) * 2, 1.044921875),
+    ((0.83343505859375,) * 2, 0.83343505859375),
+)
+def diloco() -> None:
+    """η = μ = ½: Δ = z − m, u ← ½ u + Δ, z ← z − ½ (Δ + ½ u); the learners take z.
+
+    0. w = 1.5, 1: m = 1.25, Δ = .75 = u: z = 2 − ½ (.75 + .375) = 1.4375.
+    1. w = 1.078125, 1: m = 1.0390625, Δ = .3984375, u = .375 + .3984375 = .7734375:
+       z = 1.4375 − ½ (.3984375 + .38671875) = 1.044921875.
+    2. w = .78369140625, 1: m = .891845703125, Δ = .153076171875, u = .38671875 + .153076171875 = .539794921875:
+       z = 1.044921875 − ½ (.153076171875 + .2698974609375) = .83343505859375.
+    """
+
+
+@trajectory(
+    DiLoCo(tau=2, outer_learning_rate=0.5, outer_momentum=0.5),
+    ((1.296875,) * 2, 1.296875),
+    ((0.8555908203125,) * 2, 0.8555908203125),
+)
+def diloco_every_second_step() -> None:
+    """η = μ = ½, τ = 2.
+
+    0. w_0 = 1.5, 1.125; w_1 = 1, 1: m = 1.0625, Δ = .9375 = u: z = 2 − ½ (.9375 + .46875) = 1.296875.
+    1. w_0 = .97265625, .7294921875; w_1 = 1, 1: m = .86474609375, Δ = .43212890625, u = .46875 + Δ = .90087890625:
+       z = 1.296875 − ½ (.43212890625 + .450439453125) = .8555908203125.
+    """
+
+
+@trajectory(
+    DiLoCo(tau=1, outer_learning_rate=0.5, outer_momentum=0.5),
+    ((1.4375,) * 2, 1.4375),
+    ((0.763671875,) * 2, 0.763671875),
+    momentum=0.5,
+)
+def diloco_with_momentum() -> None:
+    """η = μ = ½, m = ½: the learners' velocities are their own, and stay when they take z.
+
+    0. v = −.5, −1: w = 1.5, 1: z = 1.4375, u = .75.
+    1. v_0 = −.25 − .359375 = −.609375, v_1 = −.5 − .4375 = −.9375: w = .828125, .5: mean .6640625, Δ = .7734375,
+       u = .375 + Δ = 1.1484375: z = 1.4375 − ½ (.7734375 + .57421875) = .763671875.
     """

@@ -25,7 +25,7 @@ from crossbow import (
     TrainingUnit,
 )
 from crossbow.ops import BatchNorm, Conv, Dropout, InnerProduct, Pool, ReLU, SoftMax, SoftMaxLoss
-from crossbow.synch import ModelAveraging, PolyakRuppert, SynchronousEASGD
+from crossbow.synch import DiLoCo, ModelAveraging, PolyakRuppert, SynchronousEASGD
 from crossbow.types import NonFiniteError, NonFiniteLossError, TaskError
 from examples.custom_operator import Swish
 from tests.combinations import covering
@@ -97,6 +97,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "synchronous easgd": {"rule": SynchronousEASGD(alpha=0.2)},
     "model averaging": {"rule": ModelAveraging()},
     "model averaging every third task": {"rule": ModelAveraging(tau=3)},
+    "diloco every second task": {"rule": DiLoCo(tau=2)},
     "polyak-ruppert": {"rule": PolyakRuppert()},
     "polyak-ruppert with correction": {"rule": PolyakRuppert(alpha=0.2, tau=2)},
     "own gradients clipped": {"clip_gradient_norm": 0.1},

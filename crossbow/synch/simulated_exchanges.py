@@ -1,0 +1,299 @@
+"""Simulation of learners under a rule without a barrier."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from crossbow.solver import Pace, Update
+from crossbow.solver.update import total
+from crossbow.synch.arguments import Vector
+from crossbow.synch.grouping import Grouping
+from crossbow.synch.progress import ExchangeState, Masses, Merge, left_out, of_all
+from crossbow.synch.rule import NOTHING, FreeRule, PeerRule
+from crossbow.synch.simulation import Simulation
+from crossbow.synch.trajectory import Trajectory
+
+
+class _WithoutBarrier(Simulation):
+    """Learners that begin a task when they may. No task of a tick in which the schedule has stepped down begins before
+    all other tasks have finished. Then all learners restart from z.
+
+    If a learner is lost, the others go on. Its tasks since its last exchange are handed out again.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        number, tick = len(self.own), self.first_task // self.tasks_per_tick
+        self.first_tick = tick
+        self.draws = [tick] * number
+        """Number of each learner's next random draw in an exchange."""
+        self.unmerged: list[list[int]] = [[] for _ in range(number)]
+        """Tasks of each learner since its last exchange."""
+        self.again: list[int] = []
+        """Tasks of lost learners, to be handed out again, as a heap."""
+        self.idle: set[int] = set()
+        """Learners that found no task."""
+        self.restart_due = False
+        """Whether the learners that would begin a task wait for a restart."""
+
+    def run(self) -> Trajectory:
+        self.restarts = self.schedule.restarts(self.time)
+        """Number of restarts of the schedule so far."""
+        made = super().run()
+        self.settle()
+        return made
+
+    def next_task(self, learner: int) -> int | None:
+        if self.again:
+            task = heapq.heappop(self.again)
+        elif self.started < self.number_of_tasks:
+            task = self.started
+            self.started += 1
+        else:
+            self.idle.add(learner)
+            return None
+        self.unmerged[learner].append(task)
+        return task
+
+    def pace(self, learner: int) -> Pace:
+        tick = self.tasks[learner] // self.tasks_per_tick
+        now = self.merges if self.by_merges else tick * self.tasks_per_tick
+        return self.schedule(now, tick - self.first_tick)
+
+    @property
+    def time(self) -> int:
+        """Time of the schedule if the next task begins a tick: tasks, or merges."""
+        return self.merges if self.by_merges else self.started
+
+    @property
+    def steps_down(self) -> bool:
+        """Whether the next task begins a tick in which the schedule has stepped down."""
+        begins = self.started % self.tasks_per_tick == 0 and self.started < self.number_of_tasks
+        return begins and self.schedule.restarts(self.time) > self.restarts
+
+    def start(self, learner: int, delay: float = 0.0) -> None:
+        self.restart_due = self.restart_due or self.steps_down
+        if not self.restart_due:
+            super().start(learner, delay)
+
+    def after_message(self) -> None:
+        self.restart_if_due()
+
+    def restart_if_due(self) -> None:
+        """Restart all learners, and let them start, if that is due and no task or message is under way."""
+        if self.running or self.order.under_way or not self.restart_due:
+            return
+        self.restart_due = False
+        self.settle()
+        self.restart()
+        for learner in self.members:
+            self.start(learner, self.delay)
+
+    def restart(self) -> None:
+        super().restart()
+        self.void_messages(self.members)
+        for learner in self.members:
+            self.steps[learner] = 0
+            self.unmerged[learner].clear()
+        self.restarts = self.schedule.restarts(self.time)
+
+    def settle(self) -> None:
+        """Set z's local variables to the learners' mean."""
+        if not self.local:
+            return
+        weights = {f"weights{p}": self.own[learner]["weights"] for p, learner in enumerate(self.members)}
+        mean = Update((("base", total("weights", [1 / self.learners] * self.learners)),))
+        self.apply(NOTHING, {**weights, **self.base}, local=mean)
+
+    def keep_base(self) -> None:
+        self.settle()
+        super().keep_base()
+
+    def hand_out_again(self, learner: int) -> None:
+        """Hand out the lost learner's tasks, first of all to learners that had found none."""
+        for task in self.unmerged[learner]:
+            heapq.heappush(self.again, task)
+        self.unmerged[learner].clear()
+        self.idle.discard(learner)
+        for other in sorted(self.idle)[: len(self.again)]:
+            self.idle.discard(other)
+            self.start(other)
+        self.restart_if_due()
+
+
+class FreeSimulation(_WithoutBarrier):
+    """Simulation of learners that exchange with z one by one, or in groups."""
+
+    rule: FreeRule
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.progress = ExchangeState(self.rule, self.learners)
+        self.last_event = [0] * len(self.own)
+
+    def restart(self) -> None:
+        super().restart()
+        self.progress.restart()
+
+    def finish(self, learner: int) -> None:
+        self.rule.local_step(self.solver, self.pace(learner)).apply(self.own[learner])
+        if self.exchanges(learner):
+            self.last_event[learner] = len(self.events) - 1
+            self.send(learner, partial(self._arrive, learner))
+        else:
+            self.start(learner)
+        self.restart_if_due()
+
+    def _arrive(self, learner: int) -> None:
+        self._merge(self.progress.arrive(self.position[learner]))
+        self._let_go()
+
+    def _let_go(self) -> None:
+        for position in self.progress.let_go():
+            learner = self.members[position]
+            reply = self.rule.reply(self.solver, self.pace(learner))
+            self.apply(reply, {**self.base, **self.own[learner]})
+            self.moved.add(learner)
+            self.start(learner, self.delay)
+
+    def _merge(self, merge: Merge | None) -> None:
+        if merge is None:
+            return
+        contributors = [self.members[position] for position in merge.contributors]
+        learner = self.members[merge.arrival.learner]
+        for each in contributors:
+            self.staleness[self.last_event[each]] = merge.arrival.staleness
+            self.dropped[self.last_event[each]] = merge.dropped
+            self.unmerged[each].clear()
+        if merge.dropped:
+            return
+        gradients = {f"gradient{n}": self.own[each]["gradient"] for n, each in enumerate(contributors)}
+        update = self.rule.merge(self.solver, self.pace(learner), merge.arrival)
+        if self.rule.sends_gradient:
+            part = self.clip(np.mean(list(gradients.values()), axis=0))
+            update = update.expand("gradient", {"gradient": part})
+        update = of_all(update, len(contributors))
+        draws = left_out(self.skip, len(self.places), learner, self.draws[learner], self.seed) if self.skip else []
+        self.draws[learner] += 1
+        vectors = {**self.base, **self.own[learner], **gradients}
+        self.apply(update, vectors, omitted=[number for number, out in enumerate(draws) if out])
+        self.keep_base()
+
+    def leave(self, learner: int) -> None:
+        position = self.position[learner]
+        self.drop_member(learner)
+        self.progress.leave(position)
+        self._go_on()
+        self.hand_out_again(learner)
+
+    def join(self, learner: int) -> None:
+        self.add_member(learner)
+        self.progress.join(self.position[learner])
+        self._go_on()
+        self.start(learner, self.delay)
+
+    def _go_on(self) -> None:
+        """Continue with the rule for the learners that are there. Those whose group was incomplete arrive once more."""
+        if isinstance(self.rule, Grouping):
+            for position in self.progress.follow(self.rule):
+                self._merge(self.progress.arrive(position))
+        self.progress.rule = self.rule
+        self._let_go()
+
+
+@dataclass
+class Letter:
+    """A message between learners that is under way."""
+
+    weights: Vector
+    mass: float
+    receiver: int
+
+
+class PeerSimulation(_WithoutBarrier):
+    """Simulation of learners that exchange with each other."""
+
+    rule: PeerRule
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.masses, self.met = Masses(self.learners), 0
+        self.letters: list[Letter] = []
+
+    @property
+    def merges(self) -> int:
+        return self.merges_before + self.met
+
+    def restart(self) -> None:
+        super().restart()
+        self.masses = Masses(self.learners)
+        self.letters.clear()
+
+    def finish(self, learner: int) -> None:
+        rule, own = self.rule, self.own[learner]
+        rule.local_step(self.solver, self.pace(learner)).apply(own)
+        if self.exchanges(learner):
+            self._exchange(learner)
+        self._mean()
+        self.keep_base()
+        self.start(learner)
+        self.restart_if_due()
+
+    def _exchange(self, learner: int) -> None:
+        rule, own, position = self.rule, self.own[learner], self.position[learner]
+        self.staleness[-1] = 1
+        self.unmerged[learner].clear()
+        if self.masses.coming[position]:
+            self.apply(rule.mix(*self.masses.receive(position)), own)
+        peer = rule.peer(position, self.learners, self.draws[learner], self.seed)
+        self.draws[learner] += 1
+        self.met += 1
+        if peer is not None:
+            receiver = self.members[peer]
+            letter = Letter(own["weights"].copy(), self.masses.take(position, rule.part_sent()), receiver)
+            self.letters.append(letter)
+            self.send(receiver, partial(self._arrive, letter))
+
+    def _arrive(self, letter: Letter) -> None:
+        self.letters = [other for other in self.letters if other is not letter]
+        mix = self.rule.mix(*self.masses.bring(self.position[letter.receiver], letter.mass))
+        self.apply(mix, {"weights": self.own[letter.receiver]["received"], "received": letter.weights})
+
+    def _mean(self) -> None:
+        """z ← the mean by mass of all weights, also of those under way."""
+        members, coming = np.array(self.members), np.array(self.masses.coming)
+        waiting = np.flatnonzero(coming)
+        terms = [
+            np.array(self.masses.own)[:, None] * self.rows["weights"][members],
+            coming[waiting, None] * self.rows["received"][members[waiting]],
+            *(letter.mass * letter.weights[None] for letter in self.letters),
+        ]
+        # Added one by one, as in the engine.
+        self.base["base"][...] = np.add.accumulate(np.concatenate(terms))[-1]
+
+    def leave(self, learner: int) -> None:
+        """The masses of the others, and of messages to them, are increased to 1 in all."""
+        position = self.position[learner]
+        self.drop_member(learner)
+        self.letters = [letter for letter in self.letters if letter.receiver != learner]
+        self.masses.leave(position)
+        self._scale(1 / (self.masses.total + sum(letter.mass for letter in self.letters)))
+        self.hand_out_again(learner)
+
+    def join(self, learner: int) -> None:
+        """The learner has the weights of z, and a mass of 1/k; the masses of the others are decreased to 1 in all."""
+        self._mean()
+        self.add_member(learner)
+        self._scale(1 - 1 / self.learners)
+        self.masses.join(self.position[learner], 1 / self.learners)
+        self.start(learner, self.delay)
+
+    def _scale(self, factor: float) -> None:
+        self.masses.scale(factor)
+        for letter in self.letters:
+            letter.mass *= factor

@@ -1,0 +1,54 @@
+"""Two rules at once: one within each host, and one between the hosts."""
+
+from __future__ import annotations
+
+from crossbow.conf import parameters, shown
+from crossbow.synch.averaging import ModelAveraging
+from crossbow.synch.rule import BarrierRule
+from crossbow.synch.sma import SMA
+from crossbow.types import ConfigurationError
+
+
+@parameters
+class TwoLevel:
+    """A rule within each host, and a rule between the hosts, for hosts whose exchange is expensive. In the simulator
+    only.
+
+    Every host h has a base model z_h, which its learners make by the rule `within`. To the rule `between`, a host is a
+    learner with the weights z_h, and a tick of the host is one of its τ local steps. When that rule changes z_h, the
+    host moves as a whole: z_h, its previous value, and the replicas of its learners move by the same vector, and
+    velocities stay. So the differences between learners, which `within` needs, are kept::
+
+        every tick of a host:        z_h and its w_i by `within`
+        every τ_between such ticks:  z and z_h' by `between`, from all z_h;   w_i ← w_i + z_h' − z_h
+
+    A task of the host counts once, for `within.tau`; a tick of z is k · τ_within · τ_between tasks of k learners. With
+    one host, or hosts with the same batches, the rule between them changes nothing if it is `ModelAveraging`.
+
+    within: a rule with a barrier. between: a rule with a barrier whose learners send weights. Where the learning rate
+    steps down, a host's learners restart from z_h. A schedule by merges counts ticks of the hosts.
+
+    Raises ConfigurationError.
+
+    >>> TwoLevel(within=SMA(), between=ModelAveraging(tau=64)).tau
+    64
+    """
+
+    within: BarrierRule = SMA()
+    between: BarrierRule = ModelAveraging(tau=64)
+
+    def __post_init__(self) -> None:
+        for name in ("within", "between"):
+            if not isinstance(getattr(self, name), BarrierRule):
+                raise self._refuse(name, "a rule with a barrier, as SMA()")
+        if self.between.sends_gradient:
+            raise self._refuse("between", "a rule whose learners send weights, as ModelAveraging(tau=64)")
+
+    def _refuse(self, name: str, allowed: str) -> ConfigurationError:
+        value = getattr(self, name)
+        return ConfigurationError(f"TwoLevel: {name} must be {allowed}. Received: {name}={shown(value)}")
+
+    @property
+    def tau(self) -> int:
+        """A learner's tasks in a tick of z."""
+        return self.within.tau * self.between.tau

@@ -1,0 +1,46 @@
+"""Learners that leave and join: what is allowed, and who is there."""
+
+from __future__ import annotations
+
+import doctest
+from typing import Any
+
+import pytest
+
+from crossbow import ConfigurationError
+from crossbow.synch import members
+from crossbow.synch.members import Change, changes_of, memberships, numbers_of
+
+
+def test_examples() -> None:
+    assert doctest.testmod(members).failed == 0
+
+
+def test_changes_come_in_order_of_time_and_learners_leave_first() -> None:
+    changes = changes_of(2, leave=[(5, 0), (1.0, 1)], join=[(5, 1), (2.0, 2)])
+    assert changes == (Change(1.0, 1, False), Change(2.0, 2, True), Change(5.0, 0, False), Change(5.0, 1, True))
+    assert memberships(2, changes) == [(0, 1), (0,), (0, 2), (2,), (1, 2)]
+    assert numbers_of(2, changes) == 3
+    assert numbers_of(4, ()) == 4
+
+
+@pytest.mark.parametrize(
+    ("leave", "join", "text"),
+    [
+        ([(1.0, 2)], (), "leave must be pairs of a time and a learner that is there then, and not the last one"),
+        ([(1.0, 0), (2.0, 0)], (), "leave must be pairs of a time and a learner that is there then"),
+        ([(1.0, 0), (2.0, 1)], (), "and not the last one"),
+        ((), [(1.0, 0)], "join must be pairs of a time and a learner that has left, or the next number"),
+        ((), [(1.0, 3)], "join must be .*, or the next number"),
+        ([(2.0, 0)], [(1.0, 0)], "join must be pairs of a time and a learner that has left"),
+        ([(-1.0, 0)], (), r"leave must be pairs of a time ≥ 0 and a learner's number, as \[\(10.0, 2\)\]"),
+        ([1.0], (), "leave must be pairs of a time ≥ 0"),
+        (3, (), "leave must be pairs of a time ≥ 0 .* Received: leave=3"),
+        ((), [(1.0, 2.0)], "join must be pairs of a time ≥ 0"),
+        ((), [(float("nan"), 2)], "join must be pairs of a time ≥ 0"),
+        ((), [(1.0, 2, 3)], "join must be pairs of a time ≥ 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(leave: Any, join: Any, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        changes_of(2, leave, join)

@@ -1,0 +1,160 @@
+"""Simulated exchanges: messages that take time, and learners that leave and join."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crossbow import SolverConf
+from crossbow.synch import (
+    EASGD,
+    SSP,
+    AsynchronousSGD,
+    Default,
+    Gossip,
+    Grouping,
+    Hogwild,
+    PartiallySynchronous,
+    Rule,
+    Trajectory,
+    WeedOut,
+    simulate,
+)
+
+HALVING = SolverConf(learning_rate=0.5)
+
+
+def run(rule: Rule, **options: Any) -> Trajectory:
+    """Of the gradient g(w) = w, from 8 on, with γ = ½."""
+    defaults: dict[str, Any] = {"initial": [8.0], "gradient": lambda w, learner, task: w, "solver": HALVING}
+    return simulate(rule, **{**defaults, **options})
+
+
+def test_contributions_and_replies_take_time() -> None:
+    """Learner 0 needs 1 for a task, learner 1 needs 2, and a message ½ = ¼ + 2/8.
+
+    1: 0 at 8, Δ = −4; 1.5: z = 4; 0 begins at 2.   2: 1 at 8, Δ = −4; 2.5: z = 0, Y = 2; 1 begins at 3.
+    3: 0 at 4, Δ = −2; 3.5: z = −2, Y = 2; 0 begins at 4.   5: 0 at −2, Δ = 1; 5.5: z = −1.
+    5: 1 at 0, Δ = 0; 5.5: Y = 3, two merges of 0 later.
+    """
+    made = run(AsynchronousSGD(), learners=2, speeds=[1.0, 0.5], events=5, latency=0.25, bandwidth=8, bytes=2)
+    assert made.events.tolist() == [0, 1, 0, 0, 1]
+    assert made.times.tolist() == [1, 2, 3, 5, 5]
+    assert made.merge_times.tolist() == [1.5, 2.5, 3.5, 5.5, 5.5]
+    assert made.base.ravel().tolist() == [4, 0, -2, -1, -1]
+    assert made.staleness.tolist() == [1, 2, 2, 1, 3]
+    assert made.replicas[:, :, 0].tolist() == [[4, 8], [4, 4], [2, 0], [-1, 0], [-1, 0]]
+
+
+def test_a_learner_that_reads_z_reads_it_as_the_reply_has_it() -> None:
+    """As above, with gradients: 8, 8, 4 (at 1.5), 0 (at 3.5 z is −2), and 0 as of 2.5."""
+    made = run(Hogwild(), learners=2, speeds=[1.0, 0.5], events=5, latency=0.5)
+    assert made.base.ravel().tolist() == [4, 0, -2, -1, -1]
+
+
+def test_a_learner_does_not_wait_for_one_that_was_lost() -> None:
+    """s = 0: learner 0 has finished at 1, and waits for learner 1's task until that is lost at 2."""
+    made = run(SSP(bound=0), learners=2, speeds=[1.0, 0.1], events=3, leave=[(2.0, 1)])
+    assert (made.events.tolist(), made.times.tolist()) == ([0, 0, 0], [1, 3, 4])
+    made = run(Default(), learners=3, speeds=[1.0, 0.1, 0.5], events=4, leave=[(5.0, 1)])
+    assert (made.events.tolist(), made.times.tolist()) == ([0, 2, 0, 2], [1, 2, 6, 7])
+
+
+def test_a_group_is_complete_without_a_lost_learner() -> None:
+    """One group. Learners 0 and 2 wait for learner 1, until 1.05: z = 8 − ½ · 8; then the mean of two again."""
+    made = run(Grouping(), learners=3, speeds=[1.0, 0.9, 1.0], events=4, leave=[(1.05, 1)])
+    assert made.base.ravel().tolist() == [4, 2]
+    assert made.merge_times.tolist() == [1.05, 2.05]
+    assert made.staleness.tolist() == [1, 1, 1, 1]
+
+
+def test_a_learner_that_joins_is_not_behind_the_others() -> None:
+    """s = 1: learner 0 has finished two tasks when learner 1 joins at 2.5, with a clock of 2 as well. So learner 0 may
+    finish two more before it waits."""
+    made = run(SSP(bound=1), learners=1, speeds=[1.0, 0.1], events=6, join=[(2.5, 1)])
+    assert made.events.tolist() == [0, 0, 0, 0, 1, 0]
+    assert made.times.tolist() == [1, 2, 3, 4, 12.5, 13.5]
+
+
+FREE: list[Rule] = [
+    AsynchronousSGD(),
+    AsynchronousSGD("1/staleness", "gradient"),
+    SSP(1),
+    PartiallySynchronous(2),
+    Default(),
+    EASGD(0.25),
+    Hogwild(),
+]
+ELSE: list[Rule] = [*FREE, WeedOut(), Grouping(), Gossip(1.0), EASGD(tau=2), Default(tau=3)]
+speeds = st.lists(st.sampled_from([0.5, 1.0, 1.5, 4.0]), min_size=4, max_size=4)
+moments = st.lists(st.floats(0.1, 8), min_size=3, max_size=3)
+
+
+@pytest.mark.parametrize("rule", FREE, ids=str)
+@given(speeds, moments, st.sampled_from([0.0, 0.3, 2.0]))
+@settings(max_examples=15)
+def test_every_task_is_merged_once(rule: Rule, speeds: list[float], moments: list[float], latency: float) -> None:
+    """Also those that a lost learner had begun: they are handed out again."""
+    computed: list[int] = []
+
+    def note(weights: Any, learner: int, task: int) -> Any:
+        computed.append(task)
+        return weights - task
+
+    made = run(
+        rule, gradient=note, learners=3, speeds=speeds, tasks=20, events=100, latency=latency,
+        leave=[(moments[0], 1), (moments[1], 0)], join=[(moments[2], 3)],
+    )  # fmt: skip
+    assert len(made.base) == 20
+    assert set(computed) == set(range(20))
+    assert len(computed) - 20 <= 4  # what a lost learner had finished and sent, or was at
+
+
+@pytest.mark.parametrize("rule", ELSE, ids=str)
+@given(speeds, moments, st.sampled_from([0.0, 0.3, 2.0]))
+@settings(max_examples=15)
+def test_training_goes_on(rule: Rule, speeds: list[float], moments: list[float], latency: float) -> None:
+    """To the last event, also if the learning rate steps down while messages are under way or a learner is lost."""
+    solver = SolverConf(learning_rate=0.5, policy="step", gamma=0.5, step_size=7, momentum=0.5)
+    made = run(
+        rule, learners=3, speeds=speeds, events=120, latency=latency, solver=solver,
+        leave=[(moments[0], 1), (moments[1], 0)], join=[(moments[2], 3)],
+    )  # fmt: skip
+    assert len(made.events) == 120
+    assert np.isfinite(made.base).all()
+    assert np.isnan(made.replicas[-1]).ravel().tolist() == [True, True, False, False]
+
+
+def test_a_letter_takes_time() -> None:
+    """Two learners, p = 1, no momentum: both send ¼ of their mass at 1, and at 2, when what was sent at 1 has arrived.
+
+    1: w = 4, 4, masses ¼, and two letters with 4.   1.5: they arrive.   2: w_0 = ½ · 2 + ½ · 4 = 3, and so w_1.
+    """
+    made = run(Gossip(1.0), learners=2, speeds=[1.0, 1.0], events=4, latency=0.5)
+    assert made.base.ravel().tolist() == [6, 4, 3.5, 3]
+    assert made.replicas[:, :, 0].tolist() == [[4, 8], [4, 4], [3, 4], [3, 3]]
+    assert run(Gossip(1.0), learners=2, speeds=[1.0, 1.0], events=4, latency=1.5).replicas[3].tolist() == [[2], [2]]
+
+
+def test_masses_are_one_again_after_a_loss_and_a_join() -> None:
+    """Nothing is sent. z is the mean of 4, 6 and 7, then of 4 and 6 with w_0 = 2, then the same with a third at z."""
+    factors = (0.5, 0.25, 0.125)
+    made = run(
+        Gossip(0.0), gradient=lambda w, learner, task: 2 * factors[learner] * w * (task < 4), learners=3,
+        speeds=[1.0, 1.0, 1.0], events=6, leave=[(1.5, 2)], join=[(2.5, 2)],
+    )  # fmt: skip
+    np.testing.assert_allclose(made.base.ravel(), [20 / 3, 6, 17 / 3, 4, 4, 4], atol=1e-15)
+
+
+@given(speeds, moments, st.sampled_from([0.0, 0.3, 2.0]))
+def test_equal_weights_stay_equal(speeds: list[float], moments: list[float], latency: float) -> None:
+    """So the masses, also of letters under way, and of those that were lost, are 1 together."""
+    made = run(
+        Gossip(1.0), gradient=lambda w, learner, task: 0 * w, learners=3, speeds=speeds, events=40, latency=latency,
+        leave=[(moments[0], 1), (moments[1], 0)], join=[(moments[2], 3)],
+    )  # fmt: skip
+    np.testing.assert_allclose(made.base, 8, atol=1e-12)

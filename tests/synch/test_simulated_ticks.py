@@ -1,0 +1,154 @@
+"""Simulated ticks: messages that take time, and learners that leave and join."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow import SMA, SSGD, SolverConf
+from crossbow.synch import (
+    BarrierRule,
+    DiLoCo,
+    ModelAveraging,
+    PolyakRuppert,
+    SynchronousEASGD,
+    Trajectory,
+    simulate,
+)
+
+RULES: list[BarrierRule] = [
+    SMA(),
+    SMA(tau=2, base_momentum=0.25),
+    SynchronousEASGD(tau=3),
+    SSGD(),
+    ModelAveraging(tau=2),
+    DiLoCo(tau=2),
+    PolyakRuppert(alpha=0.25, tau=2),
+]
+SOLVER = SolverConf(learning_rate=0.125, momentum=0.5)
+every_rule = pytest.mark.parametrize("rule", RULES, ids=str)
+
+
+def pull(weights: Any, learner: int, task: int) -> Any:
+    """Towards a minimum that depends on learner and task, exactly the same on any machine."""
+    return weights - np.array([task % 7 - 3, learner]) / 4
+
+
+def run(rule: BarrierRule, *, gradient: Any = pull, **options: Any) -> Trajectory:
+    return simulate(rule, **{"initial": [1.0, -2.0], "gradient": gradient, "solver": SOLVER, "learners": 3, **options})
+
+
+@every_rule
+def test_under_a_barrier_latency_changes_times_and_nothing_else(rule: BarrierRule) -> None:
+    """A task takes 1, and each way 0.25 + 2 / 8."""
+    common: dict[str, Any] = {"speeds": [1.0, 1.0, 2.0], "events": 12 * rule.tau}
+    near, far = run(rule, **common), run(rule, **common, latency=0.25, bandwidth=8, bytes=2)
+    np.testing.assert_array_equal(far.base, near.base)
+    ticks = np.arange(1, 5)
+    assert near.merge_times.tolist() == (ticks * rule.tau).tolist()
+    assert far.merge_times.tolist() == (ticks * rule.tau + ticks - 0.5).tolist()
+    assert run(rule, **common, latency=0.5).times.tolist() == far.times.tolist()
+
+
+def test_a_message_has_four_bytes_for_each_element() -> None:
+    made = run(SSGD(), speeds=[1.0] * 3, events=3, bandwidth=2)
+    assert made.merge_times.tolist() == [1 + 2 * 4 / 2]
+
+
+def test_a_lost_learner_by_hand() -> None:
+    """w ← w − ½ (w − task), and z is the mean. Tick 0, tasks 0, 1, 2: 4, 4.5, 5: z = 4.5 at 1. Tick 1 has tasks 3, 4, 5
+    until learner 1 leaves at 1.5: the others start again from 4.5, with tasks 3 and 4: 3.75, 4.25: z = 4 at 2.5.
+    Tick 2, tasks 5 and 6: 4.5, 5: z = 4.75 at 3.5. Then learner 1, which has come back at 2.6, joins. Tick 3, tasks 7,
+    8, 9: 5.875, 6.375, 6.875: z = 6.375.
+    """
+    tasks: list[tuple[int, int]] = []
+
+    def towards_task(weights: Any, learner: int, task: int) -> Any:
+        tasks.append((learner, task))
+        return weights - task
+
+    made = run(
+        ModelAveraging(), gradient=towards_task, initial=[8.0], speeds=[1.0] * 3, events=10,
+        solver=SolverConf(learning_rate=0.5), leave=[(1.5, 1)], join=[(2.6, 1)],
+    )  # fmt: skip
+    assert tasks == [(0, 0), (1, 1), (2, 2), (0, 3), (2, 4), (0, 5), (2, 6), (0, 7), (1, 8), (2, 9)]
+    assert made.times.tolist() == [1, 1, 1, 2.5, 2.5, 3.5, 3.5, 4.5, 4.5, 4.5]
+    assert made.base.ravel().tolist() == [4.5, 4, 4.75, 6.375]
+    expected = [[4.5] * 3, [3.75, np.nan, 4.5], [4, np.nan, 4], [4.5, np.nan, 4], [4.75] * 3]
+    np.testing.assert_array_equal(made.replicas[2:7, :, 0], expected)
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if not isinstance(rule, PolyakRuppert)], ids=str)
+def test_the_others_restart_from_z(rule: BarrierRule) -> None:
+    """As new learners do, by the same rule for two: their velocities, and that of z, are gone. A message that learner 0
+    had sent in the incomplete tick is lost."""
+    per_tick = 3 * rule.tau
+    made = run(rule, speeds=[4.0, 1.0, 1.0], events=2 * per_tick + 1 + 2 * rule.tau * 4, leave=[(2.5 * rule.tau, 1)])
+    merged = 2 * per_tick
+    numbers = [0, 2]
+    rest = run(
+        rule, learners=2, initial=made.base[1], events=[0, 1] * 4 * rule.tau,
+        gradient=lambda weights, learner, task: pull(weights, numbers[learner], task + merged),
+    )  # fmt: skip
+    both = min(len(made.base) - 2, len(rest.base))
+    assert both >= 3
+    np.testing.assert_array_equal(made.base[2 : 2 + both], rest.base[:both])
+
+
+def test_a_mean_over_ticks_goes_on_after_a_loss() -> None:
+    """z is the mean over all ticks of the learners' means: 4 at first, then 2.5 of a single learner, then 1.75."""
+    made = run(
+        PolyakRuppert(), initial=[8.0], gradient=lambda weights, learner, task: weights, learners=2, speeds=[1.0, 1.0],
+        events=4, solver=SolverConf(learning_rate=0.5), leave=[(1.5, 0)],
+    )  # fmt: skip
+    assert made.base.ravel().tolist() == [4, (4 + 2) / 2, (4 + 2 + 1.5 - 0.5) / 3]
+
+
+def test_a_learner_that_joins_takes_z_and_the_others_go_on() -> None:
+    """SMA, whose replicas differ from z. It has α = 1/2 for two learners, and 1/3 for three: z is the mean of the
+    replicas, of the new one's too, which begins at z."""
+    made = run(SMA(), learners=2, speeds=[1.0] * 3, events=4 + 6, join=[(1.5, 2)])
+    at_the_join = made.replicas[3, :2]
+    assert np.isnan(made.replicas[2, 2]).all()
+    np.testing.assert_allclose(made.base[2], (at_the_join.sum(axis=0) + made.base[1]) / 3, atol=1e-15)
+
+
+def test_learners_that_leave_before_they_have_joined() -> None:
+    plain = run(SSGD(), learners=2, speeds=[1.0] * 2, events=6)
+    made = run(SSGD(), learners=2, speeds=[1.0] * 3, events=6, join=[(1.25, 2)], leave=[(1.5, 2)])
+    np.testing.assert_array_equal(made.base, plain.base)
+    np.testing.assert_array_equal(made.times, plain.times)
+
+
+def test_the_schedule_counts_the_tasks_that_were_merged() -> None:
+    """γ halves from task 6 on. With three learners that is tick 2; a learner lost in tick 1 makes it begin two tasks
+    later than the task that had already begun, and the tick with tasks 5 and 6 has the old rate."""
+    rates = SolverConf(learning_rate=0.5, policy="multistep", gamma=0.5, step_values=(6,))
+    made = run(
+        SSGD(), initial=[64.0], gradient=lambda weights, learner, task: weights, speeds=[1.0] * 3,
+        events=3 + 2 + 2 + 2, solver=rates, leave=[(1.5, 2)],
+    )  # fmt: skip
+    assert made.base.ravel().tolist() == [32, 16, 8, 6]
+
+
+def learners_and_ticks(learners: int, ticks: int) -> float:
+    """CPU seconds."""
+    start = time.process_time()
+    made = run(
+        SMA(), learners=learners, speeds=np.linspace(1, 2, learners), events=learners * ticks, initial=np.zeros(10),
+        gradient=lambda weights, learner, task: weights - 1, latency=0.001, bandwidth=1e6,
+    )  # fmt: skip
+    assert len(made.base) == ticks
+    return time.process_time() - start
+
+
+def test_a_thousand_learners() -> None:
+    assert learners_and_ticks(1000, 10) < 2
+
+
+@pytest.mark.slow
+def test_a_thousand_learners_and_a_hundred_ticks() -> None:
+    assert learners_and_ticks(1000, 100) < 10
