@@ -42,13 +42,17 @@ class Trained:
 
 
 def train(
-    ranks: Ranks | None, model: ModelConf, system: SystemConf, epochs: int = 2, limits: Limits | None = None
+    ranks: Ranks | None,
+    model: ModelConf,
+    system: SystemConf,
+    limits: Limits | None = None,
+    solver: SolverConf = SOLVER,
 ) -> Trained:
     flow = training(InnerProduct(number_of_outputs=8), BatchNorm(), ReLU(), InnerProduct(number_of_outputs=3))
     check = Dataflow(flow.subgraph).set_phase(Phase.CHECK)
-    engine = Engine(flow.graph, check.graph, DATA, model, SOLVER, system, ranks=ranks)
+    engine = Engine(flow.graph, check.graph, DATA, model, solver, system, ranks=ranks)
     try:
-        limits = limits or Limits(count=epochs)
+        limits = limits or Limits(count=2)
         history = TrainingRun(engine, model, limits, (), test=True, ranks=ranks).run()
         return Trained(engine.weights, history)
     finally:
@@ -76,6 +80,14 @@ RULES = [
     ModelAveraging(tau=3),
     PolyakRuppert(),
 ]
+
+
+@pytest.mark.parametrize("rule", [SMA(), SSGD()], ids=repr)
+def test_adaptive_methods_too(rule: BarrierRule) -> None:
+    solver = SolverConf(method="adam", learning_rate=0.01)
+    model = replace(MODEL, rule=rule)
+    alone = train(None, model, replace(SYSTEM, learners_per_device=3), solver=solver)
+    assert all(same_weights(alone.weights, each.weights) for each in train_on([2, 1], model, solver=solver))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
