@@ -83,10 +83,9 @@ class Engine:
         self.flow = new_flow(reports, setting, self.coordination)
         self.recovery = Recovery(self.parts, self.backend, self.coordination, self.flow, self.position)
         schedule = Schedule(solver, self.tasks_per_epoch, restart=model.restart)
-        scheduled = self.coordination, self.flow, self.recovery, self.position
-        self.scheduler = Scheduler(setting.clock, *scheduled, schedule, setting.placement)
-        restored = self.coordination, self.flow, self.scheduler, self.recovery
-        self._snapshots = Snapshots(self.parts, self.backend, *restored)
+        core = self.coordination, self.flow, self.recovery, self.position
+        self.scheduler = Scheduler(setting.clock, *core, schedule, setting.placement)
+        self._snapshots = Snapshots(self.parts, self.backend, *core[:2], self.scheduler, self.recovery)
         self.observation = Observation(self.parts, self.coordination, self.recovery, self.flow)
         self._usage = Usage(self.recovery)
         self._evaluation = Evaluation(self.parts, self.backend, self.scheduler, self.flow, self._usage)
