@@ -34,8 +34,8 @@ def rates(name: str, batch: int, interval: float, seconds: float, rounds: int) -
     with tempfile.TemporaryDirectory() as directory:
         checkpoints = Checkpoints(Path(directory) / "run", interval=f"{interval:g}seconds")
         with (
-            ExecutionContext([network.build(), None], checkpoints=checkpoints, **given) as watched,
-            ExecutionContext([network.build(), None], **given) as plain,
+            ExecutionContext([network.build(), None], monitors=(), checkpoints=checkpoints, **given) as watched,
+            ExecutionContext([network.build(), None], monitors=(), **given) as plain,
         ):
             for context in (watched, plain):
                 context.train_for_duration(0.5)

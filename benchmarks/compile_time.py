@@ -81,6 +81,7 @@ def seconds_to_compile(build: Callable[[int], Dataflow], example: Shape, layers:
     data, began = synthetic(example, 3, training=8, check=4), time.process_time()
     with ExecutionContext(
         [build(layers), None],
+        monitors=(),
         data=data,
         model=ModelConf(batch_size=4),
         system=SystemConf(learners_per_device=1, threads_per_learner=1),

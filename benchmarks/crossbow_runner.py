@@ -32,6 +32,7 @@ class CrossbowRunner:
         known = network_named(network)
         self.context = ExecutionContext(
             [known.build(), None],
+            monitors=(),
             data=dataset(known) if known.data is None else known.data(),
             model=ModelConf(batch_size=batch, rule=SMA(tau=tau)),
             solver=SolverConf(learning_rate=LEARNING_RATE, momentum=MOMENTUM),

@@ -232,6 +232,7 @@ def _context(
     options: dict[str, Any] = {"devices": settings.device, "learners_per_device": learners or settings.learners}
     return ExecutionContext(
         [dataflow, None],
+        monitors=(),
         data=data if check else Dataset((data.train.images, data.train.labels), number_of_classes=10),
         model=ModelConf(batch_size=settings.batch_size, rule=rule),
         solver=SolverConf(learning_rate=0.01, momentum=0.9, weight_decay=1e-4),
@@ -407,7 +408,9 @@ def _learn(
     """Train until the accuracy target is reached (or, without `stop`, for all epochs)."""
     system = SystemConf(devices=settings.device, learners_per_device=settings.learners, precision=settings.precision)
     model = ModelConf(batch_size=min(batch, len(data.train) // settings.learners))
-    with ExecutionContext([dataflow, None], data=data, model=model, solver=solver, system=system) as context:
+    with ExecutionContext(
+        [dataflow, None], monitors=(), data=data, model=model, solver=solver, system=system
+    ) as context:
         history = context.train_and_test(epochs, target_accuracy=bar if stop else None, duration=max(clock.left, 0.001))
     accuracies = [record.test.accuracy or 0.0 for record in history.records if record.test is not None]
     best = max(accuracies, default=0.0)

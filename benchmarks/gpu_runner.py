@@ -31,6 +31,7 @@ class CrossbowGpuRunner(CrossbowRunner):
         self.batch, self.learners = batch, learners
         self.context = ExecutionContext(
             [GPU_NETWORKS[network].network.build(), None],
+            monitors=(),
             data=_dataset(network),
             model=ModelConf(batch_size=batch, rule=SMA()),
             solver=SolverConf(learning_rate=LEARNING_RATE, momentum=MOMENTUM),

@@ -181,6 +181,7 @@ class DelayedRunner:
         images = generator.standard_normal((EXAMPLES, FEATURES)).astype(np.float32)
         self.context = ExecutionContext(
             [Dataflow(SubGraph(nodes[0])), None],
+            monitors=(),
             data=Dataset((images, (images[:, 0] > 0).astype(np.intp))),
             model=ModelConf(batch_size=BATCH, rule=rule),
             system=SystemConf(learners_per_device=len(delays), threads_per_learner=1, kernels="reference"),

@@ -146,6 +146,7 @@ def save_models(name: str, directory: Path) -> tuple[Path, Path]:
     images, labels = np.zeros((1, *network.image_shape), np.float32), np.zeros(1, np.int32)
     with ExecutionContext(
         [network.build(), None],
+        monitors=(),
         data=Dataset((images, labels), number_of_classes=1000 if name == "resnet-50" else 10),
         model=ModelConf(batch_size=1),
         system=SystemConf(learners_per_device=1, threads_per_learner=1),

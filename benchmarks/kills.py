@@ -144,7 +144,7 @@ def digest(context: ExecutionContext) -> str:
 
 def unbroken(name: str) -> str:
     """The digest of a run that is not killed and writes no checkpoints."""
-    with ExecutionContext([network(), None], **arguments_of(name)) as context:
+    with ExecutionContext([network(), None], monitors=(), **arguments_of(name)) as context:
         context.train_and_test(EPOCHS)
         return digest(context)
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow import Dataflow, Dataset
+from crossbow import Dataflow, Dataset, Sequential
 from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool, ReLU
 from crossbow.types import Shape
-from models.layers import chain, classifier
+from models.layers import classifier
 from models.lenet import lenet
 from models.resnet import EXPANSION, IMAGENET_UNITS, resnet
 
@@ -76,8 +76,8 @@ def vgg_block() -> Dataflow:
             (f"pool{stage}", Pool(method="max", kernel_size=2, stride=2)),
         )
     ]
-    head, last = chain([*layers, ("ip", InnerProduct(number_of_outputs=CLASSES))])
-    return classifier(head, last)
+    network = Sequential(*layers, ("ip", InnerProduct(number_of_outputs=CLASSES)))
+    return classifier(network.head, network.tail)
 
 
 # In PyTorch, which is imported in the functions: the benchmark also runs without it.

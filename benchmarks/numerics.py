@@ -94,7 +94,7 @@ def samples(network: str, dataflow: Dataflow, data: Dataset, *, batch: int, task
     """Inputs and gradients of a network's operators after the given number of tasks, computed in float64."""
     system = SystemConf(learners_per_device=1, threads_per_learner=1)
     solver, model = SolverConf(learning_rate=0.01, momentum=0.9), ModelConf(batch_size=batch, rule=SSGD())
-    with ExecutionContext([dataflow], data=data, model=model, solver=solver, system=system) as context:
+    with ExecutionContext([dataflow], monitors=(), data=data, model=model, solver=solver, system=system) as context:
         context.train(tasks, TrainingUnit.TASKS)
         graph, variables = context.engine.program.graph, _variables(context)
     images, labels = (np.asarray(part[:batch]) for part in (data.train.images, data.train.labels))
@@ -252,7 +252,7 @@ def _step(
     """The variables after the given number of steps, in order."""
     model, solver = ModelConf(batch_size=batch, rule=SSGD()), SolverConf(learning_rate=rate)
     settings = SystemConf(learners_per_device=1, **system)
-    with ExecutionContext([resnet(20)], data=data, model=model, solver=solver, system=settings) as context:
+    with ExecutionContext([resnet(20)], monitors=(), data=data, model=model, solver=solver, system=settings) as context:
         if start is not None:
             context.engine.load({**_values(context), **start}, "the weights of the seed")
         if steps:

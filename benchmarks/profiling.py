@@ -25,6 +25,7 @@ def rates(name: str, batch: int, seconds: float, rounds: int) -> Rates:
     found: Rates = ([], [])
     with ExecutionContext(
         [network.build(), None],
+        monitors=(),
         data=dataset(network),
         model=ModelConf(batch_size=batch),
         solver=SolverConf(learning_rate=LEARNING_RATE, momentum=MOMENTUM),

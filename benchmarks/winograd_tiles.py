@@ -82,7 +82,9 @@ def speed(network: str, batch: int, rounds: int, seconds: float) -> Speed:
             system = SystemConf(learners_per_device=1, threads_per_learner=1, winograd=name != DIRECT)
             model, solver = ModelConf(batch_size=batch, rule=SSGD()), SolverConf(learning_rate=0.002, momentum=0.9)
             with rule(name):
-                context = ExecutionContext([BUILDERS[network]()], data=data, model=model, solver=solver, system=system)
+                context = ExecutionContext(
+                    [BUILDERS[network]()], monitors=(), data=data, model=model, solver=solver, system=system
+                )
             contexts[name] = stack.enter_context(context)
             context.train(1, TrainingUnit.TASKS)
         began = time.process_time()

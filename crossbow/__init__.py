@@ -6,8 +6,8 @@ from crossbow import interruption
 
 from crossbow.context import ExecutionContext
 from crossbow.data import Dataset
-from crossbow.dataflow import Dataflow, DataflowNode, Operator, SubGraph
-from crossbow.monitors import ConsoleMonitor, CsvMonitor, EarlyStopping, TensorBoardMonitor, WandbMonitor
+from crossbow.dataflow import Dataflow, DataflowNode, Operator, Sequential, SubGraph, chain
+from crossbow.monitors import ConsoleMonitor, CsvMonitor, EarlyStopping, StatusMonitor, TensorBoardMonitor, WandbMonitor
 from crossbow.ops import MSRA, Constant, Gaussian, Uniform, Values, Xavier
 from crossbow.predictor import Predictor
 from crossbow.runtime.checkpointing import Checkpoints
@@ -67,7 +67,9 @@ __all__ = [
     "Profile",
     "Record",
     "RunSummary",
+    "Sequential",
     "SolverConf",
+    "StatusMonitor",
     "SubGraph",
     "SystemConf",
     "TaskError",
@@ -80,4 +82,5 @@ __all__ = [
     "WandbMonitor",
     "Xavier",
     "__version__",
+    "chain",
 ]

@@ -33,7 +33,7 @@ from crossbow.types import ConfigurationError
 
 EXTRAS = {
     "zoo": {
-        "scikit-learn": "the digits",
+        "scikit-learn": "the digits, crossbow.sklearn",
         "pooch": "downloads",
         "matplotlib": "pictures",
         "simplejpeg": "JPEG files",

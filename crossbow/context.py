@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -18,12 +19,20 @@ from crossbow.data.examples import BadExample
 from crossbow.data.fingerprint import fingerprint
 from crossbow.dataflow import Dataflow
 from crossbow.dataflow.derive import derive_prediction
-from crossbow.dataflow.graph import Graph, build, trains
-from crossbow.dataflow.validate import infer_shapes
+from crossbow.dataflow.graph import Graph
 from crossbow.files import checked_path
-from crossbow.matching import Matching, match
+from crossbow.matching import Matching, VariableSelection, match
 from crossbow.model_file import ModelSettings, model_path, read_variables, write_model
+from crossbow.monitors.verbosity import Verbosity, add_console
 from crossbow.runtime.alike import check_alike
+from crossbow.runtime.arguments import (
+    Network,
+    checked_monitors,
+    own_solver,
+    replaced_variables,
+    training_graph,
+    two_dataflows,
+)
 from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.checkpointing import Checkpoints, CheckpointWriter
 from crossbow.runtime.configuration import ModelConf, SystemConf
@@ -48,7 +57,6 @@ from crossbow.types import (
     CrossbowError,
     DataError,
     DurationUnit,
-    GraphError,
     Phase,
     Shape,
     TrainingUnit,
@@ -61,6 +69,9 @@ class ExecutionContext:
     Use it as a context manager, or `close` it, because it owns threads. They also end when the context is
     garbage-collected.
 
+    Training without monitors shows its progress: a bar on a terminal, a cell in a notebook, else a line for each epoch.
+    With verbose=0 a call that trains is silent, and with verbose=1 it shows its progress, also with other monitors.
+
     A context belongs to the process that created it: in a forked process, every method except `close` raises
     CrossbowError.
     """
@@ -68,26 +79,27 @@ class ExecutionContext:
     @without_own_frames
     def __init__(
         self,
-        dataflows: Sequence[Dataflow | None],
+        dataflows: Network | Sequence[Network | None],
         *,
         data: Dataset,
         model: ModelConf | None = None,
         solver: SolverConf | None = None,
         system: SystemConf | None = None,
-        monitors: Sequence[Monitor] = (),
+        monitors: Sequence[Monitor] | None = None,
         collective: Collective | None = None,
         checkpoints: Checkpoints | None = None,
         profile: Profile | None = None,
     ) -> None:
         """Compile the dataflows, and create learners.
 
-        dataflows: the TRAIN dataflow and the CHECK dataflow; if the latter is None, it is derived from the former.
-        monitors: receivers of progress and records. collective: the operation that sums between devices; by default the
-        devices' own. checkpoints: where and how often to write checkpoints; None: never. profile: a
-        timeline to record; `timeline` is its result. Raises GraphError, ConfigurationError or DataError, each of which
-        names all faults, before anything runs.
+        dataflows: the TRAIN dataflow and the CHECK dataflow; if the latter is None or missing, it is derived from the
+        former. A SubGraph, as a `Sequential`, stands for its dataflow. monitors: receivers of progress and records;
+        None: training shows its progress itself. collective: the operation that sums between devices; by default the
+        devices' own. checkpoints: where and how often to write checkpoints; None: never. profile: a timeline to record;
+        `timeline` is its result. Raises GraphError, ConfigurationError or DataError, each of which names all faults,
+        before anything runs.
         """
-        training, check = _two_dataflows(dataflows)
+        training, check = two_dataflows(dataflows)
         for name, value, kind in (
             ("data", data, Dataset),
             ("model", model, ModelConf),
@@ -101,7 +113,9 @@ class ExecutionContext:
                     f"ExecutionContext: {name} must be a {kind.__name__}. Received: {shown(value)}"
                 )
         self._ranks = join()
-        self._monitors = _checked_monitors(monitors) if self._ranks.is_first else ()
+        self._given_monitors = monitors
+        checked = checked_monitors(monitors)
+        self._monitors = checked if self._ranks.is_first else ()
         self.model = model or ModelConf()
         self.solver = solver or SolverConf()
         self.system = system or SystemConf()
@@ -115,8 +129,8 @@ class ExecutionContext:
             raise ConfigurationError(
                 f"ModelConf: slack must be 0 under a rule with a barrier. Received: slack={self.model.slack}"
             )
-        graph = _training_graph(training, (self.model.batch_size, *data.image_shape))
-        self.solver = _own_solver(graph) or self.solver
+        graph = training_graph(training, (self.model.batch_size, *data.image_shape))
+        self.solver = own_solver(graph) or self.solver
         self._given_check = check
         check = check or Dataflow(training.subgraph).set_phase(Phase.CHECK)
         self._training, self._check = training, check
@@ -159,13 +173,13 @@ class ExecutionContext:
     def resume(
         cls,
         checkpoints: Checkpoints | str | os.PathLike[str],
-        dataflows: Sequence[Dataflow | None],
+        dataflows: Network | Sequence[Network | None],
         *,
         data: Dataset,
         model: ModelConf | None = None,
         solver: SolverConf | None = None,
         system: SystemConf | None = None,
-        monitors: Sequence[Monitor] = (),
+        monitors: Sequence[Monitor] | None = None,
         collective: Collective | None = None,
         profile: Profile | None = None,
     ) -> ExecutionContext:
@@ -282,9 +296,9 @@ class ExecutionContext:
 
     # Training
 
-    def train(self, count: int, unit: TrainingUnit = TrainingUnit.EPOCHS) -> History:
+    def train(self, count: int, unit: TrainingUnit = TrainingUnit.EPOCHS, *, verbose: Verbosity = "auto") -> History:
         """Train for `count` epochs or tasks, rounded up to whole ticks."""
-        return self._train(count, unit)
+        return self._train(count, unit, verbose=verbose)
 
     def train_and_test(
         self,
@@ -294,13 +308,20 @@ class ExecutionContext:
         target_accuracy: float | None = None,
         duration: float | None = None,
         duration_unit: DurationUnit = DurationUnit.SECONDS,
+        verbose: Verbosity = "auto",
     ) -> History:
         """Train, and test after every `ModelConf.test_interval` and at the end.
 
         Training ends early when a test reaches `target_accuracy` (a fraction), or after a `duration` of training.
         """
         return self._train(
-            count, unit, test=True, target_accuracy=target_accuracy, duration=duration, duration_unit=duration_unit
+            count,
+            unit,
+            test=True,
+            target_accuracy=target_accuracy,
+            duration=duration,
+            duration_unit=duration_unit,
+            verbose=verbose,
         )
 
     def train_for_duration(
@@ -309,15 +330,22 @@ class ExecutionContext:
         duration_unit: DurationUnit = DurationUnit.SECONDS,
         count: int | None = None,
         unit: TrainingUnit = TrainingUnit.EPOCHS,
+        *,
+        verbose: Verbosity = "auto",
     ) -> History:
         """Train for a duration, or for `count` if that is shorter. Training ends on a whole tick."""
-        return self._train(count, unit, duration=duration, duration_unit=duration_unit)
+        return self._train(count, unit, duration=duration, duration_unit=duration_unit, verbose=verbose)
 
     def train_until_condition(
-        self, target_loss: float, count: int | None = None, unit: TrainingUnit = TrainingUnit.EPOCHS
+        self,
+        target_loss: float,
+        count: int | None = None,
+        unit: TrainingUnit = TrainingUnit.EPOCHS,
+        *,
+        verbose: Verbosity = "auto",
     ) -> History:
         """Train until the mean training loss of the last epoch's tasks is at most `target_loss`, or for `count`."""
-        return self._train(count, unit, target_loss=target_loss)
+        return self._train(count, unit, target_loss=target_loss, verbose=verbose)
 
     def train_until_condition_or_for_duration(
         self,
@@ -326,9 +354,13 @@ class ExecutionContext:
         duration_unit: DurationUnit = DurationUnit.SECONDS,
         count: int | None = None,
         unit: TrainingUnit = TrainingUnit.EPOCHS,
+        *,
+        verbose: Verbosity = "auto",
     ) -> History:
         """Train until the loss is at most `target_loss`, for a duration, or for `count`, whichever ends first."""
-        return self._train(count, unit, target_loss=target_loss, duration=duration, duration_unit=duration_unit)
+        return self._train(
+            count, unit, target_loss=target_loss, duration=duration, duration_unit=duration_unit, verbose=verbose
+        )
 
     def _train(
         self,
@@ -340,6 +372,7 @@ class ExecutionContext:
         target_accuracy: float | None = None,
         duration: float | None = None,
         duration_unit: DurationUnit = DurationUnit.SECONDS,
+        verbose: Verbosity,
     ) -> History:
         self._check_open()
         if not isinstance(unit, TrainingUnit):
@@ -354,7 +387,7 @@ class ExecutionContext:
             raise ConfigurationError("training must end: expected a count, a duration or a target. Received: none")
         seconds = None if duration is None else duration * duration_unit.value
         limits = Limits(count=count, unit=unit, seconds=seconds, loss=target_loss, accuracy=target_accuracy)
-        self._run = TrainingRun(
+        run = TrainingRun(
             self.engine,
             self.model,
             limits,
@@ -363,10 +396,15 @@ class ExecutionContext:
             keeper=self._keeper,
             profiler=self._profiler,
         )
-        self._unfinished = None
-        return self._run.run()
+        return self._begin(run, verbose)
 
-    def continue_training(self, **limits: Any) -> History:
+    def _begin(self, run: TrainingRun, verbose: Verbosity) -> History:
+        console = add_console(run, verbose, self._given_monitors) if self._ranks.is_first else None
+        self._run, self._unfinished = run, None
+        with console or contextlib.nullcontext():
+            return run.run()
+
+    def continue_training(self, *, verbose: Verbosity = "auto", **limits: Any) -> History:
         """Continue the training call that was interrupted, after `resume`. Returns its whole history, from its
         beginning.
 
@@ -380,7 +418,7 @@ class ExecutionContext:
             raise CrossbowError("there is no training call to continue: use `train` or another method that trains")
         given = state.values["limits"]
         given = {**given, "unit": TrainingUnit[given["unit"]], **limits}
-        self._run = TrainingRun(
+        run = TrainingRun(
             self.engine,
             self.model,
             Limits(**given),
@@ -390,8 +428,7 @@ class ExecutionContext:
             profiler=self._profiler,
             state=state,
         )
-        self._unfinished = None
-        return self._run.run()
+        return self._begin(run, verbose)
 
     @property
     def history(self) -> History:
@@ -471,36 +508,51 @@ class ExecutionContext:
     def _write_model(self, path: Path, variables: Mapping[str, Array]) -> None:
         write_model(path, dict(variables), self._training, self._given_check, self._settings())
 
-    def load(self, path: str | os.PathLike[str]) -> None:
+    @without_own_frames
+    def load(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        strict: bool = True,
+        only: Sequence[str] = ("*",),
+        exclude: Sequence[str] = (),
+    ) -> Matching:
         """Read a base model written by `save`, and restart all learners from it.
 
-        Raises DataError, and changes nothing, if the file is incomplete, does not fit the model, or contains
-        non-finite numbers or a negative running variance.
+        path: the file, or the directory of a run. only, exclude: patterns of the names of variables that are taken, as
+        ["conv*"], and of exceptions; the other variables keep their values. strict: whether all of these must fit.
+        With strict=False, as for fine-tuning, those are taken that have the name and shape of the model's.
+
+        Returns the names that were taken, and all others with both shapes. Raises DataError, and changes nothing, if
+        the file is incomplete or damaged, does not fit the model, or contains non-finite numbers or a negative running
+        variance; with strict=False, if nothing fits. Raises ConfigurationError for a pattern that matches nothing.
         """
         self._check_open()
-        path, program = checked_path("load", path), self.engine.program
+        selection, path, program = VariableSelection(only, exclude), model_path(path), self.engine.program
+        layouts = (program.model, program.statistics)
 
         def check(shapes: Mapping[str, Shape]) -> None:
-            check_names(shapes, (program.model, program.statistics), str(path))
+            own = {segment.name: segment.spec.shape for layout in layouts for segment in layout}
+            if strict:
+                selection.check([*own, *(name for name in shapes if name not in own)])
+                chosen = {name: shape for name, shape in shapes.items() if name in selection}
+                others = {name: shape for name, shape in own.items() if name not in selection}
+                check_names({**others, **chosen}, layouts, str(path))
 
-        self.engine.load(read_variables(path, check), str(path))
-
-    def load_matching(self, path: str | os.PathLike[str], *, exclude: Sequence[str] = ()) -> Matching:
-        """Take the variables of another model that have the name and shape of this model's, and restart all learners,
-        as for fine-tuning. The other variables keep their values.
-
-        path: a file of `save`, or the directory of a run. exclude: patterns of names that are not taken, as "ip*".
-        Returns the names that were taken, and all others with both shapes. Raises DataError, and changes nothing, if
-        the file is damaged, nothing fits, or a number that would be taken is not finite; and ConfigurationError for a
-        pattern that matches nothing.
-        """
-        self._check_open()
-        if isinstance(exclude, str) or not all(isinstance(pattern, str) for pattern in exclude):
-            raise ConfigurationError(f"exclude must be a list of patterns, as ['ip*']. Received: {shown(exclude)}")
-        path = model_path(path)
-        matching, values = match(self.engine.weights, read_variables(path), exclude, str(path))
+        file = read_variables(path, check)
+        matching, values = match(self.engine.weights, file, selection, str(path))
         self.engine.load(values, str(path))
         return matching
+
+    @without_own_frames
+    def set_variables(self, values: Mapping[str, Array]) -> None:
+        """Set variables and running statistics of the base model by name, as {"conv1.weights": array}, and restart all
+        learners from it. The other variables keep their values.
+
+        Raises DataError, and changes nothing, if a name or shape is not the model's, or a number is not finite.
+        """
+        self._check_open()
+        self.engine.load(replaced_variables(self.engine.weights, values), "set_variables")
 
     def _settings(self) -> ModelSettings:
         """What a saved model tells of the data, and of the settings that the bits of a prediction depend on."""
@@ -523,63 +575,3 @@ class ExecutionContext:
         if self._closed:
             raise CrossbowError("the context is closed")
         self.engine.check_usable()
-
-
-def _checked_monitors(monitors: object) -> tuple[Monitor, ...]:
-    if not isinstance(monitors, Iterable):
-        raise ConfigurationError(
-            f"ExecutionContext: monitors must be a list of crossbow.Monitor. Received: {shown(monitors)}"
-        )
-    given = tuple(monitors)
-    for monitor in given:
-        if not isinstance(monitor, Monitor):
-            raise ConfigurationError(
-                f"ExecutionContext: monitors must be of crossbow.Monitor. Received: {shown(monitor)} among them"
-            )
-    return given
-
-
-def _training_graph(training: Dataflow, batch: Shape) -> Graph:
-    """The training graph. If no gradients can be derived, the error also names the shapes that do not fit."""
-    try:
-        return training.graph
-    except GraphError as error:
-        faults, cause = list(error.faults), error.__cause__
-        try:
-            infer_shapes(build(training.subgraph.nodes), batch)
-        except GraphError as other:
-            faults += [fault for fault in other.faults if fault not in faults]
-            cause = cause or other.__cause__
-        raise GraphError(faults) from cause
-
-
-def _own_solver(graph: Graph) -> SolverConf | None:
-    """The solver of an operator that defines its own, if there is one. No other operator may have variables."""
-    training = {id(vertex.operator): vertex for vertex in graph if vertex.forward and trains(vertex.forward)}
-    for vertex in training.values():
-        solver = vertex.forward.own_solver() if vertex.forward else None
-        if solver is None:
-            continue
-        others = ", ".join(repr(other.name) for other in training.values() if other is not vertex)
-        if others:
-            where = f"node {vertex.name!r} ({type(vertex.kernel).__name__})"
-            expected = "expected no other operator with variables, because this one defines its own update"
-            raise GraphError([f"{where}: {expected}. Received: {others}"])
-        return solver
-    return None
-
-
-def _two_dataflows(dataflows: Sequence[Dataflow | None]) -> tuple[Dataflow, Dataflow | None]:
-    expected = "[train, check], where check may be None"
-    if not isinstance(dataflows, Sequence) or len(dataflows) not in (1, 2):
-        raise ConfigurationError(f"ExecutionContext: expected the dataflows {expected}. Received: {shown(dataflows)}")
-    training, check = (*dataflows, None)[:2]
-    if not isinstance(training, Dataflow) or training.phase is not Phase.TRAIN:
-        raise ConfigurationError(
-            f"ExecutionContext: expected a dataflow of Phase.TRAIN first. Received: {shown(training)}"
-        )
-    if check is not None and (not isinstance(check, Dataflow) or check.phase is not Phase.CHECK):
-        raise ConfigurationError(
-            f"ExecutionContext: expected a dataflow of Phase.CHECK second, or None. Received: {shown(check)}"
-        )
-    return training, check

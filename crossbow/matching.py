@@ -6,6 +6,7 @@ import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from crossbow.conf import shown
 from crossbow.types import Array, ConfigurationError, DataError, Shape
 
 
@@ -19,11 +20,14 @@ class Untaken:
     file: Shape | None
     """Its shape in the file; None if the file has no such variable."""
     excluded: str = ""
-    """The pattern that excluded it; empty if it does not fit."""
+    """The pattern that excluded it; empty if none did."""
+    selected: bool = True
+    """Whether it is one of those that were asked for."""
 
     def __str__(self) -> str:
         shapes = [f"{what} {'has none' if shape is None else shape}" for what, shape in self._shapes]
-        return f"{self.name}: {', '.join(shapes)}" + (f" (excluded by {self.excluded!r})" if self.excluded else "")
+        why = f" (excluded by {self.excluded!r})" if self.excluded else "" if self.selected else " (not asked for)"
+        return f"{self.name}: {', '.join(shapes)}{why}"
 
     @property
     def _shapes(self) -> tuple[tuple[str, Shape | None], ...]:
@@ -32,41 +36,74 @@ class Untaken:
 
 @dataclass(frozen=True)
 class Matching:
-    """What a model took from a file."""
+    """What a model took from a file. As a text, it has a line for each variable that was not taken."""
 
     taken: tuple[str, ...]
     """Names of variables and running statistics."""
     untaken: tuple[Untaken, ...]
     """All others, of the model and of the file."""
 
+    def __str__(self) -> str:
+        return "\n".join([f"{len(self.taken):,} variables taken", *(f"not {each}" for each in self.untaken)])
+
+
+@dataclass(frozen=True)
+class VariableSelection:
+    """The variables of a file that are asked for, by patterns of their names.
+
+    Raises ConfigurationError if `only` or `exclude` is no list of patterns.
+    """
+
+    only: Sequence[str] = ("*",)
+    """Patterns of those that are asked for, as "conv*"."""
+    exclude: Sequence[str] = ()
+    """Patterns of exceptions."""
+
+    def __post_init__(self) -> None:
+        for name, patterns in (("only", self.only), ("exclude", self.exclude)):
+            if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
+                raise ConfigurationError(f"{name} must be a list of patterns, as ['ip*']. Received: {shown(patterns)}")
+
+    def __contains__(self, name: str) -> bool:
+        return _first(self.only, name) is not None and _first(self.exclude, name) is None
+
+    def check(self, names: Sequence[str]) -> None:
+        """Raises ConfigurationError for a pattern that matches none of these names."""
+        for what, patterns in (("only", self.only), ("exclude", self.exclude)):
+            for pattern in patterns:
+                if pattern != "*" and not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+                    expected = f"{what}: expected patterns of {', '.join(names)}"
+                    raise ConfigurationError(f"{expected}. Received: {pattern!r}, which matches none")
+
 
 def match(
-    model: Mapping[str, Array], file: Mapping[str, Array], exclude: Sequence[str], source: str
+    model: Mapping[str, Array], file: Mapping[str, Array], selection: VariableSelection, source: str
 ) -> tuple[Matching, dict[str, Array]]:
-    """The model's variables with those of a file in their place that have the same name and shape.
+    """The model's variables with those of a file in their place that are selected and have the same name and shape.
 
-    exclude: patterns of names that are not taken, as "ip*". source: the name of the file. Raises ConfigurationError for
-    a pattern that matches no variable, and DataError if nothing fits.
+    source: the name of the file. Raises ConfigurationError for a pattern that matches no variable, and DataError if
+    nothing fits.
     """
     names = [*model, *(name for name in file if name not in model)]
-    for pattern in exclude:
-        if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
-            raise ConfigurationError(
-                f"exclude: expected patterns of {', '.join(model)}. Received: {pattern!r}, which matches none"
-            )
+    selection.check(names)
     untaken = []
     values = dict(model)
     for name in names:
-        excluded = next((pattern for pattern in exclude if fnmatch.fnmatchcase(name, pattern)), "")
         here, there = model.get(name), file.get(name)
-        if here is not None and there is not None and here.shape == there.shape and not excluded:
+        if here is not None and there is not None and here.shape == there.shape and name in selection:
             values[name] = there
             continue
         mine, other = (None if array is None else array.shape for array in (here, there))
-        untaken.append(Untaken(name, mine, other, excluded))
+        excluded, selected = _first(selection.exclude, name) or "", _first(selection.only, name) is not None
+        untaken.append(Untaken(name, mine, other, excluded, selected))
     left_out = {each.name for each in untaken}
     taken = tuple(name for name in model if name not in left_out)
     if not taken:
         first = f"; first {untaken[0]}" if untaken else ""
         raise DataError(f"{source}: expected variables that the model has. Received: none that fits{first}")
     return Matching(taken, tuple(untaken)), values
+
+
+def _first(patterns: Sequence[str], name: str) -> str | None:
+    """The first pattern that matches a name."""
+    return next((pattern for pattern in patterns if fnmatch.fnmatchcase(name, pattern)), None)

@@ -68,7 +68,7 @@ class ModelSettings:
         """Raises KeyError, TypeError or ValueError if the JSON is invalid."""
         values = {name: given[name] for name in cls.__dataclass_fields__}
         shape, names, classes = (values[name] for name in ("image_shape", "class_names", "number_of_classes"))
-        if len(shape) not in (1, 3) or not all(is_integer(size) and size >= 1 for size in shape):
+        if not shape or not all(is_integer(size) and size >= 1 for size in shape):
             raise ValueError(f"image_shape={shape!r}")
         dtype = np.dtype(values["image_dtype"])
         if dtype not in (np.uint8, np.float32, np.float64):
@@ -151,7 +151,7 @@ def model_path(path: str | os.PathLike[str]) -> Path:
     Raises DataError if there is none.
     """
     path = checked_path("load", path)
-    if not path.is_dir():
+    if not os.path.isdir(path):  # False, too, where nothing may be read: opening the file tells why
         return path
     for name in OF_A_RUN:
         if (path / name).is_file():

@@ -23,7 +23,7 @@ from crossbow.runtime.device import available_cores
 from crossbow.runtime.predicting import NetworkPrediction
 from crossbow.runtime.prediction import ImageKind, most_at_once
 from crossbow.tracebacks import without_own_frames
-from crossbow.types import Array, ConfigurationError, CrossbowError, DataError, Shape
+from crossbow.types import Array, ConfigurationError, CrossbowError, Shape
 
 
 @dataclass(frozen=True)
@@ -189,13 +189,7 @@ class Predictor:
             settings = self._saved.settings
             given = checked_like(images, settings.image_shape, settings.image_dtype, self._system.dtype)
             return given.astype(settings.image_dtype, copy=False)
-        given = checked_images("images", images, channels_last=True)
-        if np.ndim(images) == 3:  # (N, channels, length) would be computed as (N, 1, height, width)
-            raise DataError(
-                "images: expected (N, C, H, W) or (N, features); add the channel of grayscale images explicitly: "
-                f"images[:, None]. Received: shape {np.shape(images)}"
-            )
-        return given
+        return checked_images("images", images, channels_last=True, sequences=True)
 
     def _kind(self, shape: Shape, dtype: np.dtype[np.generic]) -> ImageKind:
         scale = 1 / 255 if dtype == np.uint8 else 1.0

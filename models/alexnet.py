@@ -19,13 +19,13 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from crossbow import Constant, Dataflow, Gaussian, SolverConf
+from crossbow import Constant, Dataflow, Gaussian, Sequential, SolverConf
 from crossbow.ops import LRN, Conv, DataTransform, Dropout, InnerProduct, Pool, ReLU
 from crossbow.ops.kernel import Kernel
 from crossbow.scripts import Defaults, ModelScript
 from crossbow.types import ConfigurationError
 from models.images import add_augmentation, image_transform
-from models.layers import chain, classifier
+from models.layers import classifier
 
 POOLED = (1, 2, 5)
 """Convolutions that a max pooling follows."""
@@ -88,7 +88,8 @@ def alexnet(
         inner = [_inner_product(number, 4096, 0.005, 0.1, chosen), (f"relu{number}", ReLU())]
         drop: list[tuple[str, Kernel]] = [(f"dropout{number}", Dropout(ratio=ratio))] if ratio else []
         layers += [*drop, *inner] if variant == "one-tower" else [*inner, *drop]
-    return classifier(*chain([*layers, _inner_product(8, number_of_outputs, 0.01, 0.0, chosen)]))
+    network = Sequential(*layers, _inner_product(8, number_of_outputs, 0.01, 0.0, chosen))
+    return classifier(network.head, network.tail)
 
 
 def _convolutions(variant: _Variant) -> list[tuple[str, Kernel]]:

@@ -28,13 +28,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from crossbow import Dataflow, Gaussian, SolverConf
+from crossbow import Dataflow, Gaussian, Sequential, SolverConf
 from crossbow.ops import LRN, Conv, DataTransform, InnerProduct, Pool, ReLU
 from crossbow.ops.kernel import Kernel
 from crossbow.scripts import Defaults, ModelScript
 from crossbow.types import ConfigurationError
 from models.images import add_augmentation, image_transform
-from models.layers import chain, classifier
+from models.layers import classifier
 
 VARIANTS = ("quick", "full")
 
@@ -70,7 +70,8 @@ def convnet(variant: str = "quick", *, number_of_outputs: int = 10, transform: D
         layers.append(("ip1", _inner_product(number_of_outputs, std=0.01)))
     else:
         layers += [("ip1", _inner_product(64, std=0.1)), ("ip2", _inner_product(number_of_outputs, std=0.1))]
-    return classifier(*chain(layers))
+    network = Sequential(*layers)
+    return classifier(network.head, network.tail)
 
 
 def _convolution(outputs: int, std: float, bias_rate: float = 2.0) -> Conv:

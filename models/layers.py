@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from crossbow import MSRA, Dataflow, DataflowNode, Operator, Phase, SubGraph
 from crossbow.ops import Accuracy, BatchNorm, Conv, ReLU, SoftMax, SoftMaxLoss
 from crossbow.ops.kernel import Kernel
@@ -17,14 +15,6 @@ def add(name: str, kernel: Kernel, *inputs: DataflowNode) -> DataflowNode:
     for source in inputs:
         source.connect_to(node)
     return node
-
-
-def chain(layers: Sequence[tuple[str, Kernel]]) -> tuple[DataflowNode, DataflowNode]:
-    """The first and the last node of a chain, in which each node reads the previous one."""
-    first = last = add(*layers[0])
-    for name, kernel in layers[1:]:
-        last = add(name, kernel, last)
-    return first, last
 
 
 def normalised_convolution(

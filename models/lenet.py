@@ -16,12 +16,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from crossbow import Constant, Dataflow, Gaussian, SolverConf, Xavier
+from crossbow import Constant, Dataflow, Gaussian, Sequential, SolverConf, Xavier
 from crossbow.ops import BatchNorm, Conv, Dropout, InnerProduct, Pool, ReLU
 from crossbow.ops.kernel import Kernel
 from crossbow.scripts import Defaults, ModelScript
 from crossbow.types import ConfigurationError
-from models.layers import chain, classifier
+from models.layers import classifier
 
 VARIANTS = ("original", "batch-norm", "caffe")
 
@@ -42,7 +42,8 @@ def lenet(variant: str = "original", *, dropout: float = 0.4, number_of_outputs:
         layers = _caffe(number_of_outputs)
     else:
         layers = _original(dropout, number_of_outputs, normalised=variant == "batch-norm")
-    return classifier(*chain(layers))
+    network = Sequential(*layers)
+    return classifier(network.head, network.tail)
 
 
 def _original(dropout: float, number_of_outputs: int, *, normalised: bool) -> list[tuple[str, Kernel]]:

@@ -14,13 +14,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from crossbow import Dataflow, SolverConf, Xavier
+from crossbow import Dataflow, Sequential, SolverConf, Xavier
 from crossbow.conf import is_integer, shown
 from crossbow.ops import InnerProduct, ReLU
 from crossbow.ops.kernel import Kernel
 from crossbow.scripts import Defaults, ModelScript
 from crossbow.types import ConfigurationError
-from models.layers import chain, classifier
+from models.layers import classifier
 
 HIDDEN = (2048, 4096, 1024)
 ACTIVATIONS = {"sigmoid": 4.0, "relu": 2**0.5, "tanh": 1.0}
@@ -50,7 +50,8 @@ def mlp(hidden: Sequence[int] = HIDDEN, *, activation: str = "sigmoid", number_o
             (f"activation{number}", ReLU(mode=activation)),
         ]
     last = InnerProduct(number_of_outputs=number_of_outputs, weight_initialiser=Xavier(norm="average"))
-    return classifier(*chain([*layers, (f"ip{len(hidden) + 1}", last)]))
+    network = Sequential(*layers, (f"ip{len(hidden) + 1}", last))
+    return classifier(network.head, network.tail)
 
 
 def _sizes(text: str) -> tuple[int, ...]:

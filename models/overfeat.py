@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from crossbow import Dataflow, Gaussian, SolverConf
+from crossbow import Dataflow, Gaussian, Sequential, SolverConf
 from crossbow.ops import Conv, DataTransform, Dropout, InnerProduct, Pool, ReLU
 from crossbow.ops.kernel import Kernel
 from crossbow.scripts import Defaults, ModelScript
 from models.images import add_augmentation, image_transform
-from models.layers import chain, classifier
+from models.layers import classifier
 
 WIDTHS, SIZES, STRIDES, PADDINGS = (96, 256, 512, 1024, 1024), (11, 5, 3, 3, 3), (4, 1, 1, 1, 1), (0, 0, 1, 1, 1)
 """Outputs, kernel sizes, strides and paddings of the convolutions."""
@@ -49,7 +49,8 @@ def overfeat(
         if dropout:
             layers.append((f"dropout{number}", Dropout(ratio=dropout)))
         layers += [_inner_product(number, width), (f"relu{number}", ReLU())]
-    return classifier(*chain([*layers, _inner_product(8, number_of_outputs)]))
+    network = Sequential(*layers, _inner_product(8, number_of_outputs))
+    return classifier(network.head, network.tail)
 
 
 def _inner_product(number: int, outputs: int) -> tuple[str, Kernel]:

@@ -22,13 +22,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from crossbow import Dataflow, SolverConf, Xavier
+from crossbow import Dataflow, Sequential, SolverConf, Xavier
 from crossbow.ops import BatchNorm, Conv, DataTransform, Dropout, InnerProduct, Pool, ReLU
 from crossbow.ops.kernel import Kernel
 from crossbow.scripts import Defaults, ModelScript
 from crossbow.types import ConfigurationError
 from models.images import add_augmentation, image_transform
-from models.layers import chain, classifier
+from models.layers import classifier
 
 VARIANTS = ("cifar", "imagenet", "a", "19")
 WIDTHS = (64, 128, 256, 512, 512)
@@ -60,7 +60,8 @@ def vgg(
         layers += _cifar(10 if number_of_outputs is None else number_of_outputs)
     else:
         layers += _imagenet(DEPTHS[variant], 1000 if number_of_outputs is None else number_of_outputs)
-    return classifier(*chain(layers))
+    network = Sequential(*layers)
+    return classifier(network.head, network.tail)
 
 
 def _cifar(number_of_outputs: int) -> Layers:

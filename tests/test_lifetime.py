@@ -27,7 +27,7 @@ SECONDS = 20.0
 
 def new_context(learners: int | str = 2, **settings: Any) -> ExecutionContext:
     system = SystemConf(learners_per_device=learners, kernels=settings.pop("kernels", "auto"))
-    return ExecutionContext([perceptron(), None], data=blobs(), system=system, **settings)
+    return ExecutionContext([perceptron(), None], data=blobs(), system=system, **{"monitors": (), **settings})
 
 
 def wait_for_threads(before: set[threading.Thread]) -> list[str]:

@@ -179,7 +179,7 @@ def test_a_newer_version(path: Path) -> None:
         lambda model: model.update(settings=3),
         lambda model: model["settings"].pop("scale"),
         lambda model: model["settings"].update(image_shape="8"),
-        lambda model: model["settings"].update(image_shape=[1, 8]),
+        lambda model: model["settings"].update(image_shape=[1, 0]),
         lambda model: model["settings"].update(image_dtype="complex64"),
         lambda model: model["settings"].update(image_dtype="night"),
         lambda model: model["settings"].update(scale=None),

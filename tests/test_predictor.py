@@ -134,10 +134,11 @@ def test_a_forked_process_has_no_thread_to_predict_on() -> None:
 
 
 def test_three_dimensions_are_not_taken_for_images() -> None:
-    """Of a network for signals (N, channels, length) the result would be another one."""
-    network = SubGraph(chain(LRN(size=3))[0])
-    with Predictor(network) as predictor, pytest.raises(DataError, match=r"images\[:, None\]\. Received: shape \(2, 8"):
-        predictor.predict(draw(2, 8, 8))
+    """A network for signals (N, channels, length) normalises across the channels."""
+    signals = draw(2, 8, 8)
+    with Predictor(SubGraph(chain(LRN(size=3))[0])) as predictor:
+        of_images = predictor.predict(signals[..., None])[..., 0]
+        np.testing.assert_allclose(predictor.predict(signals), of_images, rtol=1e-5)
 
 
 def test_errors_in_the_graph_show_the_users_frames_only() -> None:

@@ -20,7 +20,9 @@ NAMES = {
     "crossbow": (
         "Constant DataError Dataflow DataflowNode Dataset DurationUnit ExecutionContext Gaussian GraphError History "
         "ConfigurationError CrossbowError MSRA ModelConf NonFiniteLossError Operator Phase Predictor SMA SSGD "
-        "RunSummary SolverConf SubGraph SystemConf TaskError TestResult TrainingUnit Uniform Xavier __version__"
+        "RunSummary SolverConf SubGraph SystemConf TaskError TestResult TrainingUnit Uniform Xavier __version__ "
+        "Sequential chain Monitor ConsoleMonitor CsvMonitor EarlyStopping JsonLinesMonitor StatusMonitor "
+        "TensorBoardMonitor WandbMonitor"
     ),
     "crossbow.ops": (
         "Accuracy Concat ConcatGradient Conv ConvGradient DataTransform Dropout DropoutGradient ElementWiseOp "
@@ -108,7 +110,7 @@ ip.connect_to(DataflowNode(Operator("p", SoftMax()))).connect_to(DataflowNode(Op
 x = np.arange(12, dtype=np.float32).reshape(6, 2)
 with ExecutionContext([Dataflow(SubGraph(ip)), None], data=Dataset((x, np.arange(6) % 2)),
                       model=ModelConf(batch_size=2), system=SystemConf(kernels="reference")) as context:
-    context.train(1)
+    context.train(1, verbose=0)
 print("trained")
 """
     assert python(code) == "trained"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from crossbow.conf import is_integer, plain
 from crossbow.data.examples import ArrayExamples, Examples, looks_channels_last
 from crossbow.data.shards import shard_of
+from crossbow.data.splitting import split_indices
 from crossbow.files import reason
 from crossbow.types import Array, DataError, Phase, Shape
 
@@ -22,16 +23,20 @@ class Dataset:
     """Training examples and, optionally, check examples: NumPy arrays, or `Examples` (`crossbow.data.examples`), which
     read their images when they are needed. `sequence` and `batch_files` create such data sets.
 
-    Images are (N, C, H, W) or (N, features); grayscale images (N, H, W) become (N, 1, H, W). uint8 images stay uint8,
-    and are multiplied by `scale` = 1/255 when they are batched, so that the model sees [0, 1]. Floating-point images
-    are used as they are (`scale` = 1). The type of the labels determines the task. Integers are classes and become
-    int32: (N,) for one class per example, or (N, …) for several, as (N, H, W) for a class of every pixel.
-    Floating-point numbers (N, …) are targets of a regression. One-hot labels (an integer matrix whose rows are zeros
-    and a single one) are rejected. Arrays that already have the right type and are contiguous are not copied, and must
-    not change while they are in use.
+    Images are (N, C, H, W). Other examples are (N, features), sequences (N, C, L), volumes (N, C, D, H, W), or of any
+    other shape (N, …). uint8 stays uint8, and is multiplied by `scale` = 1/255 when it is batched, so that the model
+    sees [0, 1]. Floating-point numbers are used as they are (`scale` = 1). Other integers, which images must not be,
+    become float32 with the same values, or float64 if they are larger than 2²⁴.
+
+    The type of the labels determines the task. Integers are classes and become int32: (N,) for one class per example,
+    or (N, …) for several, as (N, H, W) for a class of every pixel. Floating-point numbers (N, …) are targets of a
+    regression. One-hot labels (an integer matrix whose rows are zeros and a single one) are rejected. Arrays that
+    already have the right type and are contiguous are not copied, and must not change while they are in use.
 
     `number_of_classes`: labels are 0 ≤ label < number_of_classes; None is the largest label + 1.
     `ignored_label`: an additional valid label, as −1 or 255, for examples that a loss ignores.
+    `sequences`: whether arrays of three dimensions are sequences (N, C, L) in any case. Otherwise those that may be
+    grayscale images (N, H, W), because they are uint8 or square, are rejected; these need a channel, x[:, None].
     `channels_last`: whether images may be (N, H, W, C). They are used as they are, for a network that begins with a
     Transpose, as those of Keras do. Otherwise images that look like this are rejected, because no operator would
     detect the mistake.
@@ -61,13 +66,14 @@ class Dataset:
         number_of_classes: int | None = None,
         ignored_label: int | None = None,
         channels_last: bool = False,
+        sequences: bool = False,
     ) -> None:
         number_of_classes, ignored_label = plain((number_of_classes, ignored_label))
         _check_integer("number_of_classes", number_of_classes, 1, LARGEST_NUMBER_OF_CLASSES)
         _check_integer("ignored_label", ignored_label, -(2**31), 2**31 - 1)
-        given = {"train": _examples("train", train, channels_last)}
+        given = {"train": _examples("train", train, channels_last, sequences)}
         if check is not None:
-            given["check"] = _examples("check", check, channels_last)
+            given["check"] = _examples("check", check, channels_last, sequences)
             _check_agreement(given["train"], given["check"])
         self.number_of_classes = _check_classes(given, number_of_classes, ignored_label)
         if self.number_of_classes is not None:
@@ -123,6 +129,28 @@ class Dataset:
         part = copy.copy(self)
         part.train = self.train.part(shard_of(len(self.train), stride, fraction, offset))
         return part
+
+    def split(self, check_fraction: float, *, stratified: bool = True, seed: int = 0) -> Dataset:
+        """A data set whose check examples are a random part of this one's training examples, and whose training
+        examples are the others. The check examples of this one are not used.
+
+        stratified: whether each class has the same fraction of check examples, up to rounding; it has no effect on
+        targets of a regression and on labels with several classes. seed: of the random choice. Arrays are copied.
+
+        Raises DataError if an argument is out of range, or a part is empty.
+
+        >>> data = Dataset((np.arange(10, dtype=np.float32)[:, None], np.repeat([0, 1], [8, 2])))
+        >>> parts = data.split(0.5)
+        >>> parts.train.labels.tolist(), parts.check.labels.tolist()
+        ([0, 0, 0, 0, 1], [0, 0, 0, 0, 1])
+        """
+        classes = self.number_of_classes is not None
+        train, check = split_indices(
+            self.train.labels, check_fraction, stratified=stratified, seed=seed, classes=classes
+        )
+        parts = copy.copy(self)
+        parts.train, parts.check = self.train.part(train), self.train.part(check)
+        return parts
 
     def __repr__(self) -> str:
         check = "no" if self.check is None else f"{len(self.check):,}"
@@ -187,6 +215,8 @@ def checked_like(value: object, shape: Shape, dtype: np.dtype[Any], computed: np
         raise DataError(
             f"predict: expected images of shape (N, {', '.join(map(str, shape))}). Received: {images.shape}"
         )
+    if images.dtype.kind in "biu" and images.dtype != np.uint8 and dtype.kind == "f" and len(shape) != 3:
+        images = _as_floats("predict", images) if images.size else images.astype(dtype)
     if images.dtype != dtype and not (images.dtype.kind == "f" and dtype.kind == "f"):
         raise DataError(f"predict: expected images of type {dtype}. Received: {images.dtype}")
     if images.dtype.kind == "f":
@@ -205,29 +235,40 @@ def _check_fits(images: NDArray[Any], dtype: np.dtype[Any]) -> None:
             raise DataError(f"predict: expected numbers that {dtype} can hold. Received: {largest:g}")
 
 
-def checked_images(name: str, value: object, *, channels_last: bool = False) -> Array:
-    """The images in the form that training and prediction use. Raises DataError."""
+def checked_images(name: str, value: object, *, channels_last: bool = False, sequences: bool = False) -> NDArray[Any]:
+    """The examples in the form that training and prediction use. Raises DataError."""
     array = _array(name, value)
-    if array.dtype != np.uint8 and array.dtype.kind != "f":
+    if array.ndim < 2:
         raise DataError(
-            f"{name}: expected uint8 (pixels, scaled to [0, 1]) or floating point (used as they are); "
+            f"{name}: expected examples of one dimension or more, as (N, C, H, W) or (N, features); for one feature, "
+            f"{name}[:, None]. Received: {_describe(array)}"
+        )
+    if array.ndim == 4 and array.dtype != np.uint8 and array.dtype.kind != "f":
+        raise DataError(
+            f"{name}: expected images that are uint8 (pixels, scaled to [0, 1]) or floating point (used as they are); "
             f"convert with .astype(). Received: {_describe(array)}"
         )
-    if array.ndim == 3:
-        if min(array.shape[1:]) <= 4:  # (N, channels, length) or (N, length, channels) look like this
-            raise DataError(
-                f"{name}: expected (N, C, H, W) or (N, features); grayscale images (N, H, W) this small are ambiguous, "
-                f"so add the channel explicitly: {name}[:, None]. Received: {_describe(array)}"
-            )
-        array = array[:, None]
-    if array.ndim not in (2, 4):
-        raise DataError(f"{name}: expected (N, C, H, W) or (N, features). Received: {_describe(array)}")
+    if array.ndim == 3 and not sequences and (array.dtype == np.uint8 or array.shape[1] == array.shape[2] > 1):
+        raise DataError(
+            f"{name}: expected (N, C, H, W), or sequences (N, C, L); these may be grayscale images, so add the "
+            f"channel, {name}[:, None], or pass sequences=True. Received: {_describe(array)}"
+        )
     if looks_channels_last(array.shape[1:]) and not channels_last:
         raise DataError(
             f"{name}: expected (N, C, H, W); these look like channels-last images: use {name}.transpose(0, 3, 1, 2), "
             f"or channels_last=True for a channels-last network. Received: {_describe(array)}"
         )
-    return _finite(name, array) if array.dtype.kind == "f" else np.ascontiguousarray(array)
+    if array.dtype == np.uint8:
+        return np.ascontiguousarray(array)
+    return _finite(name, array if array.dtype.kind == "f" else _as_floats(name, array))
+
+
+def _as_floats(name: str, array: NDArray[Any]) -> NDArray[np.floating]:
+    """Integers as floating-point numbers of the same values. Raises DataError if they are too large."""
+    largest = max(int(array.max()), -int(array.min()))
+    if largest > 2**53:
+        raise DataError(f"{name}: expected integers up to 2**53. Received: {largest}")
+    return array.astype(np.float32 if largest <= 2**24 else np.float64)
 
 
 def _labels(name: str, value: object, number_of_images: int, images_name: str) -> Array:
@@ -255,19 +296,20 @@ def _is_one_hot(array: NDArray[Any]) -> bool:
     return bool(array.min() == 0 and array.max() == 1 and (np.count_nonzero(array, axis=1) == 1).all())
 
 
-def _examples(phase: str, pair: object, channels_last: bool) -> Examples:
+def _examples(phase: str, pair: object, channels_last: bool, sequences: bool) -> Examples:
     x, y = f"x_{phase}", f"y_{phase}"
     if isinstance(pair, Examples):
         shape, dtype = pair.image_shape, pair.image_dtype
-        if len(shape) not in (1, 3) or dtype not in (np.uint8, np.float32, np.float64):
+        if not shape or dtype not in (np.uint8, np.float32, np.float64):
             raise DataError(
-                f"{x}: expected images (C, H, W) or (features,), uint8, float32 or float64. Received: {shape}, {dtype}"
+                f"{x}: expected examples (C, H, W), (features,) or of another shape, uint8, float32 or float64. "
+                f"Received: {shape}, {dtype}"
             )
         return pair.with_labels(_labels(y, pair.labels, len(pair), x))
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         received = f"{type(pair).__name__} of {len(pair)}" if isinstance(pair, tuple | list) else type(pair).__name__
         raise DataError(f"{phase}: expected a pair ({x}, {y}). Received: {received}")
-    images = checked_images(x, pair[0], channels_last=channels_last)
+    images = checked_images(x, pair[0], channels_last=channels_last, sequences=sequences)
     return ArrayExamples(images, _labels(y, pair[1], len(images), x))
 
 

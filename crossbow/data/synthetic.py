@@ -66,13 +66,14 @@ def synthetic(
         _examples(patterns, training, seed, _TRAINING),
         _examples(patterns, check, seed, _CHECK) if check else None,
         number_of_classes=number_of_classes,
+        sequences=True,
     )
 
 
 def _check_shape(shape: object) -> None:
-    good = isinstance(shape, tuple | list) and len(shape) in (1, 3)
+    good = isinstance(shape, tuple | list) and len(shape) >= 1
     if not good or not all(is_integer(size) and size >= 1 for size in shape):  # type: ignore[attr-defined]
-        raise DataError(f"image_shape: expected (C, H, W) or (features,), each ≥ 1. Received: {shape!r}")
+        raise DataError(f"image_shape: expected (C, H, W), (features,) or another shape, each ≥ 1. Received: {shape!r}")
 
 
 def _random_bytes(count: int, seed: int, purpose: int) -> NDArray[np.uint8]:

@@ -3,6 +3,7 @@
 from crossbow.dataflow.dataflow import Dataflow
 from crossbow.dataflow.node import DataflowNode
 from crossbow.dataflow.operator import Operator
+from crossbow.dataflow.sequential import Sequential, chain
 from crossbow.dataflow.subgraph import SubGraph
 
-__all__ = ["Dataflow", "DataflowNode", "Operator", "SubGraph"]
+__all__ = ["Dataflow", "DataflowNode", "Operator", "Sequential", "SubGraph", "chain"]

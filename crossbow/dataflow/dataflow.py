@@ -10,6 +10,7 @@ from crossbow.dataflow.derive import derive_check, derive_training
 from crossbow.dataflow.drawing import Compiled, checked_format, dot_of, shape_text, write_picture
 from crossbow.dataflow.graph import BATCH, Graph, build
 from crossbow.dataflow.subgraph import SubGraph
+from crossbow.dataflow.summary import NetworkSummary, summarise
 from crossbow.dataflow.validate import infer_shapes, variables_of
 from crossbow.files import checked_path, write_whole
 from crossbow.tracebacks import without_own_frames
@@ -56,6 +57,33 @@ class Dataflow:
         specs = variables_of(graph, batch, infer_shapes(graph, batch))
         of_operators = {id(graph[order].operator): variables for order, variables in specs.items()}
         return sum(math.prod(spec.shape) for variables in of_operators.values() for spec in variables)
+
+    @without_own_frames
+    def summary(self, image_shape: Shape) -> NetworkSummary:
+        """Shapes, parameters, multiply-adds and memory of every layer and in all, for examples of this shape, (C, H, W)
+        or (features,). It needs no context; `print` shows it as a table.
+
+        Raises GraphError if the shape is invalid or does not fit.
+
+        >>> from crossbow import Dataflow, Sequential
+        >>> from crossbow.ops import Conv, InnerProduct, Pool, ReLU
+        >>> print(Dataflow(Sequential(Conv(16, 3), ReLU(), Pool(), InnerProduct(10))).summary((1, 8, 8)))
+        node           operator      output  parameters  multiply-adds  activations
+        ---------------------------------------------------------------------------
+        batch                        1×8×8
+        conv1          Conv          16×6×6         160          5,184       2.3 kB
+        relu1          ReLU          16×6×6                                  2.3 kB
+        pool1          Pool          16×3×3                                   576 B
+        innerproduct1  InnerProduct  10           1,450          1,440         40 B
+        ---------------------------------------------------------------------------
+        total                                     1,610          6,624       5.2 kB
+        1,610 parameters (6.4 kB); multiply-adds and activations of one example
+        """
+        good = isinstance(image_shape, tuple | list) and all(is_integer(n) and n >= 1 for n in image_shape)
+        if not good or not image_shape:
+            expected = "expected the shape of an example, as (C, H, W) or (features,), each ≥ 1"
+            raise GraphError([f"summary: {expected}. Received: {shown(image_shape)}"])
+        return summarise(build(self.subgraph.nodes), tuple(map(int, image_shape)))
 
     @without_own_frames
     def describe(self, batch: Shape | None = None, *, compiled: Compiled | None = None) -> str:

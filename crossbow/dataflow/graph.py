@@ -142,5 +142,5 @@ def _needs(user: Vertex) -> bool:
 
 
 def trains(kernel: Kernel) -> bool:
-    """Whether the operator may have variables. This is known before shapes are."""
-    return type(kernel).variables is not Kernel.variables
+    """Whether training may change variables of the operator. This is known before shapes are."""
+    return type(kernel).variables is not Kernel.variables and not kernel.is_frozen

@@ -33,6 +33,8 @@ class Operator:
         self.name = name
         self.kernel = kernel
         self.peer: Operator | None = None
+        self.numbered = False
+        """Whether `chain` gave the name, as conv1, and may give it another number."""
 
     @property
     def is_gradient(self) -> bool:

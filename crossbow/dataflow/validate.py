@@ -223,7 +223,8 @@ class _Validation:
         differentiated = {v.peer for v in self.graph if isinstance(v.kernel, Gradient) and v.kernel.input == 0}
         users = consumers(self.graph)
         for order, specs in self.specs.items():
-            if specs and order not in differentiated and users[order]:
+            frozen = all(spec.learning_rate_multiplier == 0 for spec in specs)
+            if not frozen and order not in differentiated and users[order]:
                 self.fault(
                     self.graph[order],
                     "it has variables but no gradient operator. Connect it to the loss; or, if you connect gradients "

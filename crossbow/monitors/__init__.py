@@ -6,7 +6,8 @@ The base class and the log in JSON Lines are in `crossbow.runtime.monitor`.
 from crossbow.monitors.console import ConsoleMonitor
 from crossbow.monitors.csv_file import CsvMonitor
 from crossbow.monitors.early_stopping import EarlyStopping
+from crossbow.monitors.status import StatusMonitor
 from crossbow.monitors.tensorboard import TensorBoardMonitor
 from crossbow.monitors.wandb import WandbMonitor
 
-__all__ = ["ConsoleMonitor", "CsvMonitor", "EarlyStopping", "TensorBoardMonitor", "WandbMonitor"]
+__all__ = ["ConsoleMonitor", "CsvMonitor", "EarlyStopping", "StatusMonitor", "TensorBoardMonitor", "WandbMonitor"]

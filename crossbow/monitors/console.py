@@ -35,14 +35,22 @@ class ConsoleMonitor(Monitor):
     """
 
     def __init__(
-        self, *, epochs: int | None = None, seconds: float | None = None, stream: TextIO | None = None
+        self,
+        *,
+        epochs: int | None = None,
+        seconds: float | None = None,
+        tasks: range | None = None,
+        stream: TextIO | None = None,
     ) -> None:
-        """epochs, seconds: length of training, whichever is shorter. stream: output; None is the notebook or stdout, if
-        there is one."""
-        self.epochs, self.seconds = epochs, seconds
+        """epochs, seconds: length of training, whichever is shorter. tasks: the tasks of one call; the bar then shows
+        how many of them are done, not of all epochs. stream: output; None is the notebook or stdout, if there is
+        one."""
+        self.epochs, self.seconds, self.tasks = epochs, seconds, tasks
         self._stream: TextIO | None = sys.stdout if stream is None else stream
         self._terminal = self._stream is not None and self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._notebook = stream is None and in_notebook()
+        if not (self._terminal or self._notebook):
+            self.interval = math.inf  # there is no bar to draw
         self._view: _View | None = None
         self._loss = self._speed = ""
 
@@ -103,6 +111,8 @@ class ConsoleMonitor(Monitor):
     def _fraction(self, progress: Progress) -> float:
         """Fraction of training that is done, in [0, 1]."""
         done = 0.0 if self.epochs is None else progress.epoch / self.epochs
+        if self.tasks:
+            done = (progress.tasks - self.tasks.start) / len(self.tasks)
         return min(1.0, max(done, 0.0 if self.seconds is None else progress.time / self.seconds))
 
     def _picture(self, progress: Progress) -> RenderableType:

@@ -88,6 +88,10 @@ class BatchNorm(Kernel):
         check_unused(self, f"statistics={self.statistics!r}", unused)
 
     @property
+    def is_frozen(self) -> bool:
+        return self.weight_learning_rate_multiplier == 0 and (not self.bias or self.bias_learning_rate_multiplier == 0)
+
+    @property
     def takes_relu(self) -> RequestType | None:
         return BatchNormTraining
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from types import ModuleType
 from typing import Any
 
@@ -28,7 +29,7 @@ class Broadcast(Kernel):
     See also: `Reshape`, `ElementWiseOp`.
     """
 
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] = field(kw_only=False)
     """Shape of one example of the output."""
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import ClassVar
 
 from crossbow.conf import check_integer, configuration
@@ -27,7 +28,7 @@ class ChannelShuffle(Kernel):
 
     precision: ClassVar[Precision] = Precision.FOLLOWING
 
-    groups: int = 2
+    groups: int = field(default=2, kw_only=False)
     """Number of groups, ≥ 1."""
 
     def __post_init__(self) -> None:

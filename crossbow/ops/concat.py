@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import field
 from typing import ClassVar
 
 from crossbow.conf import configuration, is_integer, refuse
@@ -31,7 +32,7 @@ class Concat(Kernel):
 
     number_of_inputs: ClassVar[int | None] = None
 
-    axis: int = 1
+    axis: int = field(default=1, kw_only=False)
     """Axis of concatenation."""
 
     def __post_init__(self) -> None:

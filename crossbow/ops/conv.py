@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import field
 from typing import ClassVar
 
 from crossbow.conf import (
@@ -49,9 +51,9 @@ class Conv(Kernel):
     precision: ClassVar[Precision] = Precision.NARROW
     narrow_variables: ClassVar[bool] = True
 
-    number_of_outputs: int
+    number_of_outputs: int = field(kw_only=False)
     """Number of output channels, ≥ 1."""
-    kernel_size: Sizes = 1
+    kernel_size: Sizes = field(default=1, kw_only=False)
     """Size of the window, ≥ 1."""
     stride: Sizes = 1
     """Distance s of neighbouring windows, ≥ 1."""
@@ -94,6 +96,10 @@ class Conv(Kernel):
         )
 
     @property
+    def is_frozen(self) -> bool:
+        return self.weight_learning_rate_multiplier == 0 and (not self.bias or self.bias_learning_rate_multiplier == 0)
+
+    @property
     def takes_relu(self) -> RequestType | None:
         return ConvolutionForward
 
@@ -119,6 +125,10 @@ class Conv(Kernel):
         weights = VariableSpec("weights", shape, self.weight_initialiser, self.weight_learning_rate_multiplier)
         bias = VariableSpec("bias", shape[:1], self.bias_initialiser, self.bias_learning_rate_multiplier)
         return (weights, bias) if self.bias else (weights,)
+
+    def multiply_adds(self, *inputs: Shape) -> int:
+        (x,) = inputs
+        return math.prod(self.output_shape(x)) * x[1] // self.groups * math.prod(self.geometry(x).kernel)
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         weights, bias = site.variables["weights"], site.variables.get("bias")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import ClassVar
 
 from crossbow.conf import check_number, configuration
@@ -29,7 +30,7 @@ class Dropout(Kernel):
 
     train_only: ClassVar[bool] = True
 
-    ratio: float = 0.5
+    ratio: float = field(default=0.5, kw_only=False)
     """Probability that an element is dropped, in [0, 1)."""
 
     def __post_init__(self) -> None:

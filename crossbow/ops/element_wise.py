@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import ClassVar
 
 from crossbow.conf import check_choice, configuration, is_number, refuse
@@ -46,7 +47,7 @@ class ElementWiseOp(Kernel):
 
     number_of_inputs: ClassVar[int | None] = None
 
-    type: str = "sum"
+    type: str = field(default="sum", kw_only=False)
     """One of "sum", "product" and "max"."""
     coefficients: tuple[float, ...] | None = None
     """One coefficient per input, for type="sum"; None means 1 for each."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import field
 from typing import ClassVar
 
 from crossbow.conf import configuration, is_integer, refuse
@@ -29,7 +30,7 @@ class Flatten(Kernel):
 
     precision: ClassVar[Precision] = Precision.FOLLOWING
 
-    axis: int = 1
+    axis: int = field(default=1, kw_only=False)
     """First dimension of the second group."""
 
     def __post_init__(self) -> None:

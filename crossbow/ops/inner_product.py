@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import field
 from typing import ClassVar
 
 from crossbow.conf import (
@@ -46,7 +47,7 @@ class InnerProduct(Kernel):
     precision: ClassVar[Precision] = Precision.NARROW
     narrow_variables: ClassVar[bool] = True
 
-    number_of_outputs: int
+    number_of_outputs: int = field(kw_only=False)
     """Number of output features, ≥ 1."""
     axis: int = 1
     """First dimension of the features, not 0."""
@@ -70,6 +71,10 @@ class InnerProduct(Kernel):
             check_unused(self, "bias=False", "bias_initialiser", "bias_learning_rate_multiplier")
 
     @property
+    def is_frozen(self) -> bool:
+        return self.weight_learning_rate_multiplier == 0 and (not self.bias or self.bias_learning_rate_multiplier == 0)
+
+    @property
     def takes_relu(self) -> RequestType | None:
         return InnerProductForward
 
@@ -84,6 +89,10 @@ class InnerProduct(Kernel):
         weights = VariableSpec("weights", shape, self.weight_initialiser, self.weight_learning_rate_multiplier)
         bias = VariableSpec("bias", outputs, self.bias_initialiser, self.bias_learning_rate_multiplier)
         return (weights, bias) if self.bias else (weights,)
+
+    def multiply_adds(self, *inputs: Shape) -> int:
+        (x,) = inputs
+        return math.prod(x) * self.number_of_outputs
 
     def first_axis(self, x: Shape) -> int:
         """The axis as a non-negative index."""

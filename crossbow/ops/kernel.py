@@ -163,6 +163,11 @@ class Kernel:
         return None
 
     @property
+    def is_frozen(self) -> bool:
+        """Whether training changes no variable, so that the gradients of none are needed."""
+        return False
+
+    @property
     def is_relu(self) -> bool:
         """Whether the output is max(input, 0), which the operator before may compute as well."""
         return False
@@ -201,6 +206,10 @@ class Kernel:
 
     def check_labels(self, labels: LabelRange, *inputs: Shape) -> None:
         """For operators that take labels: raises ValueError if the data set's labels do not fit the inputs."""
+
+    def multiply_adds(self, *inputs: Shape) -> int:
+        """Multiplications with additions in the products of a forward pass; 0 for an operator without products."""
+        return 0
 
     def counts(self, labels: Array) -> float:
         """Weight of a batch with these labels, for losses and metrics. The value for a whole check set, independent of
@@ -253,6 +262,7 @@ _OF_ONE_CLASS = (
     "gradient_takes_relu",
     "derivative_from_output",
     "takes_relu",
+    "is_frozen",
     "is_relu",
     "picks_largest",
 )

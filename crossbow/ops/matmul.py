@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import numpy as np
@@ -70,6 +71,10 @@ class MatMul(Kernel):
         a, b = inputs
         *stack, rows, columns = self.geometry(a, b).y
         return (*stack, *((rows,) if len(a) > 1 else ()), *((columns,) if len(b) > 1 else ()))
+
+    def multiply_adds(self, *inputs: Shape) -> int:
+        geometry = self.geometry(*inputs)
+        return math.prod(geometry.y) * geometry.factor(0)[-1]
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         a, b = site.inputs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import ClassVar
 
 from crossbow.conf import check_number, configuration, is_integer, refuse
@@ -27,7 +28,7 @@ class Pad(Kernel):
 
     precision: ClassVar[Precision] = Precision.FOLLOWING
 
-    padding: tuple[tuple[int, int], ...]
+    padding: tuple[tuple[int, int], ...] = field(kw_only=False)
     """(before, after) for every axis of an example, each ≥ 0."""
     value: float = 0.0
     """The padding value."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 from crossbow.conf import check_boolean, check_choice, check_unused, configuration, refuse
@@ -45,9 +45,9 @@ class Pool(Kernel):
 
     precision: ClassVar[Precision] = Precision.FOLLOWING
 
-    method: str = "max"
+    method: str = field(default="max", kw_only=False)
     """One of "max", "average" and "stochastic"."""
-    kernel_size: Sizes = 2
+    kernel_size: Sizes = field(default=2, kw_only=False)
     """Size of the window, ≥ 1."""
     stride: Sizes = 2
     """Distance s of neighbouring windows, ≥ 1."""

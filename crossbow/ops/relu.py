@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import ClassVar
 
 from crossbow.conf import check_choice, check_number, check_unused, configuration, refuse
@@ -36,7 +37,7 @@ class ReLU(Kernel):
     precision: ClassVar[Precision] = Precision.FOLLOWING
     derivative_from_output: ClassVar[bool] = True
 
-    mode: str = "relu"
+    mode: str = field(default="relu", kw_only=False)
     """One of "relu", "sigmoid", "tanh" and "clipped"."""
     negative_slope: float = 0.0
     """Slope for x < 0, ≥ 0; only with mode="relu"."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import field
 from typing import ClassVar
 
 from crossbow.conf import configuration, is_integer, refuse
@@ -26,7 +27,7 @@ class Reshape(Kernel):
 
     precision: ClassVar[Precision] = Precision.FOLLOWING
 
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] = field(kw_only=False)
     """Shape of one example of the output."""
 
     def __post_init__(self) -> None:

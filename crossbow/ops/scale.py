@@ -69,6 +69,10 @@ class Scale(Kernel):
             )
         return axis
 
+    @property
+    def is_frozen(self) -> bool:
+        return self.weight_learning_rate_multiplier == 0 and (not self.bias or self.bias_learning_rate_multiplier == 0)
+
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
         self.first_axis(x)

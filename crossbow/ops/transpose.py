@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import ClassVar
 
 from crossbow.conf import configuration, is_integer, refuse
@@ -28,7 +29,7 @@ class Transpose(Kernel):
 
     precision: ClassVar[Precision] = Precision.FOLLOWING
 
-    order: tuple[int, ...]
+    order: tuple[int, ...] = field(kw_only=False)
     """For every axis of y, the axis of x; 0 comes first."""
 
     def __post_init__(self) -> None:

@@ -115,9 +115,10 @@ class History:
 
     records: list[Record] = field(default_factory=list)
     stopped: str = ""
-    """The reason why training ended: "count", "duration", "loss", "accuracy", "monitor" or "interrupt"."""
+    """The reason why training ended: "count", "duration", "loss", "accuracy", "monitor", "interrupt", or
+    "error" if an exception was raised."""
     message: str = ""
-    """The reason that the monitor gave, if a monitor ended training."""
+    """The reason that the monitor gave, if a monitor ended training, or the error."""
     decisions: list[AnyDecision] = field(default_factory=list)
     """Comparisons of numbers of learners, with learners_per_device="auto", and the reasons for new ones; groups of
     learners by speed."""
@@ -155,13 +156,16 @@ class History:
 
     @property
     def best(self) -> Record | None:
-        """The record with the best test accuracy; the first one if several are equal."""
-        scored = [(accuracy, record) for record in self.records if (accuracy := _test_accuracy(record)) is not None]
-        return max(scored, key=lambda pair: pair[0], default=(0.0, None))[1]
-
-
-def _test_accuracy(record: Record) -> float | None:
-    return None if record.test is None else record.test.accuracy
+        """The record with the best test accuracy or, if there are no accuracies, as in a regression, with the lowest
+        test loss; the first one if several are equal."""
+        accuracies: list[tuple[float, Record]] = []
+        losses: list[tuple[float, Record]] = []
+        for record in self.records:
+            if record.test is not None and record.test.accuracy is not None:
+                accuracies.append((record.test.accuracy, record))
+            elif record.test is not None and math.isfinite(record.test.loss):
+                losses.append((-record.test.loss, record))
+        return max(accuracies or losses, key=lambda pair: pair[0], default=(0.0, None))[1]
 
 
 _DECISIONS: dict[str, type[AnyDecision]] = {kind.__name__: kind for kind in (Decision, Retuning, Regrouping)}

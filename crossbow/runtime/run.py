@@ -218,7 +218,7 @@ class TrainingRun:
             self.keeper.begin(self)
         if self.profiler is not None:
             self.profiler.begin(self.engine, self.end)
-        with self._interrupts():
+        with self._interrupts(), self._failures():
             if self.history.records:
                 self.history.stop(self._reason() or self._accuracy_reached(self.history.records[-1]))
             while not self.history.stopped:
@@ -232,6 +232,19 @@ class TrainingRun:
         if self.interrupted:
             raise Terminated(self.interrupted)
         return self.history
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Note in the history that an exception ended training; it keeps the records up to there."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.history.stop("interrupt")
+            raise
+        except Exception as error:
+            self.history.stop("error")
+            self.history.explain(f"{type(error).__name__}: {error}")
+            raise
 
     def _stretch(self) -> None:
         """Train to the next end of an epoch or test, and record it."""

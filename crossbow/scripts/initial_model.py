@@ -40,7 +40,7 @@ def load_initial_model(context: ExecutionContext, options: argparse.Namespace) -
     ConfigurationError for a pattern that matches nothing."""
     if options.initial_model is None:
         return []
-    matching = context.load_matching(options.initial_model, exclude=options.excluded or ())
+    matching = context.load(options.initial_model, strict=False, exclude=options.excluded or ())
     count, total = len(matching.taken), len(context.variables)
     lines = [f"initial  {count:,} of {total:,} variables from {options.initial_model}"]
     return lines + [f"         not {untaken}" for untaken in matching.untaken]

@@ -10,10 +10,10 @@ import pytest
 from benchmarks import convnet
 from benchmarks.convnet import CROSSBOW, TORCH, Outcome
 from benchmarks.convnet_runners import NETWORKS, CrossbowRunner, Network, TorchRunner, Turn, bare, layer_names
-from crossbow import Dataflow
+from crossbow import Dataflow, Sequential
 from crossbow.dataflow.graph import build
 from crossbow.ops import LRN, Conv, Dropout, EuclideanLoss, InnerProduct, Pool, ReLU, SoftMax, SoftMaxLoss
-from models.layers import chain, classifier
+from models.layers import classifier
 from tests.benchmarks.test_learners import TORCH as HAS_TORCH
 
 NAME = "small"
@@ -32,7 +32,8 @@ def small() -> Dataflow:
         ("dropout", Dropout()),
         ("ip2", InnerProduct(number_of_outputs=1000)),
     ]
-    return classifier(*chain(layers))
+    network = Sequential(*layers)
+    return classifier(network.head, network.tail)
 
 
 @pytest.fixture

@@ -41,10 +41,10 @@ from benchmarks.gpu_report import (
 from benchmarks.gpu_runner import CrossbowGpuRunner, LaunchClock
 from benchmarks.gpu_torch_runner import TorchGpuRunner, _AtOnce, _Replicas, _Single
 from benchmarks.networks import Network, torch_resnet50
-from crossbow import Dataflow
+from crossbow import Dataflow, Sequential
 from crossbow.dataflow.validate import infer_shapes, variables_of
 from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool, ReLU
-from models.layers import chain, classifier
+from models.layers import classifier
 from tests.combinations import in_turn
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 
@@ -60,7 +60,8 @@ def small() -> Dataflow:
         ("pool", Pool(method="max", kernel_size=2, stride=2)),
         ("ip", InnerProduct(number_of_outputs=10)),
     ]
-    return classifier(*chain(layers))
+    network = Sequential(*layers)
+    return classifier(network.head, network.tail)
 
 
 def torch_small() -> Any:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from benchmarks.torch_network import NoEquivalentError, torch_network
-from crossbow import Dataflow, ExecutionContext, ModelConf, SolverConf, SystemConf
+from crossbow import Dataflow, ExecutionContext, ModelConf, Sequential, SolverConf, SystemConf
 from crossbow.data import synthetic
 from crossbow.dataflow.graph import build
 from crossbow.ops import LRN, Concat, Conv, ElementWiseOp, InnerProduct, Pool, ReLU
 from models.googlenet import googlenet
-from models.layers import add, chain, classifier, head_of, same_convolution
+from models.layers import add, classifier, head_of, same_convolution
 from models.matrix_factorisation import matrix_factorisation
 from models.mlp import mlp
 from models.mobilenet import mobilenet
@@ -116,9 +116,9 @@ def test_weights_of_losses() -> None:
     ],
 )
 def test_what_pytorch_does_not_have_is_named(layer: Any, message: str) -> None:
-    first, last = chain([("conv", Conv(number_of_outputs=2)), ("odd", layer)])
+    network = Sequential(("conv", Conv(number_of_outputs=2)), ("odd", layer))
     with pytest.raises(NoEquivalentError, match=message):
-        torch_network(classifier(first, last), (3, 8, 8))
+        torch_network(classifier(network.head, network.tail), (3, 8, 8))
 
 
 def test_a_matrix_factorisation_has_no_equivalent() -> None:

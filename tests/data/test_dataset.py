@@ -71,11 +71,39 @@ def test_strided_arrays_are_made_contiguous() -> None:
     np.testing.assert_array_equal(data.train.images, x)
 
 
-def test_gray_images_get_a_channel_without_a_copy() -> None:
-    x = images(6, 8, 8)
+@pytest.mark.parametrize("shape", [(3, 20), (7, 8, 9), (2, 5, 6, 7), (1, 2, 3, 4, 5)])
+def test_floating_point_examples_may_have_any_shape(shape: tuple[int, ...]) -> None:
+    x = RANDOM.normal(size=(6, *shape)).astype(np.float32)
     data = Dataset((x, labels()))
-    assert data.image_shape == (1, 8, 8)
+    assert data.image_shape == shape
     assert np.shares_memory(data.train.images, x)
+
+
+@pytest.mark.parametrize("x", [images(6, 8, 8), images(6, 3, 8), images(6, 8, 8, dtype=np.float32)])
+def test_what_may_be_gray_images_is_a_sequence_only_if_it_is_said(x: np.ndarray) -> None:
+    message = (
+        r"x_train: .*grayscale images, so add the channel, x_train\[:, None\], or pass sequences=True\. Received: "
+    )
+    with pytest.raises(DataError, match=message):
+        Dataset((x, labels()))
+    assert Dataset((x, labels()), sequences=True).image_shape == x.shape[1:]
+    assert Dataset((x[:, None], labels())).image_shape == (1, *x.shape[1:])
+
+
+@pytest.mark.parametrize(
+    ("largest", "dtype"),
+    [(2**24, np.float32), (2**24 + 1, np.float64), (-(2**24) - 1, np.float64), (2**53, np.float64)],
+)
+@pytest.mark.parametrize("shape", [(5,), (2, 5), (2, 3, 4, 5)])
+def test_integers_become_numbers_of_the_same_value(shape: tuple[int, ...], largest: int, dtype: Any) -> None:
+    x = RANDOM.integers(-100, 100, (6, *shape))
+    x[3].flat[1] = largest
+    data = Dataset((x, labels()))
+    assert data.train.images.dtype == dtype
+    assert data.scale == 1
+    np.testing.assert_array_equal(data.train.images, x)
+    with pytest.raises(DataError, match=r"x_train: expected integers up to 2\*\*53\. Received: 9007199254740993"):
+        Dataset((np.where(x == largest, 2**53 + 1, x), labels()))
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
@@ -156,7 +184,6 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], list[str]]] = {
     "empty examples": ((images(6, 1, 0, 8), labels()), None, {}, ["x_train", "(6, 1, 0, 8)"]),
     "scalar": ((np.float32(3), labels()), None, {}, ["x_train", "scalar"]),
     "one dimension": ((images()[:, 0, 0, 0], labels()), None, {}, ["x_train", "(N, C, H, W)", "(6,)"]),
-    "five dimensions": ((images(6, 1, 2, 8, 8), labels()), None, {}, ["x_train", "(6, 1, 2, 8, 8)"]),
     "ambiguous grayscale images": ((images(6, 3, 8), labels()), None, {}, ["x_train[:, None]", "(6, 3, 8)"]),
     "channels last": ((images(6, 8, 8, 3), labels()), None, {}, ["x_train.transpose(0, 3, 1, 2)", "(6, 8, 8, 3)"]),
     "objects": ((np.array([object()] * 6), labels()), None, {}, ["x_train", "numbers", "object"]),

@@ -78,7 +78,7 @@ def test_computed_images_train_as_arrays_do() -> None:
 @pytest.mark.parametrize(
     ("examples", "message"),
     [
-        (Computed(3, (6, 6)), r"x_train: expected images \(C, H, W\) or \(features,\), .*Received: \(6, 6\), float32"),
+        (Computed(3, ()), r"x_train: expected examples \(C, H, W\), .*Received: \(\), float32"),
         (Computed(3, dtype=np.int64), r"x_train: expected .*uint8, float32 or float64\. Received: \(1, 6, 6\), int64"),
         (Computed(0), r"y_train: expected at least one example"),
     ],

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from crossbow import DataflowNode, Operator
+from crossbow import DataflowNode, Operator, SubGraph
 from crossbow.ops import ReLU
 from tests.dataflow.networks import node
 
@@ -32,8 +32,8 @@ def test_a_shallow_copy_shares_the_operator_and_no_connections() -> None:
 
 
 @pytest.mark.parametrize("wrong", [ReLU(), Operator("relu", ReLU()), None])
-def test_it_connects_to_nodes_only(wrong: object) -> None:
-    with pytest.raises(TypeError, match=r"node 'a' connects to a DataflowNode\. Received: "):
+def test_it_connects_to_nodes_and_subgraphs_only(wrong: object) -> None:
+    with pytest.raises(TypeError, match=r"node 'a' connects to a DataflowNode or a SubGraph\. Received: "):
         node("a", ReLU()).connect_to(wrong)  # type: ignore[arg-type]
 
 
@@ -41,6 +41,15 @@ def test_it_connects_to_nodes_only(wrong: object) -> None:
 def test_it_holds_an_operator(wrong: object) -> None:
     with pytest.raises(TypeError, match=r"a node holds an Operator\. Received: "):
         DataflowNode(wrong)  # type: ignore[arg-type]
+
+
+def test_a_subgraph_is_connected_at_its_ends() -> None:
+    before, head, tail, after = (node(name, ReLU()) for name in "abcd")
+    head.connect_to(tail)
+    middle = SubGraph(head)
+    assert before.connect_to(middle) is middle
+    assert middle.connect_to(after) is after
+    assert [step.operator.name for step in SubGraph(before).nodes] == ["a", "b", "c", "d"]
 
 
 def test_it_shows_its_name() -> None:

@@ -110,3 +110,47 @@ def test_a_head_in_the_middle_is_fed_from_outside() -> None:
 def test_it_starts_at_a_node() -> None:
     with pytest.raises(TypeError, match=r"a SubGraph starts at a DataflowNode\. Received: ReLU"):
         SubGraph(ReLU())  # type: ignore[arg-type]
+
+
+def branches() -> SubGraph:
+    a, b, c, d, e = relus("abcde")
+    end = node("end", ElementWiseOp())
+    chain(a, c, d, end)
+    chain(a, b, end)
+    chain(a, e)
+    return SubGraph(a)
+
+
+@pytest.mark.parametrize(("name", "kept"), [("d", "acd"), ("a", "a"), ("end", ["a", "c", "d", "b", "end"])])
+def test_a_part_until_a_node_has_what_that_node_needs(name: str, kept: str) -> None:
+    whole = branches()
+    part = whole.until(name)
+    assert [step.operator.name for step in part.nodes] == list(kept)
+    assert part.tail.operator is next(step.operator for step in whole.nodes if step.operator.name == name)
+    assert set(map(id, part.nodes)).isdisjoint(map(id, whole.nodes))
+
+
+def test_what_is_connected_to_a_part_leaves_the_whole_as_it_is() -> None:
+    whole = branches()
+    whole.until("d").connect_to(node("new", ReLU()))
+    assert order(whole.head) == ["a", "c", "d", "b", "end", "e"]
+
+
+def test_a_node_whose_inputs_repeat_keeps_them_in_a_part() -> None:
+    a, end = node("a", ReLU()), node("end", ElementWiseOp())
+    a.connect_to(end)
+    a.connect_to(end)
+    part = SubGraph(a).until("end")
+    assert part.tail.previous == [part.head, part.head]
+    assert part.head.next == [part.tail, part.tail]
+
+
+def test_a_part_ends_at_a_node_that_exists_once() -> None:
+    with pytest.raises(GraphError, match=r"expected the name of one node\. Received: 'enn'\. Did you mean 'end'\?"):
+        branches().until("enn")
+    with pytest.raises(GraphError, match=r"Received: 7\. Names: a, c, d, b, end, e"):
+        branches().until(7)  # type: ignore[arg-type]
+    first = node("twice", ReLU())
+    first.connect_to(first.shallow_copy())
+    with pytest.raises(GraphError, match=r"Received: 'twice', an operator of 2 nodes"):
+        SubGraph(first).until("twice")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -57,10 +58,16 @@ def test_a_history_of_several_stretches() -> None:
     assert history.best is records[2]  # the first of equals
 
 
-def test_the_best_of_tests_without_accuracy() -> None:
-    assert History([record(), record(2)]).best is None
+def test_the_best_of_a_regression_has_the_lowest_test_loss() -> None:
+    untested, first, second, equal, broken = (record(n, tested=n > 1) for n in range(1, 6))
+    records = [
+        replace(each, test=each.test and replace(each.test, loss=loss))
+        for each, loss in zip((untested, first, second, equal, broken), (0, 3.0, 1.0, 1.0, math.nan), strict=True)
+    ]
+    assert History(records).best is records[2]
+    assert History([records[4]]).best is None
     worthless = record(accuracy=0.0)
-    assert History([worthless]).best is worthless
+    assert History([*records, worthless]).best is worthless  # accuracies come first
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=60), st.integers(1, 20))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -464,3 +466,43 @@ def test_an_error_for_users_keeps_its_type_and_names_the_monitor() -> None:
     ):
         running.train(1)
     assert caught.value.__notes__ == ["raised by the monitor Broken in `record`"]
+
+
+class InEpoch(Monitor):
+    """Acts in the third epoch."""
+
+    interval = 0.0
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action = action
+
+    def progress(self, progress: Progress) -> None:
+        if progress.epoch > 2:
+            self.action()
+
+
+@pytest.mark.parametrize(
+    ("action", "error", "stopped", "message", "epochs"),
+    [
+        (raising(DataError("full")), DataError, "error", "DataError: full", 2),
+        (raising(KeyboardInterrupt()), KeyboardInterrupt, "interrupt", "", 2),
+        (
+            lambda: signal.raise_signal(signal.SIGINT),
+            KeyboardInterrupt,
+            "interrupt",
+            "",
+            3,
+        ),  # 2 and a part
+    ],
+)
+def test_the_history_survives_what_ends_training(
+    action: Callable[[], None], error: type[BaseException], stopped: str, message: str, epochs: int
+) -> None:
+    with context(data=blobs(40), learners=2, monitors=[InEpoch(action)]) as running:
+        with pytest.raises(error):
+            running.train_and_test(5)
+        history = running.history
+        assert [math.ceil(record.epoch) for record in history.records] == list(range(1, epochs + 1))
+        assert len(history.tests) == 2
+        assert (history.stopped, history.message) == (stopped, message)
+        assert history.best in history.tests

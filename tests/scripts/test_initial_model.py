@@ -90,7 +90,7 @@ def test_training_begins_with_these_values(tmp_path: Path, capsys: pytest.Captur
         solver=SolverConf(learning_rate=0.1),
         system=SystemConf(learners_per_device=1, kernels="reference"),
     ) as running:
-        running.train(3)
+        running.train(3, verbose=0)
         running.save(tmp_path / "trained")
     assert run(tmp_path, "--initial-model", str(tmp_path / "trained")) == 0
     second = capsys.readouterr().out

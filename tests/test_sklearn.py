@@ -1,0 +1,114 @@
+"""The classifier with scikit-learn's interface."""
+
+from __future__ import annotations
+
+import doctest
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_digits, load_iris
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import crossbow.sklearn
+from crossbow import SSGD, ConfigurationError, DataflowNode, Operator, Sequential
+from crossbow.ops import Conv, InnerProduct, Pool, ReLU
+from crossbow.sklearn import CrossbowClassifier
+from examples.custom_operator import Swish
+
+X, Y = load_iris(return_X_y=True)
+NAMES = np.array(["setosa", "versicolor", "virginica"])[Y]
+
+
+def wide(number_of_classes: int) -> Sequential:
+    return Sequential(InnerProduct(40), ReLU("tanh"), InnerProduct(number_of_classes))
+
+
+def images(number_of_classes: int) -> Sequential:
+    return Sequential(Conv(16, 3), ReLU(), Pool(), InnerProduct(number_of_classes))
+
+
+def with_an_own_operator(number_of_classes: int) -> Sequential:
+    return Sequential(InnerProduct(20), Swish(), InnerProduct(number_of_classes))
+
+
+@pytest.mark.slow  # the tests below are the fast ones
+@parametrize_with_checks([CrossbowClassifier(random_state=0)])
+def test_it_passes_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def test_doctests() -> None:
+    """A grid search."""
+    assert doctest.testmod(crossbow.sklearn).failed == 0
+
+
+def test_it_learns_classes_of_any_type() -> None:
+    classifier = CrossbowClassifier(random_state=0).fit(X, NAMES)
+    assert classifier.classes_.tolist() == ["setosa", "versicolor", "virginica"]
+    assert classifier.score(X, NAMES) > 0.93
+    probabilities = classifier.predict_proba(X)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+    assert (classifier.predict(X) == classifier.classes_[probabilities.argmax(axis=1)]).all()
+    assert [record.epoch for record in classifier.history_.records] == list(range(1, 21))
+
+
+def test_a_fitted_classifier_is_pickled_and_cloned() -> None:
+    classifier = CrossbowClassifier(with_an_own_operator, epochs=3, random_state=0).fit(X, Y)
+    other = pickle.loads(pickle.dumps(classifier))
+    np.testing.assert_array_equal(other.predict_proba(X), classifier.predict_proba(X))
+    again = clone(classifier)
+    assert not hasattr(again, "model_")
+    np.testing.assert_array_equal(again.fit(X, Y).predict_proba(X), classifier.predict_proba(X))
+
+
+def test_a_search_in_a_pipeline_chooses_network_and_rule() -> None:
+    pipeline = make_pipeline(StandardScaler(), CrossbowClassifier(epochs=5, learners=2, random_state=0))
+    grid = {"crossbowclassifier__network": [wide, with_an_own_operator], "crossbowclassifier__rule": [None, SSGD()]}
+    search = GridSearchCV(pipeline, grid, cv=2, error_score="raise").fit(X, NAMES)
+    assert search.best_score_ > 0.75
+    assert len(search.cv_results_["params"]) == 4
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64])
+def test_images(dtype: Any) -> None:
+    digits = load_digits(n_class=4)
+    x = digits.images[:, None].astype(dtype) * (15 if dtype == np.uint8 else 1 / 16)
+    x = x.astype(dtype)
+    classifier = CrossbowClassifier(images, epochs=8, random_state=0).fit(x[:400], digits.target[:400])
+    assert classifier.score(x[400:], digits.target[400:]) > 0.9
+    with pytest.raises(ValueError, match=r"X: expected examples of shape \(N, 1, 8, 8\) .*\(2, 1, 4, 8\)"):
+        classifier.predict(x[:2, :, :4])
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (wide(3), r"network must be a function of the number of classes .*\. Received: Sequential\(innerproduct1, "),
+        (
+            lambda classes: DataflowNode(Operator(InnerProduct(classes))),
+            r"network must return a SubGraph, .*Received: Data",
+        ),
+    ],
+)
+def test_what_builds_no_network(network: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        CrossbowClassifier(network).fit(X, Y)
+
+
+def test_numbers_that_are_too_large_are_named() -> None:
+    with pytest.raises(ValueError, match=r"X: expected finite numbers that float32 can hold\. Received: "):
+        CrossbowClassifier().fit(X * 1e39, Y)
+
+
+def test_without_scikit_learn_one_sentence_tells_what_to_install() -> None:
+    code = "import sys; sys.modules['sklearn'] = None\ntry: import crossbow.sklearn\nexcept Exception as e: print(e)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("crossbow.sklearn needs the package sklearn: pip install 'crossbow[zoo]'. Received: ")
