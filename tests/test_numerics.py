@@ -127,15 +127,15 @@ def test_an_example_to_test_with(learners: int, kernels: str) -> None:
 @KERNELS
 @pytest.mark.parametrize("learners", [1, 2])
 def test_an_image_to_predict(learners: int, kernels: str) -> None:
-    """A task is a part of the images, here of four. What is left of it is not reported when there are fewer the next
+    """A task is a part of the images, here of eight. What is left of it is not reported when there are fewer the next
     time."""
     images = blobs().train.images.copy()
     with context(learners=learners, kernels=kernels, check_numerics=True, check_batch_size=8) as running:
         expected = running.predict(images)
         poison(images, 21, np.nan)
         error = fails(running, lambda: running.engine.predict(images))  # `predict` itself refuses them
-        assert (error.task, error.operator) == (5, "batch")
-        assert "in the input. Received: 1 NaN and 0 infinite of 24, the first at (1, 1)" in str(error)
+        assert (error.task, error.operator) == (2, "batch")
+        assert "in the input. Received: 1 NaN and 0 infinite of 48, the first at (5, 1)" in str(error)
         np.testing.assert_allclose(running.predict(images[:3]), expected[:3], rtol=1e-6)
         error = fails(running, lambda: running.engine.predict(images[21:22]))
         assert (error.task, error.operator) == (0, "batch")

@@ -42,6 +42,7 @@ from crossbow.ops import (
     VariableSpec,
     Xavier,
 )
+from crossbow.ops.scale import AlongAxes
 from crossbow.ops.softmax import AlongAxis
 from crossbow.runtime.run import Limits
 from crossbow.synch import RULES, SMA, Gossip, Grouping, RuleSequence, simulate
@@ -125,7 +126,7 @@ def test_every_configuration_with_numbers_is_among_them() -> None:
         for each in classes()
         if any(name in str(field.type) for field in dataclasses.fields(each) for name in numbers)
         and not issubclass(each, Gradient)  # all have the one field of `Gradient`
-        and each is not AlongAxis  # SoftMax and LogSoftMax have its field
+        and each not in (AlongAxis, AlongAxes)  # SoftMax and LogSoftMax, Scale and LayerNorm have their fields
     }
     assert {each.__name__ for each in wanted - {type(conf) for conf in CONFIGURATIONS}} == set()
     assert {"Conv", "SystemConf", "SMA", "Limits", "Constant"} <= {each.__name__ for each in classes()}

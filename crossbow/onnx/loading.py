@@ -16,6 +16,7 @@ from crossbow.onnx.network import Network, check_input_shape
 from crossbow.onnx.reading import (  # noqa: F401 - register translations
     activations,
     arithmetic,
+    layer_norm,
     layers,
     rearranging,
     response,

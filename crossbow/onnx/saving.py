@@ -41,7 +41,7 @@ def save(
     The input is called "input" and has the shape (N, …) with N free; it is what the first operator receives, so uint8
     images must be converted first, like a data set's (divided by 255). A DataTransform is written as it is in testing.
     The output is called like the node that computes it, and every node like ours. Numbers are in single precision,
-    operators those of opset 19. The file is written atomically; missing directories are created.
+    operators those of opset 20. The file is written atomically; missing directories are created.
 
     Settings for training that ONNX lacks are kept in the model's metadata, where `load` finds them and other runtimes
     ignore them: multipliers of the learning rate, random windows and mirrors, and the cumulative statistics of a

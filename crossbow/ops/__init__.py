@@ -12,9 +12,12 @@ from crossbow.ops.dropout import Dropout, DropoutGradient
 from crossbow.ops.element_wise import ElementWiseOp, ElementWiseOpGradient
 from crossbow.ops.euclidean_loss import EuclideanLoss, EuclideanLossGradient
 from crossbow.ops.flatten import Flatten, FlattenGradient
+from crossbow.ops.gelu import GELU, GELUGradient
+from crossbow.ops.hard_swish import HardSwish, HardSwishGradient
 from crossbow.ops.initialiser import MSRA, Constant, Gaussian, Initialiser, Uniform, Values, Xavier
 from crossbow.ops.inner_product import InnerProduct, InnerProductGradient
 from crossbow.ops.kernel import ArrayGradient, Gradient, Kernel, Site, VariableSpec
+from crossbow.ops.layer_norm import LayerNorm, LayerNormGradient
 from crossbow.ops.log_softmax import LogSoftMax, LogSoftMaxGradient
 from crossbow.ops.lrn import LRN, LRNGradient
 from crossbow.ops.matfact import MatFact, MatFactGradient
@@ -26,6 +29,7 @@ from crossbow.ops.pool import Pool, PoolGradient
 from crossbow.ops.relu import ReLU, ReLUGradient
 from crossbow.ops.reshape import Reshape, ReshapeGradient
 from crossbow.ops.scale import Scale, ScaleGradient
+from crossbow.ops.silu import SiLU, SiLUGradient
 from crossbow.ops.slice import Slice, SliceGradient
 from crossbow.ops.softmax import SoftMax, SoftMaxGradient
 from crossbow.ops.softmax_loss import SoftMaxLoss, SoftMaxLossGradient
@@ -33,6 +37,7 @@ from crossbow.ops.total_loss import TotalLoss
 from crossbow.ops.transpose import Transpose, TransposeGradient
 
 __all__ = [
+    "GELU",
     "LRN",
     "MSRA",
     "Accuracy",
@@ -58,14 +63,19 @@ __all__ = [
     "EuclideanLossGradient",
     "Flatten",
     "FlattenGradient",
+    "GELUGradient",
     "Gaussian",
     "Gradient",
     "GradientDescentOptimiser",
+    "HardSwish",
+    "HardSwishGradient",
     "Initialiser",
     "InnerProduct",
     "InnerProductGradient",
     "Kernel",
     "LRNGradient",
+    "LayerNorm",
+    "LayerNormGradient",
     "LogSoftMax",
     "LogSoftMaxGradient",
     "MatFact",
@@ -84,6 +94,8 @@ __all__ = [
     "ReshapeGradient",
     "Scale",
     "ScaleGradient",
+    "SiLU",
+    "SiLUGradient",
     "Site",
     "Slice",
     "SliceGradient",

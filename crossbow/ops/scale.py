@@ -21,20 +21,8 @@ from crossbow.types import Shape
 
 
 @configuration
-class Scale(Kernel):
-    """y = weights · x (+ bias), with variables along `number_of_axes` axes of x from `axis` on.
-
-    x, y: any shape; weights, bias: x.shape[axis : axis + number_of_axes]. With axis=1 and number_of_axes=1 there is one
-    factor per channel. A negative axis counts from the end.
-
-    Use it after a normalisation without scale and shift.
-
-    It is Caffe's layer with trained factors; the original has only the configuration (Scale.java, never bound).
-
-    See also: `BatchNorm`, `ElementWiseOp`.
-    """
-
-    precision: ClassVar[Precision] = Precision.NARROW
+class AlongAxes(Kernel):
+    """Common base of Scale and LayerNorm, which have variables along some axes."""
 
     axis: int = 1
     """First axis of the variables, not 0."""
@@ -69,6 +57,31 @@ class Scale(Kernel):
             )
         return axis
 
+    def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
+        (x,) = inputs
+        axis = self.first_axis(x)
+        shape = x[axis : axis + self.number_of_axes]
+        weights = VariableSpec("weights", shape, self.weight_initialiser, self.weight_learning_rate_multiplier)
+        bias = VariableSpec("bias", shape, self.bias_initialiser, self.bias_learning_rate_multiplier)
+        return (weights, bias) if self.bias else (weights,)
+
+
+@configuration
+class Scale(AlongAxes):
+    """y = weights · x (+ bias), with variables along `number_of_axes` axes of x from `axis` on.
+
+    x, y: any shape; weights, bias: x.shape[axis : axis + number_of_axes]. With axis=1 and number_of_axes=1 there is one
+    factor per channel. A negative axis counts from the end.
+
+    Use it after a normalisation without scale and shift.
+
+    It is Caffe's layer with trained factors; the original has only the configuration (Scale.java, never bound).
+
+    See also: `BatchNorm`, `ElementWiseOp`.
+    """
+
+    precision: ClassVar[Precision] = Precision.NARROW
+
     @property
     def is_frozen(self) -> bool:
         return self.weight_learning_rate_multiplier == 0 and (not self.bias or self.bias_learning_rate_multiplier == 0)
@@ -77,14 +90,6 @@ class Scale(Kernel):
         (x,) = inputs
         self.first_axis(x)
         return x
-
-    def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
-        (x,) = inputs
-        axis = self.first_axis(x)
-        shape = x[axis : axis + self.number_of_axes]
-        weights = VariableSpec("weights", shape, self.weight_initialiser, self.weight_learning_rate_multiplier)
-        bias = VariableSpec("bias", shape, self.bias_initialiser, self.bias_learning_rate_multiplier)
-        return (weights, bias) if self.bias else (weights,)
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         (x,), weights, bias = site.inputs, site.variables["weights"], site.variables.get("bias")

@@ -75,3 +75,7 @@ class Profiler:
         if self._recorder.on:
             self._done = True
             self._write(self._settings, self._recorder.stop())
+
+    def cancel(self) -> None:
+        """Forget the recording, if there is one: training failed. A later training call records anew."""
+        self._recorder.discard()

@@ -221,8 +221,13 @@ class TrainingRun:
         with self._interrupts(), self._failures():
             if self.history.records:
                 self.history.stop(self._reason() or self._accuracy_reached(self.history.records[-1]))
-            while not self.history.stopped:
-                self._stretch()
+            try:
+                while not self.history.stopped:
+                    self._stretch()
+            except BaseException:
+                if self.profiler is not None:
+                    self.profiler.cancel()
+                raise
             if self.profiler is not None:
                 self.profiler.finish()
             if self.keeper is not None and not self.interrupted:

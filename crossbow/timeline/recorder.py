@@ -89,11 +89,11 @@ class Recorder:
     def __init__(self) -> None:
         self.on = False
         self._recording = Recording()
-        self._training_tasks = 0
+        self._training: list[TaskEvent] = []
 
     def start(self) -> None:
         """Begin a recording."""
-        self._recording, self._training_tasks = Recording(now()), 0
+        self._recording, self._training = Recording(now()), []
         self.on = True
 
     def stop(self) -> Recording:
@@ -105,15 +105,21 @@ class Recorder:
             recording.tasks.append(recording.pending.pop(0)())
         return recording
 
+    def discard(self) -> None:
+        """End the recording, if there is one, and forget it."""
+        self.on = False
+        self._recording, self._training = Recording(), []
+
     @property
     def training_tasks(self) -> int:
         """Number of training tasks recorded."""
-        return self._training_tasks
+        return len(self._training)
 
     def task(self, event: TaskEvent) -> None:
         """Record a task, from any thread."""
         self._recording.tasks.append(event)
-        self._training_tasks += event.track.startswith(LEARNER) and event.purpose != "check"
+        if event.track.startswith(LEARNER) and event.purpose != "check":
+            self._training.append(event)  # no count, which two threads may increase at once
 
     def task_later(self, event: Callable[[], TaskEvent]) -> None:
         """Record a task whose times are not known yet. event: is called when the recording ends."""

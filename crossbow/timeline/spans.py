@@ -119,7 +119,10 @@ class _Reading:
         spans = [span for track in self._tasks for span in self._learner(track)]
         for track, events in self._events.items():
             if track not in self._tasks:
-                spans += [self._span(track, "event", each.name, each.begin, each.end, each.details) for each in events]
+                spans += [
+                    self._span(track, "event", each.name, max(each.begin, self._zero), each.end, each.details)
+                    for each in events  # an event may have begun before the recording
+                ]
         samples = [Sample(count.name, self._at(count.time), count.value) for count in self._recording.counts]
         spans.sort(key=lambda span: (span.begin, -span.end))  # outer spans before inner ones
         return Spans(spans, self._arrows, [*samples, *self._rates()])

@@ -9,14 +9,16 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from crossbow.files import checked_path, file_error, write_whole
-from crossbow.timeline.recorder import Recording
+from crossbow.timeline.recorder import SCHEDULER, SYNCHRONISER, Recording
 from crossbow.timeline.spans import Arrow, Kind, Sample, Span, Spans, learners, order_of_tracks, spans_of
 from crossbow.types import DataError
 
 FORMAT = "crossbow timeline 1"
+ABOUT = ("kernels", "operations")
+"""What a file says about each operator."""
 SHOWN: Mapping[Kind, str] = {
     "operator": "operators",
     "optimiser": "optimiser",
@@ -64,7 +66,8 @@ class Loss:
             return f"{self.learner} spends {percent} of its time averaging"
         if self.kind == "python":
             return f"{self.learner} spends {percent} of its time in Python code"
-        return f"{self.learner} waits {percent} of its time for {self.cause or 'others'}"
+        cause = f"the {self.cause}" if self.cause in (SCHEDULER, SYNCHRONISER) else self.cause or "others"
+        return f"{self.learner} waits {percent} of its time for {cause}"
 
 
 class Timeline:
@@ -206,12 +209,18 @@ class Timeline:
         source = checked_path("load", path)
         try:
             document = json.loads(gzip.decompress(source.read_bytes()))
-        except (OSError, EOFError, ValueError, zlib.error) as error:
+        except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
             raise file_error(_plain(error), source, "a timeline, as --profile writes it") from error
         other = document.get("otherData") if isinstance(document, dict) else None
         if not isinstance(other, dict) or other.get("format") != FORMAT:
             raise DataError(f"{source}: expected a timeline in the format {FORMAT!r}. Received: another file")
-        return cls(_contents(document["traceEvents"]), other)
+        try:
+            return cls(_contents(document["traceEvents"]), {name: dict(other.get(name, {})) for name in ABOUT})
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+            raise DataError(
+                f"{source}: expected the events of a timeline, as --profile writes them. "
+                f"Received: {type(error).__name__}: {error}"
+            ) from error
 
     def _other_data(self) -> dict[str, Any]:
         return {**self._about, "format": FORMAT}
@@ -237,14 +246,18 @@ class Timeline:
 
 
 def _contents(events: Sequence[Mapping[str, Any]]) -> Spans:
-    """The contents of a file's events."""
+    """The contents of a file's events. Raises an error of Python if they are not those of a timeline."""
     tracks = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     contents, begun = Spans([], [], []), {}
     for event in events:
         phase = event["ph"]
         if phase == "X":
             begin, duration = _nanoseconds(event["ts"]), _nanoseconds(event["dur"])
-            track, details = tracks[event["tid"]], event.get("args", {})
+            track, details = tracks[event["tid"]], dict(event.get("args", {}))
+            if event["cat"] not in get_args(Kind):
+                raise ValueError(f"unknown category {event['cat']!r}")
+            if event["cat"] == "task":
+                details["purpose"], int(details["examples"])  # tables read them
             contents.spans.append(Span(track, event["cat"], event["name"], begin, begin + duration, details))
         elif phase == "s":
             begun[event["id"]] = tracks[event["tid"]], _nanoseconds(event["ts"])
@@ -253,6 +266,7 @@ def _contents(events: Sequence[Mapping[str, Any]]) -> Spans:
             contents.arrows.append(Arrow(event["name"], *begun[event["id"]], *target))
         elif phase == "C":
             contents.samples.append(Sample(event["name"], _nanoseconds(event["ts"]), event["args"]["value"]))
+    learners(contents.spans)  # their tracks must have numbers
     return contents
 
 

@@ -65,7 +65,7 @@ def test_export(depth: int, size: int, tmp_path: Path) -> None:
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     for depth, parts in {
-        "100": ("(default: 300 with cifar10", "(default: 64)", "(default: 150,225)", "(default: nesterov)"),
+        "100": ("(default: 300 with cifar10", "(default: 64)", "(default: 150,225)", "(default: nesterov with sgd"),
         "121": ("(default: 3,224,224)", "(default: 256)", "(default: 30,60)", "(default: 1,000)"),
     }.items():
         text = help_of(SCRIPT, ["--depth", depth], capsys)

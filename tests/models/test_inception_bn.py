@@ -86,7 +86,7 @@ def test_export(variant: str, tmp_path: Path) -> None:
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     for variant, parts in {
         "imagenet": ("(default: 3,224,224)", "(default: 32)", "(default: 0.01)", "1e-05"),
-        "small": ("(default: 20 with cifar10, 20 with cifar100", "(default: 128)", "(default: 0.05)"),
+        "small": ("(default: 20 with cifar10, 20 with cifar100", "(default: 128)", "(default: 0.05 with sgd"),
     }.items():
         text = help_of(SCRIPT, ["--variant", variant], capsys)
         assert [part for part in parts if part not in text] == []

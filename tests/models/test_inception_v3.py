@@ -81,7 +81,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         "(default: 3,299,299)",
         "images are resized (default: 299)",
         "(default: 32)",
-        "(default: 0.045)",
+        "(default: 0.045 with sgd",
         "(default: 0.0001)",
     ):
         assert part in text

@@ -107,7 +107,12 @@ def test_synthetic_data_of_the_options() -> None:
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     text = help_of(SCRIPT, [], capsys)
-    for part in ("Without options: synthetic ratings", "(default: 4096)", "(default: 0.0001)", "(default: 2,609,152)"):
+    for part in (
+        "Without options: synthetic ratings",
+        "(default: 4096)",
+        "(default: 0.0001 with sgd",
+        "(default: 2,609,152)",
+    ):
         assert part in text
     for option in ("--image-shape", "--classes"):
         assert option not in text

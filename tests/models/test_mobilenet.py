@@ -51,7 +51,7 @@ def test_export(tmp_path: Path) -> None:
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     text = help_of(SCRIPT, [], capsys)
-    for part in ("(default: 3,224,224)", "(default: 96)", "(default: 0.045)", "4e-05"):
+    for part in ("(default: 3,224,224)", "(default: 96)", "(default: 0.045 with sgd", "4e-05"):
         assert part in text
 
 

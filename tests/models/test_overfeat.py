@@ -53,7 +53,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         "(default: 3,231,231)",
         "images are resized (default: 231)",
         "(default: 128)",
-        "(default: 0.05)",
+        "(default: 0.05 with sgd",
         "(default: 30,50,60,70,80)",
         "1e-05",
     ):

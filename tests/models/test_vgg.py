@@ -146,7 +146,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert part in text
     text = help_of(SCRIPT, ["--variant", "imagenet"], capsys)
-    for part in ("(default: 3,224,224)", "(default: 0.001)", "(default: 1,000)"):
+    for part in ("(default: 3,224,224)", "(default: 0.001 with sgd", "(default: 1,000)"):
         assert part in text
 
 

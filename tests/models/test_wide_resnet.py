@@ -75,7 +75,7 @@ def test_export(tmp_path: Path) -> None:
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     text = help_of(SCRIPT, [], capsys)
-    for part in ("(default: 60,120,160)", "(default: nesterov)", "(default: 0.0005)", "(default: 128)"):
+    for part in ("(default: 60,120,160)", "(default: nesterov with sgd", "(default: 0.0005)", "(default: 128)"):
         assert part in text
 
 

@@ -133,6 +133,8 @@ def test_layers_one_by_one() -> None:
         nn.Hardsigmoid(),
         nn.Hardswish(),
         nn.SiLU(),
+        nn.GELU(),
+        nn.GELU(approximate="tanh"),
     ]
     x = draw(3, 1, 16, 16)
     for layer in layers:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crossbow.ops import (
+    GELU,
     LRN,
     BatchNorm,
     Broadcast,
@@ -17,11 +18,14 @@ from crossbow.ops import (
     ElementWiseOp,
     EuclideanLoss,
     Flatten,
+    HardSwish,
     InnerProduct,
     Kernel,
+    LayerNorm,
     MatMul,
     Pool,
     ReLU,
+    SiLU,
     SoftMax,
 )
 
@@ -166,6 +170,18 @@ def mode(name: str) -> Translation:
     return lambda x: Ours(ReLU(mode=name), [x])
 
 
+def gelu(x: Tensor, approximate: str = "none") -> Ours:
+    return Ours(GELU(approximate=approximate), [x])
+
+
+def silu(x: Tensor, inplace: bool = False) -> Ours:
+    return Ours(SiLU(), [x])
+
+
+def hard_swish(x: Tensor, inplace: bool = False) -> Ours:
+    return Ours(HardSwish(), [x])
+
+
 def softmax(x: Tensor, dim: int, dtype: Any = None) -> Ours | None:
     return Ours(SoftMax(axis=dim), [x]) if x.ndim > 1 and dim % x.ndim > 0 else None
 
@@ -222,6 +238,15 @@ def batch_norm(
     return Ours(BatchNorm(epsilon=eps), [x], {"weights": weight, "bias": bias})
 
 
+def layer_norm(
+    x: Tensor, shape: Any, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Ours | None:
+    if weight is None or x.ndim <= len(shape) or 0 in x.shape:
+        return None
+    kernel = LayerNorm(axis=-len(shape), number_of_axes=len(shape), bias=bias is not None, epsilon=eps)
+    return Ours(kernel, [x], {"weights": weight} | ({} if bias is None else {"bias": bias}))
+
+
 def local_response_norm(x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Ours | None:
     return Ours(LRN(size=size, alpha=alpha, beta=beta, kappa=k), [x]) if size % 2 and x.ndim > 2 else None
 
@@ -258,7 +283,10 @@ TRANSLATIONS: Mapping[str, tuple[Translation, int]] = {
     "nn.functional.conv1d": (conv(1), 5),
     "nn.functional.conv2d": (conv(2), 15),
     "nn.functional.conv3d": (conv(3), 10),
+    "nn.functional.gelu": (gelu, 2),
+    "nn.functional.hardswish": (hard_swish, 1),
     "nn.functional.hardtanh": (hardtanh, 0),
+    "nn.functional.layer_norm": (layer_norm, 1),
     "nn.functional.leaky_relu": (leaky_relu, 6),
     "nn.functional.linear": (linear, 8),
     "nn.functional.local_response_norm": (local_response_norm, 1),
@@ -268,6 +296,7 @@ TRANSLATIONS: Mapping[str, tuple[Translation, int]] = {
     "nn.functional.mse_loss": (mse_loss, 3),
     "nn.functional.relu": (relu, 3),
     "nn.functional.relu6": (relu6, 3),
+    "nn.functional.silu": (silu, 1),
     "sigmoid": (mode("sigmoid"), 1),
     "softmax": (softmax, 3),
     "sub": (element_wise("sum", -1), 2),

@@ -12,6 +12,7 @@ import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from crossbow.kernels.random import image_words, keep_mask, random_words
 from crossbow.kernels.requests import WindowGeometry
 from crossbow.ops import (
+    GELU,
     LRN,
     Accuracy,
     BatchNorm,
@@ -25,8 +26,10 @@ from crossbow.ops import (
     ElementWiseOp,
     EuclideanLoss,
     Flatten,
+    HardSwish,
     InnerProduct,
     Kernel,
+    LayerNorm,
     LogSoftMax,
     MatFact,
     MatMul,
@@ -36,6 +39,7 @@ from crossbow.ops import (
     ReLU,
     Reshape,
     Scale,
+    SiLU,
     Slice,
     SoftMax,
     SoftMaxLoss,
@@ -159,6 +163,18 @@ def relu(kernel: ReLU, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -
     return {"sigmoid": torch.sigmoid, "tanh": torch.tanh}[kernel.mode](x)
 
 
+def gelu(kernel: GELU, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return F.gelu(inputs[0], approximate=kernel.approximate)
+
+
+def silu(kernel: SiLU, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return F.silu(inputs[0])
+
+
+def hard_swish(kernel: HardSwish, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return F.hardswish(inputs[0])
+
+
 def softmax(kernel: SoftMax, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
     return F.softmax(inputs[0], kernel.axis)
 
@@ -271,6 +287,15 @@ def scale(kernel: Scale, inputs: Tensors, variables: Mapping[str, torch.Tensor])
     return y + variables["bias"].reshape(shape) if kernel.bias else y
 
 
+def layer_norm(kernel: LayerNorm, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    (x,) = inputs
+    axis, weights = kernel.axis % x.ndim, variables["weights"]
+    own = list(range(axis, axis + kernel.number_of_axes))
+    last = list(range(x.ndim - len(own), x.ndim))
+    y = F.layer_norm(x.movedim(own, last), weights.shape, weights, variables.get("bias"), kernel.epsilon)
+    return y.movedim(last, own)
+
+
 def transpose(kernel: Transpose, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
     return inputs[0].permute(kernel.order)
 
@@ -313,8 +338,11 @@ ORACLES: dict[type[Kernel], Oracle] = {
     ElementWiseOp: element_wise,
     EuclideanLoss: euclidean_loss,
     Flatten: flatten,
+    GELU: gelu,
+    HardSwish: hard_swish,
     InnerProduct: inner_product,
     LRN: lrn,
+    LayerNorm: layer_norm,
     LogSoftMax: log_softmax,
     MatFact: matfact,
     MatMul: matmul,
@@ -324,6 +352,7 @@ ORACLES: dict[type[Kernel], Oracle] = {
     ReLU: relu,
     Reshape: reshape,
     Scale: scale,
+    SiLU: silu,
     Slice: part,
     SoftMax: softmax,
     SoftMaxLoss: softmax_loss,

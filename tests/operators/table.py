@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.ops import (
+    GELU,
     LRN,
     Accuracy,
     BatchNorm,
@@ -27,8 +28,10 @@ from crossbow.ops import (
     EuclideanLoss,
     Flatten,
     Gaussian,
+    HardSwish,
     InnerProduct,
     Kernel,
+    LayerNorm,
     LogSoftMax,
     MatFact,
     MatMul,
@@ -38,6 +41,7 @@ from crossbow.ops import (
     ReLU,
     Reshape,
     Scale,
+    SiLU,
     Slice,
     SoftMax,
     SoftMaxLoss,
@@ -59,8 +63,11 @@ TOLERANCES: dict[type[Kernel], float] = {
     ElementWiseOp: 1e-6,
     EuclideanLoss: 1e-6,
     Flatten: 0.0,
+    GELU: 2e-6,
+    HardSwish: 1e-6,
     InnerProduct: 1e-5,
     LRN: 2e-6,
+    LayerNorm: 5e-6,
     LogSoftMax: 1e-6,
     MatFact: 1e-6,
     MatMul: 1e-5,
@@ -70,6 +77,7 @@ TOLERANCES: dict[type[Kernel], float] = {
     ReLU: 1e-6,
     Reshape: 0.0,
     Scale: 1e-6,
+    SiLU: 1e-6,
     Slice: 0.0,
     SoftMax: 1e-6,
     SoftMaxLoss: 1e-6,
@@ -461,6 +469,27 @@ def _normalisations() -> list[Case]:
     ]
 
 
+def _layer_normalisations() -> list[Case]:
+    def case(shape: Shape, offset: float = 0.0, **configuration: object) -> Case:
+        bias = {"bias_initialiser": Gaussian(std=0.5)} if configuration.get("bias", True) else {}
+        values = {"weight_initialiser": Gaussian(mean=1.0, std=0.5), **bias, **configuration}
+        return Case(LayerNorm(**values), (shape,), offset=offset)  # type: ignore[arg-type]
+
+    image = (2, 3, 5, 4)
+    return [
+        *(case(shape, bias=bias) for shape in ((3, 7), (2, 5, 9), image) for bias in (False, True)),
+        *(case(image, axis=1, number_of_axes=number) for number in (1, 2, 3)),  # the channels, and with them others
+        case(image, axis=-2, number_of_axes=2),
+        case(image, axis=2),
+        case((2, 3, 4, 2, 5), axis=2, number_of_axes=2),
+        case((2, 33, 3, 3), axis=1),
+        case((65, 3, 130)),
+        case((2, 700)),
+        *(case((9, 5), epsilon=epsilon) for epsilon in (1e-8, 0.1)),
+        *(case((9, 50), offset=offset) for offset in (100.0, -1000.0)),  # far from 0
+    ]
+
+
 def _transforms() -> list[Case]:
     def case(shape: Shape, **configuration: object) -> Case:
         return Case(DataTransform(**configuration), (shape,))  # type: ignore[arg-type]
@@ -552,6 +581,11 @@ CASES: tuple[Case, ...] = (
     Case(ReLU(mode="tanh"), ((1, 9),)),
     Case(ReLU(mode="clipped", ceiling=0.7), ((2, 3, 5, 4),)),
     Case(ReLU(mode="clipped"), ((3, 7),)),
+    *[
+        Case(kernel, (shape,))
+        for kernel in (GELU(), GELU(approximate="tanh"), SiLU(), HardSwish())
+        for shape in ((3, 7), (2, 3, 5, 4), (2, 3, 4), (2, 3, 2, 2, 2), (1,))
+    ],
     Case(SoftMax(), ((3, 10),)),
     Case(SoftMax(), ((1, 1),)),
     Case(SoftMax(), ((2, 5, 3, 4),)),
@@ -631,5 +665,6 @@ CASES: tuple[Case, ...] = (
     *_responses(),
     *_scales(),
     *_normalisations(),
+    *_layer_normalisations(),
     *_transforms(),
 )

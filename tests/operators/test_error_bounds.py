@@ -15,15 +15,19 @@ from numpy.typing import NDArray
 
 from crossbow.kernels import why_not_onednn
 from crossbow.ops import (
+    GELU,
     Constant,
     Conv,
     Dropout,
     EuclideanLoss,
     Gaussian,
+    HardSwish,
+    LayerNorm,
     LogSoftMax,
     MatFact,
     MatMul,
     ReLU,
+    SiLU,
     SoftMax,
     SoftMaxLoss,
 )
@@ -119,6 +123,11 @@ ROWS: dict[str, tuple[Cases, Bound]] = {
     "Dropout": (operators.DRAWN[Dropout], Bound(3)),
     # The exponential function of a difference; the gradient y · (dy − Σ dy · y) cancels. Observed: 23.
     "SoftMax": (operators.DRAWN[SoftMax], Bound(80)),
+    # oneDNN approximates the error function, tanh and exponentials by polynomials. Observed: 10.2 and 1.3.
+    "GELU": (operators.DRAWN[GELU], Bound(30)),
+    "SiLU": (operators.DRAWN[SiLU], Bound(6)),
+    "HardSwish": (operators.DRAWN[HardSwish], Bound(6)),  # two sums, a quotient and two products; observed: 1.9
+    "LayerNorm": (operators.DRAWN[LayerNorm], Bound(3)),  # in float64 inside; observed: 0.9
     "LogSoftMax": (operators.DRAWN[LogSoftMax], Bound(8)),  # in float64 inside; observed: 1.6
     # Logarithms of float32's probabilities, added up in float64. Observed: 2.6.
     "SoftMaxLoss": (operators.DRAWN[SoftMaxLoss], Bound(10)),

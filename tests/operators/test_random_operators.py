@@ -14,21 +14,27 @@ from hypothesis import strategies as st
 
 from crossbow.kernels import why_not_compiled
 from crossbow.ops import (
+    GELU,
     Accuracy,
     Broadcast,
     ChannelShuffle,
     Classify,
+    Constant,
     DataTransform,
     Dropout,
     EuclideanLoss,
     Flatten,
+    Gaussian,
+    HardSwish,
     Kernel,
+    LayerNorm,
     LogSoftMax,
     MatFact,
     Noop,
     Pad,
     ReLU,
     Reshape,
+    SiLU,
     Slice,
     SoftMax,
     SoftMaxLoss,
@@ -224,6 +230,28 @@ def factorisations(draw: st.DrawFn) -> Case:
     return Case(operator, ((examples, 2),), "value", real)
 
 
+@st.composite
+def layer_normalisations(draw: st.DrawFn) -> Case:
+    shape, bias = draw(shapes(2, 5)), draw(st.booleans())
+    axis = draw(st.integers(1, len(shape) - 1))
+    number = draw(st.integers(1, len(shape) - axis))
+    # Of few numbers, all may be almost equal, and rounding errors relatively large.
+    assume(math.prod(shape[axis : axis + number]) >= 4)
+    operator = LayerNorm(
+        axis=axis,
+        number_of_axes=number,
+        epsilon=draw(st.sampled_from([1e-5, 0.1])),
+        bias=bias,
+        weight_initialiser=Gaussian(mean=1.0, std=0.5),
+        bias_initialiser=Gaussian(std=0.5) if bias else Constant(),
+    )
+    return Case(operator, (shape,))
+
+
+def element_wise(*operators: Kernel) -> st.SearchStrategy[Case]:
+    return st.builds(lambda operator, shape: Case(operator, (shape,)), st.sampled_from(operators), shapes(1, 6))
+
+
 DRAWN: dict[type[Kernel], st.SearchStrategy[Case]] = {
     Accuracy: accuracies(),
     Broadcast: repetitions(),
@@ -233,19 +261,25 @@ DRAWN: dict[type[Kernel], st.SearchStrategy[Case]] = {
     Dropout: dropouts(),
     EuclideanLoss: squared_errors(),
     Flatten: flattened(),
+    GELU: element_wise(GELU(), GELU(approximate="tanh")),
+    HardSwish: element_wise(HardSwish()),
+    LayerNorm: layer_normalisations(),
     LogSoftMax: soft_maxima(LogSoftMax),
     MatFact: factorisations(),
     Noop: shapes(1, 6).map(lambda shape: Case(Noop(), (shape,))),
     Pad: paddings(),
     ReLU: activations(),
     Reshape: reshapes(),
+    SiLU: element_wise(SiLU()),
     Slice: slices(),
     SoftMax: soft_maxima(),
     SoftMaxLoss: cross_entropies(),
     Transpose: transpositions(),
 }
 every_operator = pytest.mark.parametrize("operator", DRAWN, ids=lambda operator: operator.__name__)
-with_kinks = pytest.mark.parametrize("operator", [Accuracy, Classify, ReLU], ids=lambda operator: operator.__name__)
+with_kinks = pytest.mark.parametrize(
+    "operator", [Accuracy, Classify, HardSwish, ReLU], ids=lambda operator: operator.__name__
+)
 
 
 @fast

@@ -41,10 +41,15 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "Dropout": {"ratio": 0.5},
     "ElementWiseOp": {"type": "sum", "coefficients": None},
-    "EuclideanLoss": {"weight": 1.0, "auxiliary": False},
+    "EuclideanLoss": {"weight": 1.0, "auxiliary": False,
+                    "label_smoothing": 0.0, "class_weights": None},
     "Flatten": {"axis": 1},
+    "GELU": {"approximate": "none"},
     "InnerProduct": {"axis": 1, "bias": True, **WEIGHTS},
     "LRN": {"size": 5, "alpha": 1.0, "beta": 0.75, "kappa": 1.0, "region": "across_channels", "longer_side": "after"},
+    "LayerNorm": {
+        "axis": -1, "number_of_axes": 1, "bias": True, "epsilon": 1e-5, **WEIGHTS, "weight_initialiser": ONE,
+    },
     "LogSoftMax": {"axis": 1},
     "MatFact": {
         "regularisation": 0.1, "learning_rate": None, **FACTORS,

@@ -65,6 +65,7 @@ BAD: list[BadValues] = [
     (SystemConf, "winograd", "True or False", (1, None, "no"), {}),
     (SystemConf, "deterministic", "True or False", (1, None, "yes"), {}),
     (SystemConf, "check_numerics", "True or False", (1, None, "yes"), {}),
+    (SystemConf, "nvtx", "True or False", (1, None, "yes"), {}),
 ]
 
 

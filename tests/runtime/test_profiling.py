@@ -102,27 +102,32 @@ def test_a_system_without_a_clock_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Interrupting(Monitor):
-    """Fails when training has done some tasks."""
+    """Fails once, when training has done some tasks."""
 
     interval = 0.0
 
+    def __init__(self) -> None:
+        self.failed = False
+
     def progress(self, progress: Progress) -> None:
-        if progress.tasks >= 20:
+        if progress.tasks >= 20 and not self.failed:
+            self.failed = True
             raise OSError("no")
 
 
 def test_nothing_is_written_if_training_fails(tmp_path: Path) -> None:
-    with (
-        pytest.raises(Exception, match="no"),
-        ExecutionContext(
-            [perceptron(), None],
-            data=blobs(80),
-            model=ModelConf(batch_size=4),
-            system=SystemConf(learners_per_device=2, threads_per_learner=1, kernels="reference"),
-            monitors=[Interrupting()],
-            profile=Profile(tmp_path / "trace.json.gz", tasks=1000, warm_up=0),
-        ) as running,
-    ):
-        running.train(4, TrainingUnit.EPOCHS)
-    assert running.timeline is None
-    assert not (tmp_path / "trace.json.gz").exists()
+    with ExecutionContext(
+        [perceptron(), None],
+        data=blobs(80),
+        model=ModelConf(batch_size=4),
+        system=SystemConf(learners_per_device=2, threads_per_learner=1, kernels="reference"),
+        monitors=[Interrupting()],
+        profile=Profile(tmp_path / "trace.json.gz", tasks=1000, warm_up=0),
+    ) as running:
+        with pytest.raises(Exception, match="no"):
+            running.train(4, TrainingUnit.EPOCHS)
+        assert running.timeline is None
+        assert not (tmp_path / "trace.json.gz").exists()
+        running.train(40, TrainingUnit.TASKS)
+        assert running.timeline is not None
+        assert running.timeline.tasks == 40  # the tasks of the call that failed are not in it

@@ -35,8 +35,9 @@ def test_text_and_json(directory: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert [row["file"] for row in rows] == files
     probabilities = np.load(directory / "predictions.npy")
     for row, expected in zip(rows, probabilities, strict=False):
-        assert {each["class"]: each["probability"] for each in row["classes"]} == dict(
-            zip(NAMES, expected.tolist(), strict=True)
+        # Seven images are divided into other parts than five.
+        assert {each["class"]: each["probability"] for each in row["classes"]} == pytest.approx(
+            dict(zip(NAMES, expected.tolist(), strict=True)), rel=1e-5
         )
         assert row["classes"] == sorted(row["classes"], key=lambda each: -each["probability"])
     assert cli.main(["predict", str(directory / "model.safetensors"), *sources, "--top", "1"]) == 0

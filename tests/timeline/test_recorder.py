@@ -51,3 +51,13 @@ def test_each_recording_is_new() -> None:
     assert recorder.training_tasks == 0
     assert len(recorder.stop().tasks) == 0
     assert len(first.tasks) == 1
+
+
+def test_a_recording_can_be_discarded() -> None:
+    recorder = Recorder()
+    recorder.start()
+    recorder.task(task())
+    recorder.discard()
+    assert not recorder.on
+    assert recorder.training_tasks == 0
+    assert len(recorder.stop().tasks) == 0

@@ -165,3 +165,9 @@ def test_tracks_are_ordered_by_what_they_are() -> None:
 def test_kinds_of_operators() -> None:
     names = ["conv1", "conv1.gradient", "optimiser", "signal ready", "average", "clip", "gradient norm", "statistics"]
     assert [kind_of(name) for name in names] == ["operator"] * 2 + ["optimiser"] + ["averaging"] * 5
+
+
+def test_an_event_that_began_before_the_recording_is_cut() -> None:
+    recording = Recording(100, events=[ThreadEvent("loader", "fill a batch", 90, 120, {})])
+    (span,) = spans_of(recording, {}).spans
+    assert (span.begin, span.end) == (0, 20)

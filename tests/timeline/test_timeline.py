@@ -8,6 +8,7 @@ import json
 import time
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ import pytest
 from crossbow import SMA, SSGD, Checkpoints, DataError, ExecutionContext, ModelConf, Profile, SystemConf, Timeline
 from crossbow.synch import EASGD, AsynchronousSGD, Gossip, Rule
 from crossbow.timeline.recorder import SCHEDULER, SYNCHRONISER
-from crossbow.timeline.spans import Kind, Sample, Span, Spans
+from crossbow.timeline.spans import DATA, Kind, Sample, Span, Spans
+from crossbow.timeline.timeline import FORMAT, Loss
 from crossbow.types import TrainingUnit
 from tests.support import Probe, blobs, perceptron
 
@@ -63,6 +65,19 @@ def test_losses_say_what_is_waited_for() -> None:
         "learner 0 spends 5 % of its time in Python code",
         "learner 0 spends 5 % of its time averaging",
     ]
+
+
+@pytest.mark.parametrize(
+    ("cause", "text"),
+    [
+        (SCHEDULER, "the scheduler"),
+        (SYNCHRONISER, "the synchroniser"),
+        (f"{SYNCHRONISER} 0", "synchroniser 0"),
+        (DATA, "data"),
+    ],
+)
+def test_causes_have_articles(cause: str, text: str) -> None:
+    assert str(Loss("learner 0", "wait", cause, 0.25)) == f"learner 0 waits 25 % of its time for {text}"
 
 
 def test_operators() -> None:
@@ -118,9 +133,45 @@ def test_a_file_has_the_same_contents(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [b"", b"text", gzip.compress(b"{}"), gzip.compress(b"[1]"), gzip.compress(b'{"otherData": 3}')[:-9], b"\x1f\x8b"],
+    ids=["empty", "text", "an object", "a list", "cut off", "only a beginning"],
 )
 def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
+    with pytest.raises(DataError, match="expected a timeline"):
+        Timeline.load(tmp_path / "file")
+
+
+TRACK = {"ph": "M", "tid": 1, "name": "thread_name", "args": {"name": "learner 0"}}
+SPAN = {"ph": "X", "tid": 1, "cat": "task", "name": "task 0", "ts": 0, "dur": 1}
+DETAILS = {"purpose": "train", "examples": 4}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"traceEvents": None},
+        {"traceEvents": 5},
+        {"traceEvents": [{"ph": "X"}]},
+        {"traceEvents": [TRACK, SPAN]},
+        {"traceEvents": [TRACK, {**SPAN, "args": {**DETAILS, "examples": "many"}}]},
+        {"traceEvents": [TRACK, {**SPAN, "cat": "another", "args": DETAILS}]},
+        {"traceEvents": [TRACK, {**SPAN, "ts": "0", "args": DETAILS}]},
+        {"traceEvents": [{**TRACK, "args": {"name": "learner x"}}, {**SPAN, "args": DETAILS}]},
+        {"traceEvents": [TRACK, {"ph": "f", "tid": 1, "name": "merge", "id": 1, "ts": 1}]},
+        {"otherData": {"format": FORMAT, "kernels": 3}},
+    ],
+)
+def test_damaged_timelines_are_refused(tmp_path: Path, changed: dict[str, Any]) -> None:
+    whole = {"otherData": {"format": FORMAT}, "traceEvents": [TRACK, {**SPAN, "args": DETAILS}]}
+    (tmp_path / "file").write_bytes(gzip.compress(json.dumps(whole).encode()))
+    assert Timeline.load(tmp_path / "file").tasks == 1
+    (tmp_path / "file").write_bytes(gzip.compress(json.dumps({**whole, **changed}).encode()))
+    with pytest.raises(DataError, match="expected the events of a timeline"):
+        Timeline.load(tmp_path / "file")
+
+
+def test_deeply_nested_json_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(gzip.compress(b"[" * 200_000))
     with pytest.raises(DataError, match="expected a timeline"):
         Timeline.load(tmp_path / "file")
 

@@ -19,7 +19,7 @@ def four(tensor: Tensor) -> Structure:
 
     `place` takes a logical number, so tensors of one size may have different shapes and layouts.
     """
-    return _structure(joined(tensor.shape, strides(tensor)))
+    return structure(joined(tensor.shape, strides(tensor)))
 
 
 def four_around(tensor: Tensor, axis: int) -> tuple[Structure, np.int32]:
@@ -30,12 +30,12 @@ def four_around(tensor: Tensor, axis: int) -> tuple[Structure, np.int32]:
     axis %= len(tensor.shape)
     sizes, steps = tensor.shape, strides(tensor)
     before, after = (joined(sizes[part], steps[part]) for part in (slice(axis), slice(axis + 1, None)))
-    return _structure([*before, (sizes[axis], steps[axis]), *after]), np.int32(len(before))
+    return structure([*before, (sizes[axis], steps[axis]), *after]), np.int32(len(before))
 
 
 def images(tensor: Tensor) -> Structure:
     """(N, C, H, W) of a tensor with at most four dimensions. Missing dimensions at the end have size 1."""
-    return _structure(list(zip(tensor.shape, strides(tensor), strict=True)))
+    return structure(list(zip(tensor.shape, strides(tensor), strict=True)))
 
 
 def joined(sizes: Shape, steps: Sequence[int]) -> list[tuple[int, int]]:
@@ -55,7 +55,8 @@ def joined(sizes: Shape, steps: Sequence[int]) -> list[tuple[int, int]]:
     return axes
 
 
-def _structure(axes: Sequence[tuple[int, int]]) -> Structure:
+def structure(axes: Sequence[tuple[int, int]]) -> Structure:
+    """Axes of a tensor, with sizes and strides, for a kernel. Raises ValueError for more than four."""
     if len(axes) > 4:
         raise ValueError(f"expected at most four axes. Received: {axes}")
     filled = [*axes, *[(1, 0)] * (4 - len(axes))]

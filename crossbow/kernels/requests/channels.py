@@ -153,5 +153,50 @@ class ScalingBackward(Request):
         return None if self.dx is None else BACKWARD
 
 
+@dataclass(frozen=True)
+class LayerNormForward(Request):
+    """output = weights · (input0 − mean) / √(variance + epsilon) (+ bias).
+
+    Mean and variance are those over the axes of x along which the variables lie, from `axis` on.
+    """
+
+    x: Tensor
+    weights: Variable
+    bias: Variable | None
+    y: Tensor
+    axis: int
+    epsilon: float
+
+    writes, in_place = ("output",), FORWARD
+
+    @property
+    def reads(self) -> Roles:
+        return with_bias(self.bias, "input0", "weights")
+
+
+@dataclass(frozen=True)
+class LayerNormBackward(Request):
+    """The gradients of a layer normalisation. dx: None if the gradient of the input is not needed."""
+
+    x: Tensor
+    dy: Tensor
+    weights: Variable
+    bias: Variable | None
+    dx: Tensor | None
+    axis: int
+    epsilon: float
+
+    reads = ("input0", "output_gradient", "weights")
+
+    @property
+    def writes(self) -> Roles:
+        own = gradients(self.bias)
+        return own if self.dx is None else (*own, "input_gradient")
+
+    @property
+    def in_place(self) -> RolePair | None:
+        return None if self.dx is None else BACKWARD
+
+
 def _with_relu(name: str, setting: BatchNormSetting) -> str:
     return f"{name}{' relu' if setting.relu else ''}"

@@ -44,6 +44,37 @@ class ActivationBackward(Request):
 
 
 @dataclass(frozen=True)
+class GatedActivationForward(Request):
+    """output = input0 · gate(input0). gate: "gelu", "gelu_tanh", "silu" or "hard_swish"."""
+
+    x: Tensor
+    y: Tensor
+    gate: str
+
+    reads, writes, in_place = ("input0",), ("output",), FORWARD
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} {self.gate}"
+
+
+@dataclass(frozen=True)
+class GatedActivationBackward(Request):
+    """The gradient of a gated activation's input, from this input."""
+
+    x: Tensor
+    dy: Tensor
+    dx: Tensor
+    gate: str
+
+    reads, writes, in_place = ("input0", "output_gradient"), ("input_gradient",), BACKWARD
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} {self.gate}"
+
+
+@dataclass(frozen=True)
 class SoftmaxForward(Request):
     """output = softmax of input0 along an axis."""
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from crossbow.onnx.network import NetworkStep
 from crossbow.onnx.reading.arithmetic import Term, affine, negated, together
-from crossbow.onnx.reading.node import Node, Numbers
-from crossbow.onnx.reading.table import reads
-from crossbow.ops import ElementWiseOp, ReLU
+from crossbow.onnx.reading.node import Node, Numbers, Refused, shortest
+from crossbow.onnx.reading.response import coefficient
+from crossbow.onnx.reading.table import reads, reads_group
+from crossbow.ops import GELU, ElementWiseOp, HardSwish, ReLU, SiLU
 
 
 @reads("Relu", versions=(6, 13, 14))
@@ -61,25 +65,58 @@ def _slope(node: Node, x: NetworkStep) -> Numbers:
 @reads("HardSigmoid", versions=(6, 22), attributes="alpha beta")
 def hard_sigmoid(node: Node) -> NetworkStep:
     """min(max(α x + β, 0), 1). β requires an input of at least two dimensions."""
-    return _hard_sigmoid(node, node.step(), node.number("alpha", 0.2), node.number("beta", 0.5))
+    line = affine(
+        node, node.step(), Term.number(node.number("alpha", 0.2)), Term.number(node.number("beta", 0.5)), "line"
+    )
+    return node.apply(ReLU(mode="clipped", ceiling=1.0), line)
 
 
 @reads("HardSwish", versions=(14, 22))
 def hard_swish(node: Node) -> NetworkStep:
-    """x · min(max(x / 6 + ½, 0), 1)."""
-    x = node.step()
-    return node.apply(ElementWiseOp(type="product"), x, _hard_sigmoid(node, x, 1 / 6, 0.5, "gate"))
+    return node.apply(HardSwish(), node.step())
 
 
-def _hard_sigmoid(node: Node, x: NetworkStep, alpha: float, beta: float, part: str = "") -> NetworkStep:
-    line = affine(node, x, Term.number(alpha), Term.number(beta), "line")
-    return node.apply(ReLU(mode="clipped", ceiling=1.0), line, part=part)
+@reads("Gelu", versions=(20,), attributes="approximate")
+def gelu(node: Node) -> NetworkStep:
+    return node.apply(GELU(approximate=node.text("approximate", "none")), node.step())
+
+
+@reads("Erf", versions=(9, 13), is_form=True)
+def error_function(node: Node) -> NetworkStep:
+    """The error function of x · (1 + erf(x / √2)) · ½, as PyTorch exports GELU before opset 20."""
+    x, factor = coefficient(node.step())
+    total = node.sole_consumer("Add")
+    product = None if total is None else total.sole_consumer("Mul")
+    half = None if product is None else product.sole_consumer("Mul")
+    if total is not None and product is not None and half is not None and math.isclose(factor, 0.5**0.5, rel_tol=1e-6):
+        others = [index for index in range(2) if product.proto.input[index] != total.proto.output[0]]
+        one, scale = total.constant_index(), half.constant_index()
+        whole = one is not None and scale is not None and len(others) == 1 and not product.is_constant(others[0])
+        if whole and _number(total, one) == 1 and _number(half, scale) == 0.5 and product.step(others[0]) is x:
+            for follower in (total, product, half):
+                node.absorb(follower)
+            return node.apply(GELU(), x)
+    raise Refused("expected the error function of a GELU, x * (1 + erf(x / sqrt(2))) * 0.5. Received: another use")
+
+
+def _number(node: Node, index: int | None) -> float | None:
+    """A constant input if it is one number."""
+    array = None if index is None else node.constant(index)
+    return shortest(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
 
 
 @reads("Swish", versions=(24,), attributes="alpha")
 def swish(node: Node) -> NetworkStep:
     """x · sigmoid(α x)."""
+    if node.number("alpha", 1.0) == 1:
+        return node.apply(SiLU(), node.step())
     return node.apply(ElementWiseOp(type="product"), node.step(), _gate(node))
+
+
+@reads_group("SiLU")
+def silu(nodes: Sequence[Node]) -> NetworkStep:
+    """Sigmoid and Mul."""
+    return nodes[-1].apply(SiLU(), nodes[0].step())
 
 
 @reads("SwiGLU", versions=(28,), attributes="alpha")

@@ -171,7 +171,7 @@ def batch_normalisation(node: Node) -> NetworkStep:
     else:
         outputs = [name for name in node.proto.output if name]
         training = len(outputs) > 1 or (node.version < 7 and not node.integer("is_test", 0))
-    factor, summand = (0.0 if _is_fixed(node, index) else 1.0 for index in (1, 2))
+    factor, summand = (0.0 if is_fixed(node, index) else 1.0 for index in (1, 2))
     variance = node.weights(4)
     if (variance < 0).any():
         raise Refused(f"expected a running variance ≥ 0 ({node.proto.input[4]!r}). Received: {variance.min():g}")
@@ -189,7 +189,7 @@ def batch_normalisation(node: Node) -> NetworkStep:
     return node.apply(kernel, node.step(), phase=Phase.TRAIN if training else Phase.CHECK)
 
 
-def _is_fixed(node: Node, index: int) -> bool:
+def is_fixed(node: Node, index: int) -> bool:
     """Whether a factor or summand of a normalisation is not a parameter.
 
     PyTorch's newer exporter creates initializers of ones and zeros, named "val_0" and the like, or reuses another

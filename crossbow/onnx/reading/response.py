@@ -41,7 +41,7 @@ def _response(strength: NetworkStep, x: NetworkStep, beta: float) -> LRN | None:
     """The LRN of x whose denominator is `strength` to the power β, if `strength` is κ + α · (the mean of the squares of
     x over neighbouring channels); otherwise None."""
     scaled, kappa = _summand(strength)
-    mean, alpha = _coefficient(scaled)
+    mean, alpha = coefficient(scaled)
     pooled = _unshaped(mean)
     squares = None if pooled is None else _window(pooled, x.shape[1])
     if squares is None or kappa is None or strength.shape != x.shape:
@@ -65,7 +65,7 @@ def _summand(step: NetworkStep) -> tuple[NetworkStep, float | None]:
     return step, None
 
 
-def _coefficient(step: NetworkStep) -> tuple[NetworkStep, float]:
+def coefficient(step: NetworkStep) -> tuple[NetworkStep, float]:
     """The input of a multiplication by one number, and that number. Exporters may omit a multiplication by 1."""
     kernel = step.kernel
     if isinstance(kernel, ElementWiseOp) and kernel.type == "sum" and len(step.inputs) == 1:

@@ -13,8 +13,8 @@ from crossbow.onnx.training_settings import Settings, write_settings
 from crossbow.ops import Kernel
 from crossbow.types import Array, Shape
 
-OPSET = 19
-"""Version of the written ONNX operators: the first whose average pooling supports dilation."""
+OPSET = 20
+"""Version of the written ONNX operators: the first that has GELU."""
 IR_VERSION = 9
 """Version of the file format that belongs to the operators."""
 

@@ -12,6 +12,7 @@ from crossbow.kernels.requests import PoolingGeometry
 from crossbow.onnx.writing.table import writes
 from crossbow.onnx.writing.written_operator import WrittenOperator
 from crossbow.ops import (
+    GELU,
     LRN,
     BatchNorm,
     Broadcast,
@@ -21,7 +22,9 @@ from crossbow.ops import (
     Conv,
     ElementWiseOp,
     Flatten,
+    HardSwish,
     InnerProduct,
+    LayerNorm,
     LogSoftMax,
     MatMul,
     Noop,
@@ -30,6 +33,7 @@ from crossbow.ops import (
     ReLU,
     Reshape,
     Scale,
+    SiLU,
     Slice,
     SoftMax,
     Transpose,
@@ -108,6 +112,23 @@ def batch_norm(operator: WrittenOperator) -> None:
     )
 
 
+@writes(LayerNorm)
+def layer_norm(operator: WrittenOperator) -> None:
+    """LayerNormalization, which normalises the last axes: between two Transposes for others."""
+    kernel, (x,), rank = operator.kernel, operator.inputs, len(operator.shape)
+    assert isinstance(kernel, LayerNorm)
+    own = range(kernel.first_axis(operator.shape), kernel.first_axis(operator.shape) + kernel.number_of_axes)
+    order = [*(axis for axis in range(rank) if axis not in own), *own]
+    moves = order != list(range(rank))
+    inputs = [operator.variable("weights"), *([operator.variable("bias")] if kernel.bias else [])]
+    if moves:
+        x = operator.add("Transpose", x, part="turned", perm=order)
+    numbers: dict[str, Any] = {"axis": -kernel.number_of_axes, "epsilon": float(kernel.epsilon)}
+    y = operator.add("LayerNormalization", x, *inputs, part="normalised" if moves else "", **numbers)
+    if moves:
+        operator.add("Transpose", y, perm=[order.index(axis) for axis in range(rank)])
+
+
 @writes(Pool)
 def pool(operator: WrittenOperator) -> None:
     kernel = operator.kernel
@@ -172,6 +193,25 @@ def relu(operator: WrittenOperator) -> None:
         operator.add("LeakyRelu", x, alpha=float(kernel.negative_slope))
     else:
         operator.add({"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh"}[kernel.mode], x)
+
+
+@writes(GELU)
+def gelu(operator: WrittenOperator) -> None:
+    kernel = operator.kernel
+    assert isinstance(kernel, GELU)
+    operator.add("Gelu", operator.inputs[0], approximate=kernel.approximate)
+
+
+@writes(SiLU)
+def silu(operator: WrittenOperator) -> None:
+    """Sigmoid and Mul: ONNX has Swish only since opset 24."""
+    (x,) = operator.inputs
+    operator.add("Mul", x, operator.add("Sigmoid", x, part="gate"))
+
+
+@writes(HardSwish)
+def hard_swish(operator: WrittenOperator) -> None:
+    operator.add("HardSwish", operator.inputs[0])
 
 
 @writes(SoftMax)

@@ -12,7 +12,8 @@ from crossbow.clock import now
 from crossbow.runtime.activity import Activity
 from crossbow.runtime.cpu.coefficients import HostNumbers
 from crossbow.runtime.cpu.stream import CpuStream
-from crossbow.runtime.cpu.work import BoundTask, TimedTask
+from crossbow.runtime.cpu.timing import TimedTask
+from crossbow.runtime.cpu.work import BoundTask
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.task import Completed, Failed, Finished, Report, Task, TaskKey, check_loss
 from crossbow.timeline.recorder import Recorder, TaskEvent, learner_track
@@ -117,7 +118,7 @@ class CpuLearner:
     def _timed_task(self, key: TaskKey) -> TimedTask:
         timed = self._timed.get(key)
         if timed is None:
-            timed = self._timed[key] = self.tasks[key].timed()
+            timed = self._timed[key] = TimedTask(self.tasks[key])
         return timed
 
     def _record(self, task: Task, timed: TimedTask, begin: int, exchange: int) -> None:

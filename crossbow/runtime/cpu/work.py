@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from crossbow.compile import BoundStep, Memory
 from crossbow.dataflow.graph import reported_loss, reported_measure
-from crossbow.kernels.native import NativeCall
-from crossbow.kernels.stamps import Stamps
 from crossbow.kernels.task_list import TaskList
 from crossbow.runtime.assembly import Pipeline
 from crossbow.types import Array
@@ -23,28 +21,6 @@ class BoundTask:
     accuracy: Array | None = None
     release: Callable[[int], None] | None = None
     """Releases the slot of the task's batch; None without a batch."""
-
-    def timed(self) -> TimedTask:
-        """The same task, whose calls are timed."""
-        return TimedTask(self)
-
-
-class TimedTask:
-    """A task with a list of the same calls that notes their times."""
-
-    def __init__(self, task: BoundTask) -> None:
-        calls = task.calls
-        self._stamps = Stamps(len(calls.calls))
-        self.task = replace(task, calls=TaskList(calls.calls, calls.names, self._stamps))
-        self.calls = [
-            (operator, call.name if isinstance(call, NativeCall) else type(call).__name__)
-            for operator, call in zip(calls.names, calls.calls, strict=True)
-        ]
-        """Operator and name of each call."""
-
-    def times(self) -> Array:
-        """When the first call of the last run began, and when each call ended."""
-        return self._stamps.times()
 
 
 def task_list(steps: Sequence[BoundStep]) -> TaskList:

@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import on
+from crossbow.kernels.cuda.ranges import Ranges
 from crossbow.runtime.cuda.coefficients import DeviceNumbers
 from crossbow.runtime.cuda.memory import Turns
-from crossbow.runtime.cuda.ranges import Ranges
 from crossbow.runtime.cuda.stream import Event, LearnerStreams
 from crossbow.runtime.cuda.timing import Marks, StreamClock
 from crossbow.runtime.cuda.work import BoundWork, StepKey, Work, WorkKey, run

@@ -23,11 +23,11 @@ import numpy as np
 from crossbow.compile import BoundStep
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import on
+from crossbow.kernels.cuda.ranges import Ranges
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.coefficients import BoundUpdate, Formulas
 from crossbow.runtime.cuda.coefficients import DeviceNumbers
 from crossbow.runtime.cuda.learner import CudaLearner
-from crossbow.runtime.cuda.ranges import Ranges
 from crossbow.runtime.cuda.stream import CudaStream, Event
 from crossbow.runtime.cuda.timing import Marks, StreamClock
 from crossbow.runtime.cuda.work import PARITIES, Work, new_work, run

@@ -12,11 +12,11 @@ from crossbow.compile import BoundStep, Memory
 from crossbow.dataflow.graph import reported_loss, reported_measure
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import current
+from crossbow.kernels.cuda.ranges import Ranges, no_range, nvtx_range
 from crossbow.kernels.cuda.task import store_results
 from crossbow.kernels.cuda.transfer import to_device
 from crossbow.runtime.assembly import Assembly, Pipeline
 from crossbow.runtime.cuda.memory import CudaLearnerMemory, Input
-from crossbow.runtime.cuda.ranges import Ranges, no_range, nvtx_range
 from crossbow.runtime.cuda.timing import Marks
 from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.runtime.task import Purpose

@@ -9,6 +9,8 @@ from crossbow.kernels.cpu.library import Cpu
 from crossbow.kernels.requests import (
     ActivationBackward,
     ActivationForward,
+    GatedActivationBackward,
+    GatedActivationForward,
     LRNBackward,
     LRNForward,
     Request,
@@ -44,6 +46,22 @@ def differentiate(library: Cpu, shape: Shape, mode: str, slope: float, *, by: st
     request = ActivationBackward(t, t, t, mode, slope, CEILING)
     actual, expected = both(library, request, dict.fromkeys([*values, "input_gradient"], t), values, by=by)
     close(actual["input_gradient"], expected["input_gradient"])
+
+
+def gate_activation(library: Cpu, shape: Shape, gate: str, *, by: str) -> None:
+    """An activation with a gate, which passes NaN on, and its derivative, also at HardSwish's kinks."""
+    t, x = tensor(shape), 2 * draw(shape)
+    x.flat[1::5], x.flat[2::5] = 3, -3
+    x.flat[0] = np.nan
+    values = {"input0": x, "output_gradient": draw(shape, 1)}
+    requests = {"output": GatedActivationForward(t, t, gate), "input_gradient": GatedActivationBackward(t, t, t, gate)}
+    for role, request in requests.items():
+        tensors = dict.fromkeys([*request.reads, role], t)
+        given = {name: values[name] for name in request.reads}
+        with np.errstate(invalid="ignore"):
+            actual, expected = both(library, request, tensors, given, by=by)
+        np.testing.assert_allclose(actual[role], expected[role], rtol=0, atol=3e-6)
+        assert np.isnan(actual[role].flat[0])
 
 
 def normalise(library: Cpu, shape: Shape, axis: int, *, by: str) -> None:

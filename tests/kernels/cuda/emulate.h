@@ -25,6 +25,7 @@
 #define OF_BOTH_TYPES(name) \
     static inline float name(float x) { return __builtin_##name##f(x); } \
     static inline double name(double x) { return __builtin_##name(x); }
+OF_BOTH_TYPES(erfc)
 OF_BOTH_TYPES(exp)
 OF_BOTH_TYPES(fabs)
 OF_BOTH_TYPES(log)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
+from crossbow import GraphError
 from crossbow.onnx import load
-from crossbow.ops import ReLU, Values
+from crossbow.ops import GELU, ReLU, SiLU, Values
 from tests.onnx.models import X, kernel_of, model, node, operators, run_crossbow, same
 
 
@@ -15,7 +17,7 @@ from tests.onnx.models import X, kernel_of, model, node, operators, run_crossbow
     [
         ("Abs", ["ElementWiseOp", "ElementWiseOp"]),
         ("HardSigmoid", ["Scale", "ReLU"]),
-        ("HardSwish", ["Scale", "ReLU", "ElementWiseOp"]),
+        ("HardSwish", ["HardSwish"]),
     ],
 )
 def test_activation_functions_of_several_operators(op_type: str, expected: list[str]) -> None:
@@ -58,6 +60,50 @@ def test_several_slopes_of_which_one_is_for_each_channel_are_not_one() -> None:
     same(model([node("PRelu", "x s", "y", "it")], ["N", 2, 6, 6], s=slopes))
 
 
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_has_an_approximation(approximate: str) -> None:
+    proto = model([node("Gelu", "x", "y", "it", approximate=approximate)], ["N", 2, 6, 6], opset=20)
+    assert kernel_of(same(proto), "it") == GELU(approximate=approximate)
+
+
+GELU_NODES = [
+    node("Mul", "x r", "scaled"),
+    node("Erf", "scaled", "e", "it"),
+    node("Add", "e one", "total"),
+    node("Mul", "x total", "product"),
+    node("Mul", "product half", "y", "last"),
+]
+
+
+def of_error_function(nodes: list[onnx.NodeProto], **changed: float) -> onnx.ModelProto:
+    """A model whose numbers are constants in the code, as in exported models."""
+    numbers = {"r": 0.5**0.5, "one": 1.0, "half": 0.5} | changed
+    constants = [onnx.helper.make_node("Constant", [], [name], value_float=value) for name, value in numbers.items()]
+    return model([*constants, *nodes], ["N", 2, 6, 6])
+
+
+def test_the_formula_with_an_error_function_is_a_gelu() -> None:
+    network = same(of_error_function(GELU_NODES))
+    assert kernel_of(network, "it") == GELU()
+    swapped = [*GELU_NODES[:3], node("Mul", "total x", "product"), GELU_NODES[4]]
+    assert kernel_of(same(of_error_function(swapped)), "it") == GELU()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "changed"),
+    [
+        (GELU_NODES, {"r": 0.7}),
+        (GELU_NODES, {"one": 2.0}),
+        (GELU_NODES, {"half": 0.25}),
+        ([*GELU_NODES[:3], node("Mul", "scaled total", "product"), GELU_NODES[4]], {}),
+        ([*GELU_NODES[:2], node("Add", "e one", "y")], {}),
+    ],
+)
+def test_other_error_functions_are_refused(nodes: list[onnx.NodeProto], changed: dict[str, float]) -> None:
+    with pytest.raises(GraphError, match=r"'it' \(Erf\): expected the error function of a GELU.*Received: another use"):
+        load(of_error_function(nodes, **changed))
+
+
 def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
@@ -67,6 +113,7 @@ def test_swish_has_a_factor(alpha: float) -> None:
     """onnxruntime does not have it in this opset."""
     network = load(model([node("Swish", "x", "y", "it", alpha=alpha)], ["N", 2, 6, 6], opset=24))
     np.testing.assert_allclose(run_crossbow(network, X), X * sigmoid(alpha * X), rtol=1e-5, atol=1e-7)
+    assert (kernel_of(network, "it") == SiLU()) == (alpha == 1)
 
 
 @pytest.mark.parametrize("op_type", ["LeakyRelu", "HardSigmoid"])
