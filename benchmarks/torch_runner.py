@@ -77,15 +77,15 @@ class _Training:
     def run(self, begin: float, end: float) -> float:
         number = 0
         while time.monotonic() < begin:
-            self._step(number)
+            self.step(number)
             number += 1
         start, first = time.monotonic(), number
         while (now := time.monotonic()) < end or number == first:
-            self._step(number)
+            self.step(number)
             number += 1
         return (number - first) * self.batch / (now - start)
 
-    def _step(self, number: int) -> None:
+    def step(self, number: int) -> None:
         from torch.nn.functional import cross_entropy
 
         index = number % len(self.images)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 import crossbow
+from crossbow.cluster.output import arrange_output
+from crossbow.cluster.process import leave
 from crossbow.console import run_command
 from crossbow.kernels import select_library, why_not_compiled, why_not_onednn
 from crossbow.kernels.cuda.api import gpus
@@ -37,6 +39,7 @@ EXTRAS = {
         "simplejpeg": "JPEG files",
         "pillow": "image files",
     },
+    "mpi": {"mpi4py": "training on several machines", "openmpi": "an MPI library"},
     "graph": {"pygraphviz": "pictures of graphs"},
     "tensorboard": {"tensorboard": "TensorBoardMonitor"},
     "wandb": {"wandb": "WandbMonitor"},
@@ -46,7 +49,8 @@ EXTRAS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit status, or exits with 2 if the command line is wrong."""
-    return run_command("crossbow", lambda: _run(arguments))
+    arrange_output()
+    return leave(run_command("crossbow", lambda: _run(arguments)))
 
 
 def _run(arguments: Sequence[str] | None) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
+from crossbow.cluster.process import join
 from crossbow.compile.model import check_names
 from crossbow.conf import is_number, shown
 from crossbow.data import Dataset
@@ -23,6 +24,7 @@ from crossbow.files import checked_path
 from crossbow.matching import Matching, VariableSelection, match
 from crossbow.model_file import ModelSettings, model_path, read_variables, write_model
 from crossbow.monitors.verbosity import Verbosity, add_console
+from crossbow.runtime.alike import check_alike
 from crossbow.runtime.arguments import (
     Network,
     checked_monitors,
@@ -34,13 +36,15 @@ from crossbow.runtime.arguments import (
 from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.checkpointing import Checkpoints, CheckpointWriter
 from crossbow.runtime.configuration import ModelConf, SystemConf
-from crossbow.runtime.keeper import Resumable, RunKeeper, find_checkpoint, run_state
+from crossbow.runtime.keeper import Resumable, RunKeeper, find_checkpoint, restore, run_state
 from crossbow.runtime.monitor import Monitor, tell
 from crossbow.runtime.profiling import Profile, Profiler
 from crossbow.runtime.recorded import rebuilt, recorded
 from crossbow.runtime.results import History, TestResult
 from crossbow.runtime.resumption import Resumption, changes, check_same_run, describe_network
 from crossbow.runtime.run import Limits, RunState, TrainingRun
+from crossbow.runtime.shared_checkpoint import shared
+from crossbow.runtime.snapshot import layout_digest
 from crossbow.runtime.summary import RunSummary
 from crossbow.solver import SolverConf
 from crossbow.synch import Collective, has_barrier
@@ -108,8 +112,10 @@ class ExecutionContext:
                 raise ConfigurationError(
                     f"ExecutionContext: {name} must be a {kind.__name__}. Received: {shown(value)}"
                 )
+        self._ranks = join()
         self._given_monitors = monitors
-        self._monitors = checked_monitors(monitors)
+        checked = checked_monitors(monitors)
+        self._monitors = checked if self._ranks.is_first else ()
         self.model = model or ModelConf()
         self.solver = solver or SolverConf()
         self.system = system or SystemConf()
@@ -129,10 +135,13 @@ class ExecutionContext:
         check = check or Dataflow(training.subgraph).set_phase(Phase.CHECK)
         self._training, self._check = training, check
         recorder = Recorder()
-        self._profiler = None if profile is None else Profiler(profile, recorder, self._write_timeline)
+        given = profile if self._ranks.is_first else None
+        self._profiler = None if given is None else Profiler(given, recorder, self._write_timeline)
         self.timeline: Timeline | None = None
         """The timeline that was recorded; None without `profile`, or before its end."""
-        self.engine = new_engine(graph, check.graph, data, self.model, self.solver, self.system, collective, recorder)
+        self.engine = new_engine(
+            graph, check.graph, data, self.model, self.solver, self.system, collective, recorder, self._ranks
+        )
         self._closed = False
         self._run: TrainingRun | None = None
         """The current or last training call."""
@@ -140,17 +149,20 @@ class ExecutionContext:
         """State of the training call to continue, after `resume`."""
         self.resumed: Resumption | None = None
         """How training was resumed; None if it was not."""
+        described = checkpoints is not None or self._ranks.several
+        self._about = self._describe(graph) if described else {}
+        """The description of the run in its checkpoints."""
         self._keeper: RunKeeper | None = None
-        if checkpoints is not None:
-            writer = CheckpointWriter(checkpoints, self._write_model, recorder)
-            try:
-                self._keeper = RunKeeper(self.engine, writer, self._about(graph), self._monitors, recorder)
-            except BaseException:
-                self.engine.close()
-                raise
+        try:
+            check_alike(self._ranks, self._about, layout_digest(self.engine.program))
+            if checkpoints is not None and self._ranks.is_first:
+                writer = CheckpointWriter(checkpoints, self._write_model, recorder)
+                self._keeper = RunKeeper(self.engine, writer, self._about, self._monitors, recorder)
+        except BaseException:
+            self.engine.close()
+            raise
 
-    def _about(self, graph: Graph) -> dict[str, Any]:
-        """The description of a run in its checkpoints."""
+    def _describe(self, graph: Graph) -> dict[str, Any]:
         return {
             "network": describe_network(graph),
             "data": fingerprint(self.data),
@@ -187,7 +199,7 @@ class ExecutionContext:
         settings = checkpoints
         if not isinstance(settings, Checkpoints):
             settings = Checkpoints(checked_path("resume", settings))
-        found = find_checkpoint(settings.checkpoint_directory)
+        found = shared(join(), lambda: find_checkpoint(settings.checkpoint_directory))
         about = found.checkpoint.state["about"]
         context = cls(
             dataflows,
@@ -208,13 +220,16 @@ class ExecutionContext:
         return context
 
     def _resume(self, found: Resumable) -> None:
-        assert self._keeper is not None
-        before, now = found.checkpoint.state["about"], self._keeper.about
+        before, now = found.checkpoint.state["about"], self._about
         check_same_run(before, now, str(found.path))
-        whole = self._keeper.resume(found.checkpoint, str(found.path))
+        if self._keeper is None:  # on other ranks than the first
+            whole = restore(self.engine, found.checkpoint, str(found.path))
+        else:
+            whole = self._keeper.resume(found.checkpoint, str(found.path))
         self._unfinished = run_state(found.checkpoint)
         self.resumed = Resumption(found.path, self.engine.tasks, tuple(changes(before, now)), whole, found.damaged)
-        found.set_damaged_aside()
+        if self._ranks.is_first:
+            found.set_damaged_aside()
 
     def __enter__(self) -> ExecutionContext:
         return self
@@ -384,7 +399,7 @@ class ExecutionContext:
         return self._begin(run, verbose)
 
     def _begin(self, run: TrainingRun, verbose: Verbosity) -> History:
-        console = add_console(run, verbose, self._given_monitors)
+        console = add_console(run, verbose, self._given_monitors) if self._ranks.is_first else None
         self._run, self._unfinished = run, None
         with console or contextlib.nullcontext():
             return run.run()

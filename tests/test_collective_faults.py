@@ -39,7 +39,7 @@ def spoiled(fault: Any, **options: Any) -> tuple[ExecutionContext, FakeCollectiv
 
 def weights_after(tasks: int, **options: Any) -> Any:
     """Those of as many tasks that nothing disturbs."""
-    with context(devices=DEVICES, **options) as running:
+    with context(devices=DEVICES, sum_order="tree", **options) as running:
         if tasks:
             running.train(tasks, TASKS)
         return running.variables

@@ -11,6 +11,7 @@ from types import TracebackType
 import numpy as np
 
 from crossbow.clock import now
+from crossbow.cluster.placement import Placement
 from crossbow.conf import is_integer
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import BadExample, Examples, Indices, Selection
@@ -74,11 +75,13 @@ class Loader:
         in_turn: bool = True,
         threads: int = 1,
         bad: BadExamples | None = None,
+        placement: Placement | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         """memory: arrays for images, labels and positions of the slots; by default they are allocated. in_turn: if
-        False, task n uses any free slot, so that one slot in use delays no other task. recorder: records when batches
-        are filled."""
+        False, task n uses any free slot, so that one slot in use delays no other task. placement: the learners whose
+        batches are loaded; by default all are. Task n is the n-th that is loaded. recorder: records when batches are
+        filled."""
         for what, number in (("slots", slots), ("threads", threads)):
             if not is_integer(number) or number < 1:
                 raise DataError(f"{what}: expected an integer ≥ 1. Received: {number!r}")
@@ -93,6 +96,9 @@ class Loader:
         self._in_turn = in_turn
         self._source = examples.write if source is None else source
         self._bad = bad
+        self._placement = None if placement is None or placement.whole else placement
+        self._first = 0
+        """Number of the first task of all learners, if only some of the batches are loaded."""
         self._recorder = recorder or Recorder()
         self._number_of_threads = threads
         self._ring: BatchRing | None = None
@@ -116,6 +122,9 @@ class Loader:
         for thread in self._threads:
             # If `stop` could not wait for a source, it still writes to a slot; two threads must not do so.
             thread.join()
+        if (placement := self._placement) is not None:
+            self._first, first_task = first_task, 0
+            tasks = None if tasks is None else placement.own_of(tasks)
         ring = self._ring = BatchRing(self.slots, first_task, tasks, in_turn=self._in_turn)
         several = self._number_of_threads > 1
         self._threads = [
@@ -195,7 +204,7 @@ class Loader:
         positions = [(self.positions[slot, :, 0], self.positions[slot, :, 1]) for slot in range(self.slots)]
         claim = ring.claim()
         while claim is not None:
-            task, slot = claim
+            task, slot = self._number(claim[0]), claim[1]
             begin = now()
             try:
                 examples = self._write(task, selection, steps, *memory[slot])
@@ -209,6 +218,10 @@ class Loader:
             if self._recorder.on:
                 self._recorder.event(threading.current_thread().name, "fill a batch", begin, task=task, slot=slot)
             claim = ring.publish(slot, examples) or ring.claim()
+
+    def _number(self, task: int) -> int:
+        """The number, over all learners, of a task that is loaded."""
+        return task if self._placement is None else self._first + self._placement.task(task)
 
     def _write(self, task: int, selection: Selection, steps: Indices, images: Array, labels: Array) -> int:
         """Select a task's examples, and write them to a slot. Returns the number of real ones."""

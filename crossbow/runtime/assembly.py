@@ -48,14 +48,15 @@ class Needs:
 
     def all_vectors(self) -> dict[str, int]:
         """All vectors and arenas of the run."""
-        return self.vectors(self.setting.base_models, self.setting.learners)
+        return self.vectors(self.setting.base_models, self.setting.placement.own)
 
     def vectors(self, bases: int, learners: int) -> dict[str, int]:
         """Weights, gradients, moments and statistics, and arenas, of these numbers of base models and learners."""
         setting, program = self.setting, self.training
         used = setting.rule.vectors(setting.solver, ANY)
-        several = setting.base_models > 1
-        of_a_base = 1 + setting.barrier + len(used & {"base_velocity", "base_second_moment"}) + several
+        several = setting.adds_parts + setting.ranks.several  # the mean, and the unfinished sum of ranks
+        moments = len(used & {"base_velocity", "base_second_moment"})
+        of_a_base = 1 + setting.barrier + moments + several + setting.mean_first
         own = {"velocity", "second_moment", "taken", "received"}
         of_a_learner = 1 + (not setting.rule.reads_base) + len(used & own)
         vectors = of_a_base * bases + of_a_learner * learners
@@ -77,7 +78,7 @@ def slots_memory(setting: RunSetting) -> dict[str, int]:
     if data.check is not None:
         batches.append((data.check, setting.check_batch_size(len(data.check))))
     examples = sum(tensor.nbytes for part, batch in batches for tensor in batch_tensors(part, batch))
-    slots = SLOTS * setting.learners + setting.system.loader_threads - 1
+    slots = SLOTS * setting.placement.own + setting.system.loader_threads - 1
     return {"batches that wait": slots * examples}
 
 

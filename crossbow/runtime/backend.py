@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
+from crossbow.cluster.placement import Placement
 from crossbow.compile import BatchSource, BoundStep
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import Examples
@@ -155,6 +156,7 @@ class Backend(Protocol):
         *,
         in_turn: bool,
         bad: BadExamples | None,
+        placement: Placement,
         recorder: Recorder,
     ) -> Loader:
         """Return a loader whose slots the learners can read, or copy. Other arguments: see `Loader`."""

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from crossbow.cluster.placement import Placement
+from crossbow.cluster.ranks import Ranks
 from crossbow.compile import BatchSource, ModelLayout, Program, check_memory, compile_graph
 from crossbow.data import Dataset
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import Examples
 from crossbow.data.loader import Loader
-from crossbow.data.order import CheckOrder, TrainingOrder
+from crossbow.data.order import CheckOrder, Order, TrainingOrder
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph
 from crossbow.runtime.arithmetic import Ranges, VectorArithmetic
@@ -25,11 +27,13 @@ from crossbow.runtime.coordination import Coordination
 from crossbow.runtime.cpu.backend import CpuBackend
 from crossbow.runtime.device import CudaDevice, parse_devices
 from crossbow.runtime.flags import Flags
+from crossbow.runtime.flow import Flow
 from crossbow.runtime.free import FreeCoordination
 from crossbow.runtime.memory import assign
 from crossbow.runtime.replica import BaseModel, new_base_model, new_replica
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.setting import RunSetting
+from crossbow.runtime.sharing import Sharing
 from crossbow.runtime.tick import TickCoordination
 from crossbow.solver import SolverConf
 from crossbow.synch import SMA, BarrierRule, Collective, Rule, RuleSequence, has_barrier
@@ -57,6 +61,23 @@ def new_backend(rule: Rule | RuleSequence | None, system: SystemConf) -> Backend
     return CpuBackend(system)
 
 
+def _check_ranks(model: ModelConf, system: SystemConf, collective: Collective | None) -> None:
+    """Raise ConfigurationError for what does not work across ranks."""
+    if isinstance(model.rule, RuleSequence) or not has_barrier(model.rule):
+        kind = "a sequence of rules" if isinstance(model.rule, RuleSequence) else model.rule
+        raise ConfigurationError(f"ModelConf: rule must be a single rule with a barrier across ranks. Received: {kind}")
+    if any(isinstance(device, CudaDevice) for device in parse_devices(system.devices)):
+        raise ConfigurationError(
+            f"SystemConf: devices must be CPUs across ranks. Received: devices={','.join(system.devices)}"
+        )
+    if system.on_bad_record != "error":
+        raise ConfigurationError(
+            f"SystemConf: on_bad_record must be 'error' across ranks. Received: {system.on_bad_record!r}"
+        )
+    if collective is not None:
+        raise ConfigurationError("collective must be None across ranks. Received: one")
+
+
 def new_setting(
     data: Dataset,
     model: ModelConf,
@@ -65,17 +86,25 @@ def new_setting(
     backend: Backend,
     bad: Mapping[Phase, BadExamples],
     recorder: Recorder,
+    ranks: Ranks,
+    collective: Collective | None = None,
 ) -> RunSetting:
-    """Return the setting for a backend's learners. Raises ConfigurationError for options that cannot be combined."""
+    """Return the setting for a backend's learners, and those of other ranks, which must call this too. Raises
+    ConfigurationError for options that cannot be combined."""
     given = model.rule if isinstance(model.rule, Rule) else SMA()
-    threads = [backend.threads[device] for device in backend.device_of]
+    if ranks.several:
+        _check_ranks(model, system, collective)
+    of_ranks = ranks.gather([backend.threads[device] for device in backend.device_of])
+    threads = [each for of_rank in of_ranks for each in of_rank]
+    placement = Placement(len(threads), sum(map(len, of_ranks[: ranks.rank])), len(of_ranks[ranks.rank]))
     rule = given.settled([float(max(each, 1)) for each in threads])
     check_local_variables(model.local_variables, rule)
     rule.check_solver(solver)
     check_skip(model.skip, rule, solver)
     clock = work_clock(len(threads), rule.tau, model.wpc, barrier=isinstance(rule, BarrierRule))
+    devices = len(backend.devices)
     return RunSetting(
-        data, model, solver, system, given, rule, len(threads), len(backend.devices), clock, bad, recorder
+        data, model, solver, system, given, rule, len(threads), devices, clock, bad, ranks, placement, recorder
     )
 
 
@@ -93,6 +122,12 @@ def new_coordination(
     except BaseException:
         backend.close(CLOSE_SECONDS)
         raise
+
+
+def new_flow(reports: Reports, setting: RunSetting, coordination: Coordination) -> Flow:
+    """Return the flow of tasks, and of results between ranks."""
+    sharing = Sharing(setting.ranks, reports) if setting.ranks.several else None
+    return Flow(reports, setting.learners, coordination, setting.recorder, sharing)
 
 
 def close_all(members: Sequence[Learner], backend: Backend) -> None:
@@ -120,22 +155,13 @@ def assemble(training: Graph, check: Graph, backend: Backend, setting: RunSettin
 
 def _assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetting, others: dict[str, int]) -> Assembly:
     data, model = setting.data, setting.model
-    order, in_turn, recorder = _new_order(setting), setting.barrier, setting.recorder
-    loader = backend.new_loader(
-        data.train, order, "loader", in_turn=in_turn, bad=setting.bad.get(Phase.TRAIN), recorder=recorder
-    )
+    order = _new_order(setting)
+    loader = _new_loader(setting, backend, data.train, order, "loader", Phase.TRAIN)
     program = _compile(training, loader, data.train, Phase.TRAIN, None, setting, backend)
     trained, checked, check_order = Pipeline(program, loader), None, None
     if data.check is not None:
         check_order = CheckOrder(len(data.check), setting.check_batch_size(len(data.check)))
-        check_loader = backend.new_loader(
-            data.check,
-            check_order,
-            "check-loader",
-            in_turn=in_turn,
-            bad=setting.bad.get(Phase.CHECK),
-            recorder=recorder,
-        )
+        check_loader = _new_loader(setting, backend, data.check, check_order, "check-loader", Phase.CHECK)
         checked = Pipeline(
             _compile(check, check_loader, data.check, Phase.CHECK, program, setting, backend), check_loader
         )
@@ -155,9 +181,25 @@ def _assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetti
         backend.to_device,
     )
     replicas = (new_replica(program, setting.rule, setting.solver, backend.zeros(each)) for each in backend.device_of)
-    flags = Flags(setting.learners, setting.learners if setting.base_models == 1 else 1)
+    own = setting.placement.own
+    flags = Flags(own, 1 if setting.adds_parts else own)
     return Assembly(
         setting, check, order, trained, checked, check_order, bases, tuple(replicas), flags, arithmetic, needs
+    )
+
+
+def _new_loader(
+    setting: RunSetting, backend: Backend, examples: Examples, order: Order, name: str, phase: Phase
+) -> Loader:
+    """The loader of this rank's batches."""
+    return backend.new_loader(
+        examples,
+        order,
+        name,
+        in_turn=setting.barrier,
+        bad=setting.bad.get(phase),
+        placement=setting.placement,
+        recorder=setting.recorder,
     )
 
 
@@ -177,10 +219,13 @@ def _new_order(setting: RunSetting) -> TrainingOrder:
 
 def _new_bases(setting: RunSetting, backend: Backend, program: Program) -> tuple[BaseModel, ...]:
     """A base model on every device. The first one has the initial values."""
-    count, rule, solver = setting.base_models, setting.rule, setting.solver
+    rule, solver, several = setting.rule, setting.solver, setting.adds_parts
+    own, first = setting.placement.own, setting.mean_first
     bases = tuple(
-        new_base_model(program, rule, solver, count, backend.zeros(device), learners=setting.learners)
-        for device in range(count)
+        new_base_model(
+            program, rule, solver, several=several, mean_first=first, zeros=backend.zeros(device), learners=own
+        )
+        for device in range(setting.base_models)
     )
     for layout, vector in (
         (program.model, bases[0].buffers[0]),

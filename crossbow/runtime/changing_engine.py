@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from crossbow.cluster.process import join
+from crossbow.cluster.ranks import Ranks
 from crossbow.compile import Program
 from crossbow.data import Dataset
 from crossbow.data.bad_examples import BadExamples
@@ -38,14 +40,16 @@ def new_engine(
     system: SystemConf,
     collective: Collective | None = None,
     recorder: Recorder | None = None,
+    ranks: Ranks | None = None,
 ) -> TrainingEngine:
-    """Create the engine for a model's rule and a system's learners. recorder: records its timeline. Raises
-    GraphError or ConfigurationError."""
-    recorder = recorder or Recorder()
+    """Create the engine for a model's rule and a system's learners. recorder: records its timeline. ranks: by default
+    those of this process. Raises GraphError or ConfigurationError."""
+    recorder, ranks = recorder or Recorder(), ranks or join()
     bad = _new_bad_examples(data) if system.on_bad_record == "skip" else None
 
     def make(changed_model: ModelConf = model, changed_system: SystemConf = system, beside: int = 0) -> Engine:
-        return Engine(training, check, data, changed_model, solver, changed_system, collective, beside, bad, recorder)
+        confs = changed_model, solver, changed_system
+        return Engine(training, check, data, *confs, collective, beside, bad, recorder, ranks)
 
     def with_rule(rule: Rule, beside: int) -> Engine:
         return make(dataclasses.replace(model, rule=rule), system, beside)
@@ -53,6 +57,8 @@ def new_engine(
     def with_learners(learners: int, beside: int) -> Engine:
         return make(model, dataclasses.replace(system, learners_per_device=learners), beside)
 
+    if ranks.several:
+        return make()
     if isinstance(model.rule, RuleSequence):
         engines = engines_of(model.rule, with_rule)
         return ChangingEngine(engines, Phases(model.rule, engines))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
@@ -122,15 +122,20 @@ def tick_formulas(
     mean: Mapping[str, float] | None = None,
     *,
     keeps: bool = False,
+    mean_first: bool = False,
 ) -> Formulas:
     """The updates of a tick: "local", a step that does not synchronise; "step", a step that does; "merge", which
     computes the next z; and "reply", a learner's update after the merge.
 
-    mean: the terms that replace `mean` in the merge on a single device. keeps: whether learners have local variables.
+    mean: the terms that replace `mean` in the merge on a single device. mean_first: whether they are added up in the
+    vector `mean` instead, before the merge. keeps: whether learners have local variables.
     """
 
     def expanded(update: Update) -> Update:
         return update.expand("mean", mean) if mean else update
+
+    def merged(update: Update) -> Update:
+        return replace(update, steps=(("mean", mean), *update.steps)) if mean and mean_first else expanded(update)
 
     def formula(at: Callable[[Pace, None], Update], alone: Formula[None] | None) -> Formula[None]:
         return Formula(at, None, multipliers, alone if keeps else None)
@@ -139,7 +144,7 @@ def tick_formulas(
     local = Formula(lambda pace, _: rule.local_step(solver, pace, learners, synchronises=False), None, multipliers)
     step = formula(lambda pace, _: rule.local_step(solver, pace, learners, synchronises=True), local)
     merge = formula(
-        lambda pace, _: expanded(rule.merge(solver, pace, learners)), Formula(lambda pace, _: base_mean, None)
+        lambda pace, _: merged(rule.merge(solver, pace, learners)), Formula(lambda pace, _: base_mean, None)
     )
     reply = formula(lambda pace, _: rule.reply(solver, pace, learners), Formula(lambda pace, _: NOTHING, None))
     return Formulas({"local": local, "step": step, "merge": merge, "reply": reply})

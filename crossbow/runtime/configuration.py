@@ -134,6 +134,12 @@ class SystemConf:
 
     Under a rule with a barrier, runs with the same seed, learners on each device and threads per learner produce the
     same bits; under a rule without one, weights also depend on timing."""
+    sum_order: str = setting(Choice(("auto", "chain", "tree")), default="auto")
+    """Order of sums over several CPU devices or ranks; chain: that of the learners, however they are distributed; tree:
+    devices and ranks add up their own first; auto: chain for up to 16 ranks.
+
+    A chain passes the unfinished sum from rank to rank, which takes longer the more ranks there are. In a tree, the
+    bits depend on the numbers of learners on each device and rank."""
     loader_threads: int = setting(Integer(at_least=1), default=1)
     """Threads that load batches ahead of the learners; their number does not change results.
 

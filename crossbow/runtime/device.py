@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from crossbow.cluster.launch import launch_of
 from crossbow.types import ConfigurationError
 
 
@@ -58,10 +59,15 @@ Device = CpuDevice | CudaDevice
 
 
 def available_cores() -> tuple[int, ...]:
-    """The cores this process may use."""
+    """The cores this process may use: its share of all cores, if it is one of several ranks on a host that are not
+    bound to cores."""
+    cores = tuple(range(os.cpu_count() or 1))
     if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
+        cores = tuple(sorted(os.sched_getaffinity(0)))
+    launch = launch_of(os.environ)
+    if launch.local_size == 1 or len(cores) < (os.cpu_count() or 1):
+        return cores
+    return _part(cores, launch.local_rank, launch.local_size)
 
 
 def cores_text(cores: Sequence[int]) -> str:
@@ -140,6 +146,11 @@ def _parse(name: str, cores: Sequence[int]) -> CpuDevice:
         raise ConfigurationError(f"{_ALLOWED}. Received: {name!r}")
     index, count = int(match[1]), int(match[2])
     name = f"cpu:{index}/{count}"  # "cpu:00/2" is the same device
+    return CpuDevice(name, _part(cores, index, count))
+
+
+def _part(cores: Sequence[int], index: int, count: int) -> tuple[int, ...]:
+    """One of `count` parts of the cores; a single core if there are fewer cores than parts."""
     if count > len(cores):
-        return CpuDevice(name, (cores[index % len(cores)],))
-    return CpuDevice(name, tuple(cores[index * len(cores) // count : (index + 1) * len(cores) // count]))
+        return (cores[index % len(cores)],)
+    return tuple(cores[index * len(cores) // count : (index + 1) * len(cores) // count])

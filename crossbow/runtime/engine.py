@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from crossbow.cluster.process import join
+from crossbow.cluster.ranks import Ranks
 from crossbow.compile import Program, load_vectors
 from crossbow.data import Dataset
 from crossbow.data.bad_examples import BadExamples
@@ -20,12 +22,12 @@ from crossbow.runtime.building import (
     close_all,
     new_backend,
     new_coordination,
+    new_flow,
     new_setting,
 )
 from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.evaluation import Evaluation
-from crossbow.runtime.flow import Flow
 from crossbow.runtime.memory import on_host
 from crossbow.runtime.observation import Observation
 from crossbow.runtime.position import Position
@@ -65,23 +67,25 @@ class Engine:
         beside: int = 0,
         bad: Mapping[Phase, BadExamples] | None = None,
         recorder: Recorder | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         """beside: bytes of the machine's memory that other engines use at the same time. bad: the bad examples of each
         phase, which may be shared with other engines; None if a bad example is an error. recorder: records the
-        timeline of several engines; None if this engine has one of its own. Raises GraphError or
-        ConfigurationError, after ending all threads."""
+        timeline of several engines; None if this engine has one of its own. ranks: by default those of this process.
+        Raises GraphError or ConfigurationError, after ending all threads."""
+        recorder, ranks = recorder or Recorder(), ranks or join()
         self.backend = new_backend(model.rule, system)
-        setting = new_setting(data, model, solver, system, self.backend, bad or {}, recorder or Recorder())
+        setting = new_setting(data, model, solver, system, self.backend, bad or {}, recorder, ranks, collective)
         self.parts = assemble(training, check, self.backend, setting, beside)
         reports = Reports(self.parts.loaders, setting.learners)
         self.coordination = new_coordination(self.parts, self.backend, reports, collective)
         self.position = Position(setting.clock.tasks_per_tick)
-        self.flow = Flow(reports, setting.learners, self.coordination, setting.recorder)
+        self.flow = new_flow(reports, setting, self.coordination)
         self.recovery = Recovery(self.parts, self.backend, self.coordination, self.flow, self.position)
         schedule = Schedule(solver, self.tasks_per_epoch, restart=model.restart)
-        self.scheduler = Scheduler(setting.clock, self.coordination, self.flow, self.recovery, self.position, schedule)
-        restored = self.coordination, self.flow, self.scheduler, self.recovery
-        self._snapshots = Snapshots(self.parts, self.backend, *restored)
+        core = self.coordination, self.flow, self.recovery, self.position
+        self.scheduler = Scheduler(setting.clock, *core, schedule, setting.placement)
+        self._snapshots = Snapshots(self.parts, self.backend, *core[:2], self.scheduler, self.recovery)
         self.observation = Observation(self.parts, self.coordination, self.recovery, self.flow)
         self._usage = Usage(self.recovery)
         self._evaluation = Evaluation(self.parts, self.backend, self.scheduler, self.flow, self._usage)

@@ -14,7 +14,7 @@ class Flags:
         self.ready = np.full(learners, -1, np.int64)
         """Learner i's contribution to this tick is ready, and does not change until the tick is merged."""
         self.contributed = np.full(learners, -1, np.int64)
-        """Learner i has added up its slice of its device's contributions (several devices only)."""
+        """Learner i has added up its slice of its device's contributions (several devices or ranks only)."""
         self.measured = np.full(learners, -1, np.int64)
         """Learner i has squared its slice of the mean gradient (rules that send gradients and clip them)."""
         self.squares = np.zeros(learners)

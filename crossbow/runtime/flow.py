@@ -11,6 +11,7 @@ from crossbow.clock import now
 from crossbow.data.loader import Loader
 from crossbow.runtime.coordination import Coordination
 from crossbow.runtime.reports import Reports
+from crossbow.runtime.sharing import Sharing
 from crossbow.runtime.task import Completed, Failed
 from crossbow.timeline.recorder import SCHEDULER, WAIT_FOR_BATCH, WAIT_FOR_RESULTS, Recorder
 from crossbow.types import Aborted, CrossbowError, NonFiniteLossError, TaskError
@@ -33,9 +34,17 @@ def ignore_result(result: Completed) -> None:
 class Flow:
     """Distributes batches and delivers results, on the scheduler's thread."""
 
-    def __init__(self, reports: Reports, learners: int, coordination: Coordination, recorder: Recorder) -> None:
-        """coordination: decides whether results are delivered in task order, and observes them if they are not."""
-        self._recorder = recorder
+    def __init__(
+        self,
+        reports: Reports,
+        learners: int,
+        coordination: Coordination,
+        recorder: Recorder,
+        sharing: Sharing | None = None,
+    ) -> None:
+        """coordination: decides whether results are delivered in task order, and observes them if they are not.
+        sharing: exchanges results with other ranks."""
+        self._recorder, self._sharing = recorder, sharing
         self._reports, self._learners, self._coordination = reports, learners, coordination
         self._in_order = coordination.in_order
         self._doing = ""
@@ -66,6 +75,8 @@ class Flow:
     def handing_on(self, doing: Doing, first: int, on_result: OnResult) -> Iterator[None]:
         """Deliver results in the context. first: number of the first task to submit."""
         self._doing, self._next_result, self._on_result = doing, first, on_result
+        if self._sharing is not None:
+            self._sharing.begin()
         try:
             yield
         finally:
@@ -87,8 +98,10 @@ class Flow:
         self._in_flight = 0
 
     def refuse(self) -> None:
-        """Treat tasks that are aborted from now on as caused by closing the engine."""
+        """Treat tasks that are aborted from now on as caused by closing the engine, and exchange no more results."""
         self._closed = True
+        if self._sharing is not None:
+            self._sharing.close()
 
     def wake(self, number: int) -> None:
         """Make the scheduler's thread abort task `number`."""
@@ -118,6 +131,12 @@ class Flow:
             self._recorder.event(SCHEDULER, WAIT_FOR_BATCH, begin, task=task)
             self._recorder.count(loader.name, loader.filled)
         return slot, examples
+
+    def expect(self) -> None:
+        """Count a task of another rank's learner as pending."""
+        if self._in_flight >= self._ahead * self._learners:
+            self._make_room()
+        self._in_flight += 1
 
     def _make_room(self) -> None:
         """Wait until half of the tasks submitted ahead are done, and adapt their number to the duration."""

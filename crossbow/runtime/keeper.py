@@ -121,10 +121,7 @@ class RunKeeper:
     def resume(self, checkpoint: Checkpoint, source: str) -> bool:
         """Let the engine, the monitors and the files of models go on from a checkpoint. Returns whether the learners
         were restored, too; otherwise they begin at the base model."""
-        state = checkpoint.state
-        whole = self._engine.restore(
-            Snapshot(_part(checkpoint, "variables/"), _part(checkpoint, "vectors/"), state["engine"]), source
-        )
+        state, whole = checkpoint.state, restore(self._engine, checkpoint, source)
         for phase, bad in self._engine.bad_examples.items():
             for index, where, why in state["bad"].get(phase.name, ()):
                 bad.add(BadExample(index, where, why))
@@ -145,6 +142,12 @@ class RunKeeper:
         """Write what is left, end the thread, and unlock the directory."""
         self._writer.close()
         self._lock.close()
+
+
+def restore(engine: TrainingEngine, checkpoint: Checkpoint, source: str) -> bool:
+    """Let an engine go on from a checkpoint; see `Engine.restore`."""
+    vectors = _part(checkpoint, "vectors/")
+    return engine.restore(Snapshot(_part(checkpoint, "variables/"), vectors, checkpoint.state["engine"]), source)
 
 
 def run_state(checkpoint: Checkpoint) -> RunState | None:

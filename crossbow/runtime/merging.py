@@ -22,12 +22,26 @@ class Merging:
     arithmetic: VectorArithmetic
     rule: BarrierRule
     learners: int
-    """Number of learners on all devices."""
+    """Number of learners on all devices of all ranks."""
     devices: int
+    """Number of devices of this rank."""
     clips_own: bool = False
     """Whether each learner clips its own gradient."""
     clips_mean: bool = False
     """Whether the mean gradient is clipped."""
+    first: int = 0
+    """Number of this rank's first learner."""
+    ranks: int = 1
+    chained: bool = False
+    """Whether the synchroniser adds up what all learners send, in their order. Otherwise devices and ranks add up their
+    own first."""
+    mean_first: bool = False
+    """Whether a single device adds up the learners' vectors in a vector of its own, and then merges."""
+
+    @property
+    def adds_parts(self) -> bool:
+        """Whether a synchroniser computes the mean of all learners."""
+        return self.devices > 1 or self.ranks > 1
 
     def mean(self, name: str, learners: int) -> dict[str, float]:
         """The share of this many learners in the mean of all learners' vectors of this name (`name0`, …)."""
@@ -37,21 +51,25 @@ class Merging:
         """The vectors that the learners of a device send, as sent0, …"""
         return {f"sent{i}": replica.vectors()[self.rule.sent_vector] for i, replica in enumerate(replicas)}
 
+    def observed(self, replicas: Sequence[Replica], parity: int) -> dict[str, Array]:
+        """The statistics that match the learners' contributions in a tick of this parity, as observed0, …"""
+        which = self.statistics_after(parity)
+        return {f"observed{i}": replica.statistics[which] for i, replica in enumerate(replicas)}
+
     def statistics_after(self, parity: int) -> int:
         """The index of a learner's statistics that match its contribution in a tick of this parity. Weights are from
         before its last task, and so are their statistics; gradients and new weights have the statistics after it."""
         return parity if self.rule.sends == "weights" else 1 - parity
 
     def sum_of_device(self, vectors: dict[str, Array], learners: int) -> list[BoundStep]:
-        """One device's part of the mean over several devices."""
+        """One device's part of the mean of all learners."""
         return self.arithmetic.fixed("sum of the device", Update((("mean", self.mean("sent", learners)),)), vectors)
 
     def mean_statistics(
         self, replicas: Sequence[Replica], parity: int, target: Array, place: slice = slice(None)
     ) -> list[BoundStep]:
         """The mean of all learners' statistics, or their device's part of it, in this range of the vectors."""
-        which = self.statistics_after(parity)
-        vectors = {f"observed{i}": replica.statistics[which][place] for i, replica in enumerate(replicas)}
+        vectors = {name: vector[place] for name, vector in self.observed(replicas, parity).items()}
         terms = self.mean("observed", len(replicas))
         return self.arithmetic.combine_statistics(terms, {**vectors, "statistics": target[place]})
 

@@ -28,11 +28,12 @@ class BaseModel:
     buffers: tuple[Array, Array]
     velocity: Array | None
     mean: Array | None
-    """With several devices: this device's part of the mean of what learners send, and then the whole mean."""
+    """With several devices or ranks: a part of the mean of what learners send, and then the whole mean. On one device:
+    the mean, under rules that combine it with other vectors."""
     statistics: tuple[Array, Array]
     """The mean of the learners' statistics, double-buffered by parity like z."""
     statistics_mean: Array | None
-    """With several devices: this device's part of their next mean, and then the whole mean."""
+    """With several devices or ranks: a part of their next mean, and then the whole mean."""
     second_moment: Array | None = None
     step_count: Array | None = None
     """Number of adaptive steps of z, once for each learner: on CPUs, learners count the steps of their slices."""
@@ -94,15 +95,17 @@ def new_base_model(
     program: Program,
     rule: Rule,
     solver: SolverConf,
-    devices: int,
-    zeros: Zeros = aligned_zeros,
     *,
+    several: bool,
+    mean_first: bool = False,
+    zeros: Zeros = aligned_zeros,
     learners: int = 1,
 ) -> BaseModel:
-    """learners: number of learners on all devices."""
-    used, several = rule.vectors(solver, ANY), devices > 1
+    """several: whether the mean of all learners is a sum over devices or ranks. mean_first: whether it has a vector of
+    its own on a single device, too. learners: number of learners on all devices of this rank."""
+    used = rule.vectors(solver, ANY)
     two = isinstance(rule, BarrierRule)
-    wanted = (True, two, "base_velocity" in used, several, "base_second_moment" in used)
+    wanted = (True, two, "base_velocity" in used, several or mean_first, "base_second_moment" in used)
     first, second, velocity, mean, second_moment = _vectors(program.model, wanted, zeros)
     observed, following, statistics_mean = _vectors(program.statistics, (True, two, several), zeros)
     assert first is not None

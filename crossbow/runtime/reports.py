@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from crossbow.data.loader import Loader
 from crossbow.runtime.task import Completed, Failed
@@ -18,6 +18,7 @@ class Reports:
     def __init__(self, loaders: Sequence[Loader] = (), learners: int = 1) -> None:
         """loaders: loaders that the reader may also wait for, which are interrupted by a failure. learners: number of
         writers."""
+        self._share: Callable[[Completed], None] | None = None
         self._loaders = tuple(loaders)
         self._reports: deque[Completed | Failed] = deque()
         self._wanted = 1
@@ -27,8 +28,18 @@ class Reports:
         self._times: deque[float] = deque(maxlen=learners)
         """The times of the last reports."""
 
+    def share_with(self, share: Callable[[Completed], None]) -> None:
+        """Call `share` with each result of this rank, to send it to others."""
+        self._share = share
+
     def put(self, report: Completed | Failed) -> None:
-        """Add a report, from any thread."""
+        """Add a report of a learner of this rank, from any thread."""
+        if self._share is not None and isinstance(report, Completed):
+            self._share(report)
+        self.add(report)
+
+    def add(self, report: Completed | Failed) -> None:
+        """Add a report, also of a learner of another rank, from any thread."""
         failed = isinstance(report, Failed)
         if failed:
             self._failed = True

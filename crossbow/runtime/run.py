@@ -12,8 +12,11 @@ from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
+from crossbow.cluster.process import join
+from crossbow.cluster.ranks import Ranks
 from crossbow.conf import check_integer, check_number, configuration
 from crossbow.host_memory import resident_memory
+from crossbow.runtime.common_decisions import CommonDecisions
 from crossbow.runtime.configuration import ModelConf
 from crossbow.runtime.monitor import Monitor, Progress, tell
 from crossbow.runtime.observation import Measurement, arrived
@@ -147,8 +150,11 @@ class TrainingRun:
         keeper: Keeper | None = None,
         profiler: Profiler | None = None,
         state: RunState | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
-        """model: has the interval of tests. test: whether to test. state: that of the run to continue."""
+        """model: has the interval of tests. test: whether to test. state: that of the run to continue. ranks: by
+        default those of this process."""
+        self._common = CommonDecisions(ranks or join())
         self._test_interval = model.test_interval, model.test_interval_unit
         self.engine, self.limits, self.monitors, self.test = engine, limits, monitors, test
         self.keeper, self.profiler = keeper, profiler
@@ -169,13 +175,16 @@ class TrainingRun:
             self._check_tick(limits.count)
         self._began = time.perf_counter()
         """When the current stretch began, or went on after a pause."""
-        self.interrupted = 0
-        """The signal that asked for the end."""
         self.next_progress = 0.0
         self.recent = Measurement(engine.observation)
         self.recent_ends = 0.0
         self.learners: tuple[LearnerRecord, ...] = ()
         """The learners in the last stretch of at least `RECENT` seconds, for progress."""
+
+    @property
+    def interrupted(self) -> int:
+        """The signal that ends training; 0 if there is none."""
+        return self._common.interrupted
 
     def state(self) -> RunState:
         """Everything that determines how this call goes on. No task may be running."""
@@ -244,29 +253,29 @@ class TrainingRun:
 
     def _stretch(self) -> None:
         """Train to the next end of an epoch or test, and record it."""
-        engine = self.engine
+        engine, common = self.engine, self._common
         if self.stretch is None:
             self.stretch = Stretch(engine.tasks, engine.learning_rate, engine.observation.arrivals)
         stretch, epochs = self.stretch, engine.order.epochs_in_tasks(self.stretch.first)
         next_test = self._next_test(stretch.first) if self.test else math.inf
         until = int(min(self._next_epoch(stretch.first), next_test, self.end))
-        callbacks = Callbacks(self._add, self._stop_now, self._pause_now, self._decided)
+        callbacks = Callbacks(self._add, self._stop_now, self._pause_now, self._decided, not common.several)
         measurement, seconds_before, self.recent_ends = Measurement(engine.observation), stretch.seconds, 0.0
         while True:
             self._began = time.perf_counter()
             engine.run(until, callbacks)
             began, self._began = self._began, time.perf_counter()
             stretch.extend(self._began - began, one_engine=measurement.is_of(engine.observation))
-            if not self._pause_now() or engine.tasks >= until or self._over():
+            if not self._pause_now() or engine.tasks >= until or common.decide(self._over):
                 break
             if self.profiler is not None and self.profiler.is_complete():
                 self.profiler.finish()
             if self.keeper is not None and self.keeper.is_due(self):
                 self.keeper.keep(self)
-        if self.interrupted and self.keeper is not None:
+        if common.look_for_signals() and self.keeper is not None:
             self.keeper.end(self)  # before the record of an incomplete stretch, which an unbroken run does not have
-        self.seconds_before += stretch.seconds
-        self.history.stop(self._reason())
+        self.seconds_before = common.decide(lambda: self.seconds_before + stretch.seconds)
+        self.history.stop(common.decide(self._reason))
         self.stretch = None
         if stretch.images == 0 or (engine.tasks == stretch.first and self.history.records):
             return  # nothing was done, or nothing that was not undone: the last record says where the base model is
@@ -295,6 +304,7 @@ class TrainingRun:
         self.history.records.append(record)
         self.tell("record", record)
         self.history.stop(self.history.stopped or self._accuracy_reached(record))
+        self.history.explain(common.decide(lambda: self.history.message))
         if self.history.message and not self.history.stopped:
             self.history.stop("monitor")
         if self.keeper is not None and not self.interrupted:
@@ -410,6 +420,9 @@ class TrainingRun:
         self._tell_bad_examples()
         if self.keeper is not None:
             self.keeper.tell(self)
+        return self._common.at_tick(self._wants_to_stop, self._wants_to_pause)
+
+    def _wants_to_stop(self) -> bool:
         limits = self.limits
         over = limits.seconds is not None and self._seconds() >= limits.seconds
         # Not as soon as the loss is known, which depends on timing, as the end of training must not. Whether the
@@ -418,7 +431,10 @@ class TrainingRun:
         return over or reached or bool(self.interrupted) or bool(self.history.message)
 
     def _pause_now(self) -> bool:
-        """Called by the engine at every tick boundary."""
+        """Called by the engine at every tick boundary, after `_stop_now`."""
+        return self._common.pauses
+
+    def _wants_to_pause(self) -> bool:
         if self.profiler is not None:
             self.profiler.advance(self.engine.tasks)
             if self.profiler.is_complete():
@@ -457,16 +473,17 @@ class TrainingRun:
         """The first signal requests a stop at the end of the tick, if that is near; a second Ctrl-C is raised at once.
         Handlers of the application stay."""
         handlers: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler}
-        if self.keeper is not None:
-            handlers |= dict.fromkeys(self.keeper.signals, signal.SIG_DFL)
+        kept = () if self.keeper is None else self.keeper.signals
+        numbers = self._common.decide(lambda: [int(number) for number in kept])
+        handlers |= {signal.Signals(number): signal.SIG_DFL for number in numbers}
         if threading.current_thread() is not threading.main_thread():
             handlers = {}
         taken = [number for number, handler in handlers.items() if signal.getsignal(number) is handler]
 
         def ask(number: int, frame: FrameType | None) -> None:
-            if self.interrupted and number == signal.SIGINT:
+            if self._common.received and number == signal.SIGINT:
                 raise KeyboardInterrupt
-            self.interrupted = number
+            self._common.receive(number)
 
         for number in taken:
             signal.signal(number, ask)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from crossbow.cluster.placement import Placement
 from crossbow.data.loader import Loader
 from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.coordination import Coordination
@@ -44,6 +45,8 @@ class Callbacks:
     """Whether to stop at this tick boundary."""
     on_decision: Callable[[AnyDecision], None] = _ignore_decision
     """Receives decisions about the learners."""
+    leaves_ticks: bool = True
+    """Whether `stop` may abandon a tick that takes long."""
 
 
 class Scheduler:
@@ -57,7 +60,10 @@ class Scheduler:
         recovery: Recovery,
         position: Position,
         schedule: Schedule,
+        placement: Placement,
     ) -> None:
+        """placement: the learners of this rank, which alone get their tasks from this scheduler."""
+        self._placement = placement
         self._coordination, self._flow, self._recovery, self._position = coordination, flow, recovery, position
         self._clock, self._schedule = clock, schedule
         self._by_merges = schedule.solver.learning_rate_step_unit == "merges"
@@ -118,11 +124,14 @@ class Scheduler:
             callbacks.on_decision(decision)
         for number, purpose, learner in self._clock.schedule(first):
             # Before a learner's last task, no learner has contributed to the merge or begun to wait.
-            if number > first and purpose != "synchronise" and callbacks.stop():
+            if callbacks.leaves_ticks and number > first and purpose != "synchronise" and callbacks.stop():
                 deadline = min(deadline, time.monotonic() + SECONDS_TO_FINISH)
                 if time.monotonic() >= deadline:
                     self._start_again()
                     return False
+            if learner is not None and not self._placement.has(learner):
+                flow.expect()
+                continue
             slot, examples = flow.next_batch(loader)
             coordination.submit(Task(purpose, number, tick, slot, examples, pace, coefficients), learner)
         coordination.end_tick(Task("synchronise", first, tick, 0, 0, pace, coefficients))
@@ -132,12 +141,16 @@ class Scheduler:
     def test(self, batches: int, loader: Loader) -> None:
         """Submit batches of the check set to the learners in turn, and wait for their results."""
         coordination, flow, tick = self._coordination, self._flow, self._position.tick
-        pace, learners = self._schedule(self._position.tasks), len(coordination.learners)
+        pace, placement = self._schedule(self._position.tasks), self._placement
         coefficients = coordination.coefficients(pace)
         for batch in range(batches):
+            learner = batch % placement.learners
+            if not placement.has(learner):
+                flow.expect()
+                continue
             slot, examples = flow.next_batch(loader)
             task = Task("check", batch, tick, slot, examples, pace, coefficients)
-            coordination.learners[batch % learners].submit(task)
+            coordination.learners[learner - placement.first].submit(task)
         flow.collect_all()
 
     def _drain(self) -> None:

@@ -7,15 +7,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from crossbow.cluster.placement import Placement
+from crossbow.cluster.ranks import Ranks
 from crossbow.data import Dataset
 from crossbow.data.bad_examples import BadExamples
 from crossbow.runtime.clock import WorkClock
+from crossbow.runtime.coefficients import ANY
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.solver import SolverConf
 from crossbow.synch import BarrierRule, Rule
 from crossbow.timeline.recorder import Recorder
 from crossbow.types import Phase
 
+RANKS_IN_A_CHAIN = 16
+"""Most ranks that add up in a chain by default."""
 CHECK_BATCH_SIZE = 64
 """Default number of examples in a test batch, with which kernels are near their highest speed."""
 
@@ -32,11 +37,15 @@ class RunSetting:
     rule: Rule
     """The given rule, resolved for these learners."""
     learners: int
-    """Number of learners on all devices."""
+    """Number of learners on all devices of all ranks."""
     devices: int
+    """Number of devices of this rank."""
     clock: WorkClock
     bad: Mapping[Phase, BadExamples]
     """The bad examples of each phase; empty if they are errors."""
+    ranks: Ranks
+    placement: Placement
+    """This rank's learners among all."""
     recorder: Recorder = field(default_factory=Recorder)
     """Records the run's timeline, when it is wanted."""
 
@@ -58,6 +67,28 @@ class RunSetting:
     def base_models(self) -> int:
         """One per device; without a barrier one for all devices, which share their memory."""
         return self.devices if self.barrier else 1
+
+    @property
+    def adds_parts(self) -> bool:
+        """Whether the mean of all learners is a sum over devices or ranks, which a synchroniser computes."""
+        return self.base_models > 1 or self.ranks.several
+
+    @property
+    def chained(self) -> bool:
+        """Whether CPUs add up what all learners send in the learners' order, whatever their devices and ranks."""
+        order = self.system.sum_order
+        if any(name.startswith("cuda") for name in self.system.devices):
+            return False
+        return order == "chain" or (order == "auto" and self.ranks.size <= RANKS_IN_A_CHAIN)
+
+    @property
+    def mean_first(self) -> bool:
+        """Whether the merge of a single device first rounds the learners' mean, as that of several devices does. If
+        the merge is nothing but the mean, this makes no difference."""
+        if not self.barrier or self.adds_parts or not self.chained or self.learners == 1:
+            return False
+        merge = self.barrier_rule.merge(self.solver, ANY, self.learners)
+        return any("mean" in terms and len(terms) > 1 for _, terms in merge.steps)
 
     @property
     def clips_own(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from crossbow.compile import ModelLayout, load_vectors
+from crossbow.compile import Program, load_vectors
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Backend
 from crossbow.runtime.coordination import Coordination
@@ -54,7 +54,7 @@ class Snapshots:
         self._flow, self._position, self._scheduler, self._recovery = flow, scheduler.position, scheduler, recovery
 
     def take(self) -> Snapshot:
-        """A copy of the state."""
+        """A copy of the state. With several ranks, it has the base model, but no rank's own vectors."""
         program, (z, statistics) = self._assembly.program, map(on_host, self._recovery.base)
         state = {
             "form": self._form(),
@@ -66,13 +66,14 @@ class Snapshots:
             "coordination": self._coordination.state(),
         }
         variables = {**program.model.export(z), **program.statistics.export(statistics)}
-        return Snapshot(variables, {name: np.array(on_host(each)) for name, each in self._vectors().items()}, state)
+        own = {} if self._assembly.setting.ranks.several else self._vectors()
+        return Snapshot(variables, {name: np.array(on_host(each)) for name, each in own.items()}, state)
 
     def restore(self, snapshot: Snapshot, source: str) -> bool:
         """Continue from a snapshot of the same network and batch size. Returns whether it was restored whole; otherwise
         all learners begin at the base model. source: where the snapshot comes from. Raises DataError, and changes
         nothing, if the network is another."""
-        if snapshot.state["form"] == self._form():
+        if snapshot.state["form"] == self._form() and not self._assembly.setting.ranks.several:
             self._restore_whole(snapshot)
             return True
         self._restore_base(snapshot, source)
@@ -121,11 +122,12 @@ class Snapshots:
         setting, program = self._assembly.setting, self._assembly.program
         given = setting.given_rule
         return {
+            **({"ranks": setting.ranks.size} if setting.ranks.several else {}),
             "rule": type(given).__name__ if isinstance(given, BarrierRule) else repr(given),
             "learners": setting.learners,
             "tasks_per_tick": setting.clock.tasks_per_tick,
             "vectors": {name: [vector.size, str(vector.dtype)] for name, vector in self._vectors().items()},
-            "layout": _digest(program.model, program.statistics),
+            "layout": layout_digest(program),
         }
 
 
@@ -144,7 +146,8 @@ def _replica_vectors(replica: Replica) -> dict[str, Array]:
     return named
 
 
-def _digest(*layouts: ModelLayout) -> str:
-    """Identifies layouts: the place of every variable, and the order of its elements."""
+def layout_digest(program: Program) -> str:
+    """Identifies the layout of the variables and statistics: the place of each, and the order of its elements."""
+    layouts = program.model, program.statistics
     segments = [(each.name, each.spec.shape, each.offset, repr(each.storage)) for layout in layouts for each in layout]
     return hashlib.sha256(repr(segments).encode()).hexdigest()

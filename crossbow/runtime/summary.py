@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from crossbow.cluster.members import Rank
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Backend
 from crossbow.runtime.device import CpuDevice
@@ -42,6 +43,11 @@ class RunSummary:
     """Engine, devices and progress of a run. It is a snapshot, which does not change as training continues."""
 
     devices: tuple[DeviceSummary, ...]
+    """The devices of this rank."""
+    learners: int
+    """Number of learners on all devices of all ranks."""
+    ranks: tuple[Rank, ...]
+    """This process, or all that train together."""
     library: str
     """Name of the kernel library."""
     parameters: int
@@ -61,11 +67,6 @@ class RunSummary:
     tuning: bool
     """Whether the auto-tuner is comparing numbers of learners."""
 
-    @property
-    def learners(self) -> int:
-        """Number of learners on all devices."""
-        return sum(device.learners for device in self.devices)
-
 
 def summarise(backend: Backend, assembly: Assembly, position: Position) -> RunSummary:
     """The summary of a run with one rule and a number of learners."""
@@ -82,6 +83,8 @@ def summarise(backend: Backend, assembly: Assembly, position: Position) -> RunSu
     plan, vector = program.plan, program.model.elements * program.model.dtype.itemsize
     return RunSummary(
         devices=tuple(devices),
+        learners=setting.learners,
+        ranks=setting.ranks.view.ranks,
         library=backend.library.name,
         parameters=program.model.parameters,
         elements=program.model.elements,

@@ -31,8 +31,8 @@ class TickCoordination:
         """Raises ConfigurationError."""
         setting, ranges = assembly.setting, assembly.arithmetic.ranges
         self.rule: Rule = setting.rule
-        self._flags = assembly.flags
-        mean = total("sent", [1 / setting.learners] * setting.learners) if setting.devices == 1 else None
+        self._flags, self._first = assembly.flags, setting.placement.first
+        mean = total("sent", [1 / setting.learners] * setting.learners) if not setting.adds_parts else None
         self._formulas = tick_formulas(
             setting.barrier_rule,
             setting.solver,
@@ -40,6 +40,7 @@ class TickCoordination:
             ranges.multipliers,
             mean,
             keeps=bool(ranges.kept),
+            mean_first=setting.mean_first,
         )
         merging = Merging(
             assembly.arithmetic,
@@ -48,6 +49,10 @@ class TickCoordination:
             setting.devices,
             setting.clips_own,
             setting.clips_mean,
+            first=setting.placement.first,
+            ranks=setting.ranks.size,
+            chained=setting.chained and collective is None,
+            mean_first=setting.mean_first,
         )
         made = backend.tick(assembly, merging, self._formulas, reports, collective)
         self.learners, self.synchroniser = made.learners, made.synchroniser
@@ -59,7 +64,7 @@ class TickCoordination:
     def submit(self, task: Task, learner: int | None) -> None:
         """Give the task to its learner."""
         assert learner is not None
-        self.learners[learner].submit(task)
+        self.learners[learner - self._first].submit(task)
 
     def end_tick(self, task: Task) -> None:
         """End a tick whose tasks were all submitted."""

@@ -21,9 +21,12 @@ from crossbow import (
     ExecutionContext,
     History,
     JsonLinesMonitor,
+    Monitor,
     Profile,
     WandbMonitor,
 )
+from crossbow.cluster.output import arrange_output
+from crossbow.cluster.process import join, leave
 from crossbow.conf import settings
 from crossbow.console import run_command
 from crossbow.data.fingerprint import fingerprint
@@ -119,7 +122,8 @@ class ModelScript:
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """Train by the command line. Returns the exit status. Expected errors are printed as one sentence on stderr."""
-        return run_command(f"python -m models.{self.name}", lambda: self._train(arguments))
+        arrange_output(log_all="--log-all" in (sys.argv[1:] if arguments is None else arguments))
+        return leave(run_command(f"python -m models.{self.name}", lambda: self._train(arguments)))
 
     def describe(self, arguments: Sequence[str] = ()) -> ModelDescription:
         """The model that these options select. Nothing is read or trained."""
@@ -165,7 +169,10 @@ class ModelScript:
         if options.epochs is None:
             options.epochs = defaults.epochs_with(options.dataset)
         with _silence() if options.quiet else contextlib.nullcontext():
-            _Run(self, options, defaults, sys.argv[1:] if arguments is None else arguments).run()
+            if join().is_first:
+                _Run(self, options, defaults, sys.argv[1:] if arguments is None else arguments).run()
+            else:
+                train_with_first(self, options, defaults)
         return 0
 
 
@@ -174,6 +181,56 @@ def _silence() -> Iterator[None]:
     """Discard standard output."""
     with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
         yield
+
+
+def new_context(
+    script: ModelScript,
+    options: argparse.Namespace,
+    defaults: Defaults,
+    monitors: Sequence[Monitor] = (),
+    profile: Profile | None = None,
+) -> tuple[ExecutionContext, Dataflow, list[str]]:
+    """The context of a run, its training dataflow, and what it says of its initial values."""
+    confs = configurations(options, defaults)
+    options.image_shape, options.classes = confs.data.image_shape, confs.data.number_of_classes
+    dataflow = script.build(options)
+    parse_devices(confs.system.devices)  # reports an invalid name before data are read, or downloaded
+    make = script.synthetic if options.dataset == SYNTHETIC else None
+    data = confs.data.load() if make is None else make(options, confs.data)
+    checkpoints = Checkpoints(options.output_directory, **those_given(options, settings(Checkpoints)))
+    create: Callable[..., ExecutionContext] = functools.partial(ExecutionContext, checkpoints=checkpoints)
+    if options.resume:
+        create = functools.partial(ExecutionContext.resume, checkpoints)
+    context = create(
+        [dataflow, None],
+        data=data,
+        model=confs.model,
+        solver=confs.solver,
+        system=confs.system,
+        monitors=monitors,
+        profile=profile,
+    )
+    try:
+        return context, dataflow, [] if options.resume else load_initial_model(context, options)
+    except BaseException:
+        context.close()
+        raise
+
+
+def train(context: ExecutionContext, options: argparse.Namespace) -> History:
+    """Train as the options say, or go on."""
+    if context.resumed is None:
+        return context.train_and_test(
+            options.epochs, target_accuracy=options.target_accuracy, duration=options.time_limit
+        )
+    return context.continue_training(count=options.epochs, seconds=options.time_limit, accuracy=options.target_accuracy)
+
+
+def train_with_first(script: ModelScript, options: argparse.Namespace, defaults: Defaults) -> None:
+    """Train as another rank than the first, which alone prints and writes files."""
+    context, _, _ = new_context(script, options, defaults)
+    with context:
+        train(context, options)
 
 
 class _Run:
@@ -199,29 +256,12 @@ class _Run:
         options = self.options
         if not (options.resume or options.overwrite):
             self.directory.check_new()
-        confs = configurations(options, self.defaults)
-        options.image_shape, options.classes = confs.data.image_shape, confs.data.number_of_classes
-        dataflow = self.script.build(options)
-        parse_devices(confs.system.devices)  # reports an invalid name before data are read, or downloaded
-        make = self.script.synthetic if options.dataset == SYNTHETIC else None
-        data = confs.data.load() if make is None else make(options, confs.data)
-        checkpoints = Checkpoints(self.directory.path, **those_given(options, settings(Checkpoints)))
+        monitors = [self.log, self.status, *self.others, self.bad, self.console]
         profile = None if options.profile is None else Profile(self.directory.timeline, tasks=options.profile)
-        create: Callable[..., ExecutionContext] = functools.partial(ExecutionContext, checkpoints=checkpoints)
-        if options.resume:
-            create = functools.partial(ExecutionContext.resume, checkpoints)
-        with create(
-            [dataflow, None],
-            data=data,
-            model=confs.model,
-            solver=confs.solver,
-            system=confs.system,
-            monitors=[self.log, self.status, *self.others, self.bad, self.console],
-            profile=profile,
-        ) as context:
+        context, dataflow, initial = new_context(self.script, options, self.defaults, monitors, profile)
+        with context:
             weights, variant = weights_of_losses(dataflow), self.script.variant(options)
-            initial = [] if options.resume else load_initial_model(context, options)
-            print_configuration(self.script.name, variant, options, context, data, weights, initial)
+            print_configuration(self.script.name, variant, options, context, context.data, weights, initial)
             self.directory.prepare()
             head = header(self.script.name, variant, options.dataset, context, weights)
             for monitor in self.others:
@@ -290,14 +330,7 @@ class _Run:
         state = "failed"
         try:
             with self.console:
-                if context.resumed is None:
-                    history = context.train_and_test(
-                        options.epochs, target_accuracy=options.target_accuracy, duration=options.time_limit
-                    )
-                else:
-                    history = context.continue_training(
-                        count=options.epochs, seconds=options.time_limit, accuracy=options.target_accuracy
-                    )
+                history = train(context, options)
             state = "finished"
         except BaseException as error:
             interrupted = isinstance(error, KeyboardInterrupt | SystemExit)

@@ -169,6 +169,9 @@ def _add_data(group: argparse._ArgumentGroup, name: str, defaults: Defaults) -> 
     )
     group.add_argument("--resume", action="store_true", help=argparse.SUPPRESS)  # by `crossbow resume`
     group.add_argument("--quiet", action="store_true", help="print nothing but warnings and errors")
+    group.add_argument(
+        "--log-all", action="store_true", help="under mpirun or srun: print the output of all ranks, not only of rank 0"
+    )
 
 
 def _add_images(group: argparse._ArgumentGroup, defaults: Defaults) -> None:

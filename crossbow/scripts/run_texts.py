@@ -38,6 +38,9 @@ def print_configuration(
         ("model", f"{model}{named}, {summary.parameters:,} parameters"),
         ("data", f"{options.dataset}, {len(data.train):,} training and {check:,} test {what} {shape}"),
     ]
+    if len(summary.ranks) > 1:
+        hosts = ", ".join(dict.fromkeys(rank.host for rank in summary.ranks))
+        rows.append(("ranks", f"{len(summary.ranks)} on {hosts}; {summary.learners} learners together; below: rank 0"))
     for device in summary.devices:
         learners = count(device.learners, "learner")
         if device.threads_per_learner is not None:
@@ -78,6 +81,7 @@ def header(
         "model": model,
         "variant": variant,
         "dataset": dataset,
+        **({"ranks": [rank.host for rank in summary.ranks]} if len(summary.ranks) > 1 else {}),
         "devices": devices,
         "kernels": summary.library,
         "precision": system.precision,

@@ -86,7 +86,7 @@ def test_statistics_have_two_buffers_under_a_barrier(program: Program, rule: Rul
 def test_a_base_model_has_the_vectors_of_its_rule(
     program: Program, rule: Rule, solver: SolverConf, devices: int, expected: set[str]
 ) -> None:
-    base = new_base_model(program, rule, solver, devices)
+    base = new_base_model(program, rule, solver, several=devices > 1)
     assert names(base) == {*expected, "buffers", "statistics"}
     assert (base.buffers[0] is base.buffers[1]) == isinstance(rule, SSP)
     assert (base.statistics[0] is base.statistics[1]) == isinstance(rule, SSP)
@@ -95,7 +95,7 @@ def test_a_base_model_has_the_vectors_of_its_rule(
 
 
 def test_every_learner_counts_the_steps_of_its_part_of_z(program: Program) -> None:
-    base = new_base_model(program, SSGD(), ADAM, 1, learners=3)
+    base = new_base_model(program, SSGD(), ADAM, several=False, learners=3)
     assert base.step_count is not None
     assert base.step_count.tolist() == [0.0, 0.0, 0.0]
     assert base.vectors(0)["base_step_count"] is base.step_count
@@ -104,12 +104,13 @@ def test_every_learner_counts_the_steps_of_its_part_of_z(program: Program) -> No
 
 @pytest.mark.parametrize("parity", [0, 1])
 def test_the_next_z_overwrites_the_previous_one(program: Program, parity: int) -> None:
-    base = new_base_model(program, SSGD(), MOMENTUM, 2)
+    base = new_base_model(program, SSGD(), MOMENTUM, several=True)
     named: dict[str, Any] = base.vectors(parity)
     assert named["base"] is base.buffers[parity]
     assert named["base_next"] is named["base_previous"] is base.buffers[1 - parity]
     assert (named["base_velocity"], named["mean"]) == (base.velocity, base.mean) or named["mean"] is base.mean
-    assert new_base_model(program, SMA(), PLAIN, 1).vectors(0).keys() == {"base", "base_next", "base_previous"}
+    alone = new_base_model(program, SMA(), PLAIN, several=False)
+    assert alone.vectors(0).keys() == {"base", "base_next", "base_previous"}
 
 
 def test_a_device_allocates_its_own_memory(program: Program) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from crossbow import SMA, SSGD, SolverConf, TrainingUnit
+from crossbow.cluster.placement import Placement
 from crossbow.runtime import run, scheduler
 from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.flow import ignore_result
@@ -155,7 +156,8 @@ class Parts:
         schedule = Schedule(solver or SolverConf(learning_rate=0.5), 4.0, restart=restart)
         recovery: Any = FakeRecovery(self.log)
         clock = WorkClock(2, 2, barrier=barrier)
-        self.scheduler = Scheduler(clock, self.coordination, self.flow, recovery, self.position, schedule)
+        placement = Placement.alone(2)
+        self.scheduler = Scheduler(clock, self.coordination, self.flow, recovery, self.position, schedule, placement)
 
     def train(self, until: int, **callbacks: Any) -> None:
         with self.flow.handing_on("training", self.position.tasks, ignore_result):

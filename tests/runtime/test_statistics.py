@@ -328,7 +328,7 @@ def test_a_step_back_finds_them_whole(learner: int, devices: str) -> None:
 @pytest.mark.parametrize("rule", [SMA(), SSGD()], ids=str)
 def test_learners_of_several_devices_write_nothing_over_the_base_models(rule: Any, kernels: str) -> None:
     """Whatever a learner does before its tick is merged: a failure elsewhere may need both of z's buffers."""
-    with normalised(rule=rule, devices="cpu:0/2,cpu:1/2", learners=1, kernels=kernels) as running:
+    with normalised(rule=rule, devices="cpu:0/2,cpu:1/2", learners=1, kernels=kernels, sum_order="tree") as running:
         running.train(6, TASKS)
         parts, tick = running.engine.parts, running.engine.tick
         before = [vector.tobytes() for base in parts.bases for vector in (*base.statistics, *base.buffers)]

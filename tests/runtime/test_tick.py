@@ -11,6 +11,7 @@ from crossbow import SMA, SSGD, SolverConf
 from crossbow.runtime.task import Task
 from crossbow.runtime.tick import TickCoordination
 from crossbow.solver import Pace
+from crossbow.synch import BarrierRule
 from tests.support import context, engine_of
 
 PACE = Pace(0.1, 0.0)
@@ -70,11 +71,15 @@ def test_a_tick_is_one_merge() -> None:
 
 
 def test_on_one_device_the_merge_reads_what_each_learner_sends() -> None:
-    """The mean is spelled out; several devices add up their parts first."""
-    for devices, learners, parts in (("cpu", 2, 2), ("cpu:0/2,cpu:1/2", 1, 1)):
-        with context(rule=SSGD(), devices=devices, learners=learners, solver=SolverConf()) as running:
+    """The mean is spelled out, unless it is combined with other vectors; several devices compute it first."""
+    cases: list[tuple[BarrierRule, str, int, set[str]]] = [
+        (SMA(), "cpu", 2, {"sent0", "sent1"}),
+        (SSGD(), "cpu", 2, {"sent0", "sent1", "mean"}),
+        (SSGD(), "cpu", 1, {"sent0"}),
+        (SSGD(), "cpu:0/2,cpu:1/2", 1, {"mean"}),
+    ]
+    for rule, devices, learners, expected in cases:
+        with context(rule=rule, devices=devices, learners=learners, solver=SolverConf()) as running:
             coordination: Any = engine_of(running).coordination
             merge = coordination._formulas.over(coordination.coefficients(PACE))["merge"].update
-            sent = [name for name in merge.vectors if name.startswith("sent") or name == "mean"]
-            assert len(sent) == parts
-            assert ("mean" in sent) == (parts == 1)
+            assert {name for name in merge.vectors if name.startswith("sent") or name == "mean"} == expected

@@ -222,4 +222,4 @@ def test_help_has_units_and_defaults() -> None:
     assert actions.keys() >= REQUIRED
     without = {option for option, text in actions.items() if "default:" not in text}
     needed_by_their_policies = {"--step-size", "--step-values", "--maximum-learning-rate", "--annihilation-steps"}
-    assert without == needed_by_their_policies | {"--colour-distortion", "--quiet", "--resume"}  # flags
+    assert without == needed_by_their_policies | {"--colour-distortion", "--log-all", "--quiet", "--resume"}  # flags

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from crossbow.cluster.placement import Placement
 from crossbow.compile import BatchSource, check_memory
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import Examples
@@ -145,12 +146,23 @@ class CpuBackend:
         *,
         in_turn: bool,
         bad: BadExamples | None,
+        placement: Placement,
         recorder: Recorder,
     ) -> Loader:
         """Return a loader whose slots the learners read directly."""
         threads = self._loader_threads
         count = SLOTS * len(self.device_of) + threads - 1
-        return Loader(examples, order, count, name=name, in_turn=in_turn, threads=threads, bad=bad, recorder=recorder)
+        return Loader(
+            examples,
+            order,
+            count,
+            name=name,
+            in_turn=in_turn,
+            threads=threads,
+            bad=bad,
+            placement=placement,
+            recorder=recorder,
+        )
 
     def batch_source(self, loader: Loader, scale: float) -> BatchSource:
         """Return the source of all slots of the loader."""
@@ -180,13 +192,12 @@ class CpuBackend:
             share = Share(number, tuple(other for other, of in enumerate(self.device_of) if of == device))
             stream = self.streams[number]
             learners.append(tick_learner(assembly, merging, formulas, share, device, stream, reports.put))
-        if len(self.devices) == 1:
+        if not merging.adds_parts:
             return TickLearners(learners, None)
         cores = sorted({core for device in self.devices for core in device.cores})
         stream, between = self._new_stream("synchroniser", cores, 1), collective or HostCollective(len(self.devices))
-        return TickLearners(
-            learners, new_synchroniser(assembly, merging, formulas, stream, reports.put_failure, between)
-        )
+        report = reports.put_failure
+        return TickLearners(learners, new_synchroniser(assembly, merging, formulas, stream, report, between))
 
     def meeting(self, assembly: Assembly) -> CpuMeeting:
         """The learners' own threads."""

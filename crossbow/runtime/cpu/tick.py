@@ -16,8 +16,9 @@ and a rule that sends the weights merges after the step, and then changes them:
 
     forward → backward → step → signal ready → wait ready → merge own slice → signal merged → wait merged → reply
 
-With several devices, the learners add up the contributions of their device and signal `contributed` instead of
-`merged`; the synchroniser does the rest (`synchroniser.py`).
+With several devices or ranks, a synchroniser computes the mean of all learners (`synchroniser.py`). In a chain, it
+waits for `ready` and adds up all contributions. In a tree, the learners add up the contributions of their device and
+signal `contributed` instead of `merged`.
 
 Clipping limits the norm of the whole gradient, so no blocks are used. It changes the coefficients of an update, which
 wait for the norm, and writes no vector. If weights are sent, each learner clips its own gradient:
@@ -117,13 +118,15 @@ class TickSteps:
             self.signals.flags,
             self.share.learner,
         )
+        if merging.adds_parts and merging.chained:
+            return []
         sent = merging.sent(self.replicas)
         share = self.share.slice(self.base.buffers[0].size)
         vectors = {name: vector[share] for name, vector in {**self.base.vectors(parity), **sent}.items()}
         first, last = self.share.on_device[0], self.share.on_device[-1] + 1
         steps = self.signals.wait("ready", flags.ready[first:last], self.state, averages=True)
         steps += self._merge_statistics(parity)
-        if merging.devices > 1:
+        if merging.adds_parts:
             steps += merging.sum_of_device(vectors, len(self.replicas))
             return [*steps, *self.signals.signal("contributed", flags.contributed, learner, self.state)]
         if self.base.step_count is not None:  # each learner counts the steps of its slice
@@ -135,7 +138,7 @@ class TickSteps:
             steps += arithmetic.square(mean, vectors, flags.squares[learner : learner + 1])
             steps += self.signals.signal("measured", flags.measured, learner, self.state)
             steps += self.signals.wait("measured", flags.measured, self.state, averages=True)
-            clipping, merge = arithmetic.clip(merge, tuple(mean), flags.squares)
+            clipping, merge = arithmetic.clip(merge, ("mean",) if merging.mean_first else tuple(mean), flags.squares)
             steps += clipping
         steps += arithmetic.adjust("average", merge, vectors, share)
         return [*steps, *self.signals.signal("merged", flags.merged, learner, self.state)]
@@ -178,7 +181,7 @@ def tick_learner(
     for parity in (0, 1):
         tasks.update(_bind(assembly, steps, memory, parity))
     return CpuLearner(
-        share.learner,
+        merging.first + share.learner,
         stream,
         tasks,
         numbers,

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from crossbow.cluster.placement import Placement
 from crossbow.compile import BatchSource, check_memory
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import Examples
@@ -136,6 +137,7 @@ class CudaBackend:
         *,
         in_turn: bool,
         bad: BadExamples | None,
+        placement: Placement,
         recorder: Recorder,
     ) -> Loader:
         """Return a loader whose slots are copied to the GPUs."""
@@ -151,6 +153,7 @@ class CudaBackend:
             in_turn=in_turn,
             threads=threads,
             bad=bad,
+            placement=placement,
             recorder=recorder,
         )
         self._slots[loader] = slots

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from crossbow import Dataset, SystemConf
+from crossbow.cluster.placement import Placement
 from crossbow.data.order import CheckOrder
 from crossbow.runtime.assembly import SLOTS
 from crossbow.runtime.cpu import backend as module
@@ -74,7 +75,8 @@ def test_a_thread_that_cannot_start_is_a_sentence(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(("learners", "threads"), [(1, 1), (3, 1), (2, 3)])
 def test_a_ring_has_slots_for_learners_and_loaders(learners: int, threads: int) -> None:
     made = backend(learners_per_device=learners, loader_threads=threads)
-    loader = made.new_loader(DATA.train, CheckOrder(20, 4), "loader", in_turn=True, bad=None, recorder=Recorder())
+    given: dict[str, Any] = {"placement": Placement.alone(learners), "recorder": Recorder()}
+    loader = made.new_loader(DATA.train, CheckOrder(20, 4), "loader", in_turn=True, bad=None, **given)
     assert len(loader.images) == SLOTS * learners + threads - 1
     source = made.batch_source(loader, 0.5)
     assert (source.images.shape, source.labels.shape) == (loader.images.shape, loader.labels.shape)

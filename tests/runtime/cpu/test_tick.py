@@ -22,7 +22,11 @@ def test_the_slices_of_a_device_cover_the_vector_once(learners: int, elements: i
 
 
 def kinds(
-    rule: BarrierRule, devices: str = "cpu", key: str = "synchronise", solver: SolverConf | None = None
+    rule: BarrierRule,
+    devices: str = "cpu",
+    key: str = "synchronise",
+    solver: SolverConf | None = None,
+    sum_order: str = "auto",
 ) -> list[str]:
     """What a task's steps are, in order: runs of the same kind once."""
     known = (
@@ -36,7 +40,8 @@ def kinds(
         "gradient norm",
         "clip",
     )
-    with context(rule=rule, devices=devices, learners=2 if devices == "cpu" else 1, solver=solver) as running:
+    learners = 2 if devices == "cpu" else 1
+    with context(rule=rule, devices=devices, learners=learners, solver=solver, sum_order=sum_order) as running:
         coordination: Any = running.engine.coordination
         learner = coordination.synchroniser if key == "synchroniser" else coordination.learners[0]
         names = learner.tasks["synchronise" if key == "synchroniser" else key, 0].calls.names
@@ -65,11 +70,14 @@ def test_new_weights_are_sent_behind_the_step() -> None:
 
 
 def test_several_devices_sum_and_a_party_of_its_own_merges() -> None:
-    devices = "cpu:0/2,cpu:1/2"
-    assert kinds(SMA(), devices) == [
+    """In a tree; in a chain, it adds up everything."""
+    devices, steps = "cpu:0/2,cpu:1/2", ["wait", "all-reduce", "average", "signal"]
+    assert kinds(SMA(), devices, sum_order="tree") == [
         "signal", "forward", "wait", "sum of the device", "signal", "backward", "wait", "optimiser",
     ]  # fmt: skip
-    assert kinds(SMA(), devices, "synchroniser") == ["wait", "all-reduce", "average", "signal"]
+    assert kinds(SMA(), devices, "synchroniser", sum_order="tree") == steps
+    assert kinds(SMA(), devices) == ["signal", "forward", "backward", "wait", "optimiser"]
+    assert kinds(SMA(), devices, "synchroniser") == steps
 
 
 CLIPPING = SolverConf(clip_gradient_norm=1.0)

@@ -1,0 +1,28 @@
+"""Ranks, and views of those that are alive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A process of a run, with its own devices and learners."""
+
+    number: int
+    """From 0. Learners are numbered through all ranks in this order."""
+    host: str
+
+    def __str__(self) -> str:
+        return f"rank {self.number} ({self.host})"
+
+
+@dataclass(frozen=True)
+class View:
+    """The live ranks. A new number means that ranks have joined or left."""
+
+    number: int
+    ranks: tuple[Rank, ...]
+
+    def __len__(self) -> int:
+        return len(self.ranks)

@@ -1,0 +1,107 @@
+"""Ranks that MPI connects (mpi4py)."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from typing import Any
+
+import numpy as np
+
+from crossbow.cluster.launch import RankLaunch
+from crossbow.cluster.members import Rank, View
+from crossbow.cluster.transport import Channel, Pending
+from crossbow.extras import optional_module
+from crossbow.types import Array, ConfigurationError
+
+
+class MpiTransport:
+    """Implements `Transport`.
+
+    Calls never block in MPI: a blocking call would keep a core busy that a learner needs. A lock admits one thread at a
+    time, which every MPI library can serve.
+    """
+
+    def __init__(self, launch: RankLaunch) -> None:
+        """Initialise MPI. Raises ConfigurationError if mpi4py is missing or belongs to another MPI library than the
+        command that started the process."""
+        self._mpi = mpi = _load(launch)
+        world = mpi.COMM_WORLD
+        if world.size != launch.size:
+            raise ConfigurationError(
+                f"expected an MPI library that finds the {launch.size} processes that were started. Received: "
+                f"{mpi.Get_library_version().splitlines()[0]}, which finds {world.size}; use its own mpirun"
+            )
+        self._messages, self._sums = world.Dup(), world.Dup()
+        self._lock = threading.Lock()
+        self._sent: list[tuple[Any, bytes]] = []
+        """Messages on their way, whose memory must not be freed."""
+        hosts = world.allgather(mpi.Get_processor_name())
+        self.rank: int = world.rank
+        self.view = View(0, tuple(Rank(number, host) for number, host in enumerate(hosts)))
+
+    def send(self, message: bytes, rank: int, channel: Channel) -> None:
+        with self._lock:
+            self._sent = [(request, kept) for request, kept in self._sent if not request.Test()]
+            request = self._messages.Isend([message, self._mpi.BYTE], dest=rank, tag=channel)
+            self._sent.append((request, message))
+
+    def receive(self, channel: Channel, rank: int | None = None) -> tuple[int, bytes] | None:
+        with self._lock:
+            status = self._mpi.Status()
+            source = self._mpi.ANY_SOURCE if rank is None else rank
+            found = self._messages.Improbe(source=source, tag=channel, status=status)
+            if found is None:
+                return None
+            message = bytearray(status.Get_count(self._mpi.BYTE))
+            found.Recv([message, self._mpi.BYTE])
+            return status.Get_source(), bytes(message)
+
+    def send_array(self, array: Array, rank: int, channel: Channel) -> Pending:
+        with self._lock:
+            return self._pending(self._messages.Isend(_bytes(array), dest=rank, tag=channel), array)
+
+    def receive_array(self, array: Array, rank: int, channel: Channel) -> Pending:
+        with self._lock:
+            return self._pending(self._messages.Irecv(_bytes(array), source=rank, tag=channel), array)
+
+    def sum_array(self, array: Array) -> Pending:
+        with self._lock:
+            return self._pending(self._sums.Iallreduce(self._mpi.IN_PLACE, array), array)
+
+    def abort(self, status: int) -> None:
+        self._mpi.COMM_WORLD.Abort(status)
+
+    def _pending(self, request: Any, array: Array) -> MpiTransfer:
+        return MpiTransfer(request, array, self._lock)
+
+
+class MpiTransfer:
+    """Implements `Pending`."""
+
+    def __init__(self, request: Any, array: Array, lock: threading.Lock) -> None:
+        self._request, self._array, self._lock = request, array, lock
+        self._done = False
+
+    def done(self) -> bool:
+        if not self._done:
+            with self._lock:
+                self._done = bool(self._request.Test())
+        return self._done
+
+
+def _bytes(array: Array) -> Array:
+    """The array's bytes: any type can be sent, also float16."""
+    return array.view(np.uint8)
+
+
+def _load(launch: RankLaunch) -> Any:
+    """The module `mpi4py.MPI`; importing it initialises MPI."""
+    settings = optional_module("mpi4py", f"a process that is one of {launch.size} ranks", "mpi")
+    settings.rc.thread_level = "multiple"
+    try:
+        return importlib.import_module("mpi4py.MPI")
+    except (ImportError, RuntimeError) as error:
+        raise ConfigurationError(
+            f"mpi4py needs an MPI library: pip install 'crossbow[mpi]'. Received: {str(error).splitlines()[0]}"
+        ) from error

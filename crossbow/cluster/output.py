@@ -1,0 +1,63 @@
+"""Output of a process that is one of several ranks: rank 0 prints, and the others print only errors."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import sys
+import time
+from typing import TextIO
+
+from crossbow.cluster.launch import launch_of
+from crossbow.console import open_standard_streams
+
+SECONDS_BEFORE_ERRORS = 1.0
+"""Time that other ranks wait before they print their first error: rank 0 usually has the same one, and ends them."""
+
+
+class PrefixedLines(io.TextIOBase):
+    """A text stream with a prefix before every line."""
+
+    def __init__(self, stream: TextIO, prefix: str, seconds: float = 0.0) -> None:
+        """seconds: time to wait before the first line."""
+        self._stream, self._prefix, self._begins = stream, prefix, True
+        self._seconds = seconds
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """The encoding of the stream."""
+        return self._stream.encoding
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def write(self, text: str) -> int:
+        seconds, self._seconds = self._seconds, 0.0
+        time.sleep(seconds)
+        lines = text.splitlines(keepends=True)
+        self._stream.write("".join(self._prefix * self._begins_line(line) + line for line in lines))
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def _begins_line(self, line: str) -> bool:
+        begins, self._begins = self._begins, line.endswith("\n")
+        return begins
+
+
+def arrange_output(*, log_all: bool = False) -> None:
+    """Let only rank 0 print, except errors. log_all: let all ranks print, each line with its rank and host."""
+    launch = launch_of(os.environ)
+    if launch.size == 1:
+        return
+    open_standard_streams()
+    prefix = f"[rank {launch.rank} {socket.gethostname()}] "
+    if launch.rank:
+        sys.stderr = PrefixedLines(sys.stderr, prefix, SECONDS_BEFORE_ERRORS)
+    if launch.rank and not log_all:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open until the process ends
+    else:
+        # Not the terminal that mpirun pretends to be: its own output may be a file.
+        sys.stdout = PrefixedLines(sys.stdout, prefix if log_all else "")

@@ -1,0 +1,38 @@
+"""This process as a rank."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+from crossbow.cluster.failure import end_all, end_all_on_exception
+from crossbow.cluster.launch import launch_of
+from crossbow.cluster.members import Rank, View
+from crossbow.cluster.mpi import MpiTransport
+from crossbow.cluster.ranks import Ranks
+
+_lock = threading.Lock()
+_joined: list[Ranks] = []
+
+
+def join() -> Ranks:
+    """The ranks of this run. A process that mpirun or srun has started as one of several joins the others when this is
+    first called; any other process is rank 0 of 1. Raises ConfigurationError if mpi4py is missing."""
+    with _lock:
+        if not _joined:
+            launch = launch_of(os.environ)
+            if launch.size == 1:
+                _joined.append(Ranks(View(0, (Rank(0, socket.gethostname()),))))
+            else:
+                transport = MpiTransport(launch)
+                _joined.append(Ranks(transport.view, transport.rank, transport))
+                end_all_on_exception(transport)
+        return _joined[0]
+
+
+def leave(status: int) -> int:
+    """Return the exit status of a command. If it is not 0, and this process has joined others, all end with it."""
+    if status and _joined and _joined[0].several:
+        end_all(_joined[0].transport, status)
+    return status

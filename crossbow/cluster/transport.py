@@ -1,0 +1,63 @@
+"""The interface between ranks and the engine that connects them, as MPI."""
+
+from __future__ import annotations
+
+import enum
+from typing import Protocol
+
+from crossbow.cluster.members import View
+from crossbow.types import Array
+
+
+class Channel(enum.IntEnum):
+    """Purpose of a message. Messages of one rank to another on one channel arrive in order."""
+
+    AGREEMENT = 1
+    """A decision of rank 0."""
+    GATHERING = 2
+    """A value of every rank."""
+    REQUEST = 3
+    """A rank's request to rank 0 to stop."""
+    RESULTS = 4
+    """Results of tasks."""
+    PARTIAL = 5
+    """A sum over the ranks so far."""
+    WHOLE = 6
+    """A sum over all ranks."""
+
+
+class Pending(Protocol):
+    """A transfer that has begun. Its array must neither be changed nor, if it receives, be read until it is done."""
+
+    def done(self) -> bool:
+        """Whether the transfer is done. Returns at once."""
+
+
+class Transport(Protocol):
+    """Connects ranks. All methods return at once, and any thread may call them."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this process."""
+
+    @property
+    def view(self) -> View: ...
+
+    def send(self, message: bytes, rank: int, channel: Channel) -> None:
+        """Send a message to a rank."""
+
+    def receive(self, channel: Channel, rank: int | None = None) -> tuple[int, bytes] | None:
+        """The next message from this rank, or from any, with the number of its rank; None if none has arrived."""
+
+    def send_array(self, array: Array, rank: int, channel: Channel) -> Pending:
+        """Send a contiguous array to a rank, which receives it with `receive_array`."""
+
+    def receive_array(self, array: Array, rank: int, channel: Channel) -> Pending:
+        """Receive the next array from a rank, of the same size and type, in place."""
+
+    def sum_array(self, array: Array) -> Pending:
+        """array ← the sum of all ranks' arrays, with the same bits on each. All ranks sum equal arrays in the same
+        order."""
+
+    def abort(self, status: int) -> None:
+        """End the processes of all ranks with this exit status. Does not return."""

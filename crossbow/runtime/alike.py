@@ -1,0 +1,49 @@
+"""What must be equal on all ranks before they train together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from crossbow.cluster.ranks import Ranks
+from crossbow.types import ConfigurationError
+
+OF_EACH_RANK = ("devices", "learners_per_device", "threads_per_learner", "loader_threads")
+"""Settings of the system that may differ."""
+
+
+def check_alike(ranks: Ranks, about: Mapping[str, Any], layout: str) -> None:
+    """Compare the descriptions of the run on all ranks, which must call this.
+
+    about: network, data, model, solver and system, as in a checkpoint. layout: identifies the places of variables in
+    memory. Raises ConfigurationError with the first difference, the same on all ranks.
+    """
+    if not ranks.several:
+        return
+    expected, *others = ranks.gather({"version": _version(), **dict(_fields(about)), "layout of variables": layout})
+    for rank, received in zip(ranks.view.ranks[1:], others, strict=True):
+        for name in [*expected, *(name for name in received if name not in expected)]:
+            first, other = expected.get(name), received.get(name)
+            if first != other:
+                raise ConfigurationError(
+                    f"{name} must be the same on all ranks: expected {first}, as on {ranks.view.ranks[0]}. "
+                    f"Received: {other} on {rank}"
+                )
+
+
+def _fields(about: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Name and value of everything that is compared."""
+    for number, line in enumerate(about["network"]):
+        yield f"network, operator {number}", line
+    for part in ("model", "solver", "system", "data"):
+        for name, value in about[part].items():
+            if not (part == "system" and name in OF_EACH_RANK):
+                yield f"data, {name}" if part == "data" else name, value
+
+
+def _version() -> str:
+    try:
+        return version("crossbow")
+    except PackageNotFoundError:  # not installed, but found by its path
+        return "unknown"

@@ -1,0 +1,82 @@
+"""The mean of all learners' vectors over several devices or ranks, as calls of a synchroniser."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from crossbow.cluster.ranks import Ranks
+from crossbow.cluster.sums import Add, Waiting, blocks_of, chain, sum_target, tree
+from crossbow.compile import BoundStep
+from crossbow.host_memory import aligned_zeros
+from crossbow.runtime.flags import Flags
+from crossbow.runtime.merging import Merging
+from crossbow.solver import Update
+from crossbow.synch import Collective
+from crossbow.types import Array
+
+NAME = "all-reduce"
+"""Name of the calls, for errors."""
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Creates the calls."""
+
+    merging: Merging
+    ranks: Ranks
+    collective: Collective
+    flags: Flags
+
+    @property
+    def awaited(self) -> tuple[str, Array]:
+        """The name and the flags of what this rank's learners must have done before the calls."""
+        if self.merging.chained:
+            return "ready", self.flags.ready
+        return "contributed", self.flags.contributed
+
+    def of(self, name: str, sent: Mapping[str, Array], means: Sequence[Array]) -> list[BoundStep]:
+        """means ← the mean of the vectors of all learners.
+
+        sent: the vectors of this rank's learners, as name0, …; in a tree, they are not used. means: one vector for each
+        device of this rank; in a tree, with its learners' part of the mean.
+        """
+        steps = self._chain(name, sent, means[0]) if self.merging.chained else self._tree(means)
+        if len(means) > 1 and (self.merging.chained or self.ranks.several):
+            steps.append(BoundStep(NAME, lambda: _copy(means)))
+        return steps
+
+    def _waiting(self) -> Waiting:
+        return Waiting(lambda: self.flags.aborted)
+
+    def _tree(self, means: Sequence[Array]) -> list[BoundStep]:
+        """Devices first, then ranks."""
+        steps = [] if len(means) == 1 else [BoundStep(NAME, lambda: self.collective.all_reduce(means))]
+        if self.ranks.several:
+            steps.append(BoundStep(NAME, lambda: tree(self.ranks.transport, means[0], self._waiting())))
+        return steps
+
+    def _chain(self, name: str, sent: Mapping[str, Array], whole: Array) -> list[BoundStep]:
+        """All learners in their order, as one device adds them up."""
+        if not self.ranks.several:
+            return self._added(name, {**sent, "sum": whole}, begins=True)
+        transport = self.ranks.transport
+        partial = aligned_zeros(whole.nbytes).view(whole.dtype)
+        target = sum_target(transport, partial, whole)
+        adds: list[tuple[slice, Add]] = []
+        for place in blocks_of(whole.size):
+            vectors = {**{each: vector[place] for each, vector in sent.items()}, "sum": target[place]}
+            (step,) = self._added(name, vectors, begins=self.ranks.is_first)
+            adds.append((place, step.call))
+        return [BoundStep(NAME, lambda: chain(transport, partial, whole, adds, self._waiting()))]
+
+    def _added(self, name: str, vectors: Mapping[str, Array], *, begins: bool) -> list[BoundStep]:
+        """Add this rank's terms to `sum`, or begin it."""
+        terms = self.merging.mean(name, len(vectors) - 1)
+        update = Update((("sum", terms if begins else {"sum": 1.0, **terms}),))
+        return self.merging.arithmetic.fixed(NAME, update, vectors)
+
+
+def _copy(means: Sequence[Array]) -> None:
+    for mean in means[1:]:
+        mean[...] = means[0]

@@ -1,0 +1,30 @@
+"""A checkpoint that only rank 0 can read, on all ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from safetensors.numpy import load, save
+
+from crossbow.cluster.ranks import Ranks
+from crossbow.runtime.checkpoint import Checkpoint
+from crossbow.runtime.keeper import Resumable
+
+SHARED = ("variables/", "run/")
+"""Beginnings of the names of tensors that other ranks need. They begin at the base model."""
+
+
+def shared(ranks: Ranks, find: Callable[[], Resumable]) -> Resumable:
+    """The checkpoint that `find` returns on rank 0, which alone calls it. Other ranks get the parts that they need."""
+    if not ranks.several:
+        return find()
+    if ranks.is_first:
+        found = find()
+        ranks.agree_on_bytes(json.dumps([str(found.path), found.checkpoint.state]).encode())
+        tensors = {name: each for name, each in found.checkpoint.tensors.items() if name.startswith(SHARED)}
+        ranks.agree_on_bytes(save(tensors))
+        return found
+    path, state = json.loads(ranks.agree_on_bytes(b""))
+    return Resumable(Path(path), Checkpoint(load(ranks.agree_on_bytes(b"")), state), ())

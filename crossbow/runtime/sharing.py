@@ -1,0 +1,84 @@
+"""Results of tasks between ranks: every rank gets the results of all, so that all count and decide alike."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+
+from crossbow.cluster.ranks import Ranks
+from crossbow.cluster.transport import Channel
+from crossbow.runtime.reports import Reports
+from crossbow.runtime.task import Completed
+
+SECONDS_BETWEEN = 1e-3
+"""Time between two looks at what other ranks have sent."""
+
+
+class Sharing:
+    """Sends the results of this rank's tasks to the other ranks, and reports the results of theirs.
+
+    Ranks train and test in the same order, but not at the same time. So each result has the number of its *part* (a
+    stretch of training, or a test), and results of a part that this rank has not begun are kept until then.
+    """
+
+    def __init__(self, ranks: Ranks, reports: Reports) -> None:
+        self._ranks, self._reports = ranks, reports
+        self._part = 0
+        self._own: queue.SimpleQueue[tuple[int, Completed]] = queue.SimpleQueue()
+        self._early: list[tuple[int, Completed]] = []
+        """Results of later parts, each with the number of its part."""
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="crossbow-results", daemon=True)
+        self._thread.start()
+        reports.share_with(self._put)
+
+    def _put(self, result: Completed) -> None:
+        """Send a result of this rank. Called on the learners' threads."""
+        self._own.put((self._part, result))
+
+    def begin(self) -> None:
+        """Begin the next part. All results of the last one have been reported."""
+        with self._lock:
+            self._part += 1
+            early, self._early = self._early, []
+            for part, result in early:
+                self._deliver(part, result)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+        self._thread.join()
+
+    def _deliver(self, part: int, result: Completed) -> None:
+        if part == self._part:
+            self._reports.add(result)
+        else:
+            self._early.append((part, result))
+
+    def _run(self) -> None:
+        """Body of the thread."""
+        while not self._closed.is_set():
+            self._send()
+            self._receive()
+            time.sleep(SECONDS_BETWEEN)
+        self._send()
+
+    def _send(self) -> None:
+        results = []
+        while not self._own.empty():
+            results.append(self._own.get())
+        if not results:
+            return
+        message = json.dumps(results).encode()
+        for rank in self._ranks.view.ranks:
+            if rank.number != self._ranks.rank:
+                self._ranks.transport.send(message, rank.number, Channel.RESULTS)
+
+    def _receive(self) -> None:
+        while (received := self._ranks.transport.receive(Channel.RESULTS)) is not None:
+            with self._lock:
+                for part, result in json.loads(received[1]):
+                    self._deliver(part, Completed(*result))

@@ -1,0 +1,123 @@
+"""Ranks as threads of one process, connected by queues."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from crossbow.cluster.members import Rank, View
+from crossbow.cluster.ranks import Ranks
+from crossbow.cluster.transport import Channel, Pending
+
+T = TypeVar("T")
+
+
+class FakePending:
+    """Done when a condition holds."""
+
+    def __init__(self, done: Callable[[], bool]) -> None:
+        self._done = done
+
+    def done(self) -> bool:
+        return self._done()
+
+
+class FakeNetwork:
+    """Implements a `Transport` for each of its ranks."""
+
+    def __init__(self, size: int) -> None:
+        self.view = View(0, tuple(Rank(number, f"host{number}") for number in range(size)))
+        self.lock = threading.RLock()
+        self.messages: dict[tuple[int, Channel], deque[tuple[int, bytes]]] = defaultdict(deque)
+        self.arrays: dict[tuple[int, int, Channel], deque[Any]] = defaultdict(deque)
+        self.sums: list[list[Any]] = [[] for _ in range(size)]
+        self.aborted: list[tuple[int, int]] = []
+
+    def transports(self) -> list[FakeTransport]:
+        return [FakeTransport(self, rank.number) for rank in self.view.ranks]
+
+    def ranks(self) -> list[Ranks]:
+        return [Ranks(self.view, transport.rank, transport) for transport in self.transports()]
+
+
+class FakeTransport:
+    """Implements `Transport`."""
+
+    def __init__(self, network: FakeNetwork, rank: int) -> None:
+        self.network, self.rank, self.view = network, rank, network.view
+
+    def send(self, message: bytes, rank: int, channel: Channel) -> None:
+        with self.network.lock:
+            self.network.messages[rank, channel].append((self.rank, message))
+
+    def receive(self, channel: Channel, rank: int | None = None) -> tuple[int, bytes] | None:
+        with self.network.lock:
+            waiting = self.network.messages[self.rank, channel]
+            for message in waiting:
+                if rank is None or message[0] == rank:
+                    waiting.remove(message)
+                    return message
+            return None
+
+    def send_array(self, array: Any, rank: int, channel: Channel) -> Pending:
+        with self.network.lock:
+            self.network.arrays[self.rank, rank, channel].append(array.copy())
+        return FakePending(lambda: True)
+
+    def receive_array(self, array: Any, rank: int, channel: Channel) -> Pending:
+        order = self.network.arrays[rank, self.rank, channel]
+        received: list[bool] = []
+
+        def done() -> bool:
+            with self.network.lock:
+                if not received and order:
+                    array[...] = order.popleft()
+                    received.append(True)
+                return bool(received)
+
+        return FakePending(done)
+
+    def sum_array(self, array: Any) -> Pending:
+        sums = self.network.sums
+        with self.network.lock:
+            number = len(sums[self.rank])
+            sums[self.rank].append(array.copy())
+        received: list[bool] = []
+
+        def done() -> bool:
+            with self.network.lock:
+                if not received and all(len(of_rank) > number for of_rank in sums):
+                    array[...] = np.sum([of_rank[number] for of_rank in sums], axis=0, dtype=array.dtype)
+                    received.append(True)
+                return bool(received)
+
+        return FakePending(done)
+
+    def abort(self, status: int) -> None:
+        self.network.aborted.append((self.rank, status))
+
+
+def at_once(works: list[Callable[[], T]]) -> list[T]:
+    """The results of all functions, each called on a thread of its own. Raises the first exception."""
+    results: dict[int, T] = {}
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            results[number] = works[number]()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    if errors:
+        raise errors[0]
+    assert len(results) == len(works), "a rank did not end"
+    return [results[number] for number in range(len(works))]

@@ -1,0 +1,144 @@
+"""Ranks that MPI connects: processes that mpirun starts."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOUND = shutil.which("mpirun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+MISSING = [name for name, there in (("mpi4py", importlib.util.find_spec("mpi4py")), ("mpirun", FOUND)) if not there]
+NEEDS_MPI = pytest.mark.skipif(bool(MISSING), reason=f"needs {' and '.join(MISSING)}: pip install 'crossbow[mpi]'")
+
+
+def mpirun(ranks: int, *command: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+    """Run a command of Python on this many ranks."""
+    assert FOUND is not None
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PRTE_"))},
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
+    line = [FOUND, "--oversubscribe", "--bind-to", "none", "-n", str(ranks), sys.executable, *command]
+    return subprocess.run(line, capture_output=True, text=True, timeout=seconds, env=environment, cwd=ROOT, check=False)
+
+
+EXCHANGE = """
+import numpy as np
+from crossbow import cluster
+from crossbow.cluster.transport import Channel
+from crossbow.cluster.sums import Waiting, tree
+from tests.cluster.test_transport import check_messages
+ranks = cluster.join()
+transport = ranks.transport
+assert ranks.gather(ranks.rank) == [0, 1]
+assert ranks.agree(lambda: "first") == "first"
+values = np.full(100_000, ranks.rank + 1, np.float32)
+tree(transport, values, Waiting(seconds=20))
+assert (values == 3).all()
+received = np.zeros(100_000, np.float16)
+pending = transport.receive_array(received, 1 - ranks.rank, Channel.PARTIAL)
+sent = np.arange(100_000).astype(np.float16)
+going = transport.send_array(sent, 1 - ranks.rank, Channel.PARTIAL)
+Waiting(seconds=20).until(lambda: pending.done() and going.done(), "an array")
+assert received.tobytes() == sent.tobytes()
+if ranks.rank == 0:
+    transport.send(b"hello", 1, Channel.REQUEST)
+else:
+    def arrived():
+        global message
+        message = transport.receive(Channel.REQUEST)
+        return message is not None
+    Waiting(seconds=20).until(arrived, "a message")
+    assert message == (0, b"hello")
+print(f"rank {cluster.rank} of {cluster.size}")
+"""
+
+
+@NEEDS_MPI
+def test_messages_arrays_and_sums() -> None:
+    done = mpirun(2, "-c", EXCHANGE)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split("\n")) == ["", "rank 0 of 2", "rank 1 of 2"]
+
+
+@NEEDS_MPI
+@pytest.mark.slow
+def test_another_mpi_library_than_that_of_mpirun_is_noticed() -> None:
+    """A process that finds no others, although its environment says that there are."""
+    code = "from crossbow import cluster; cluster.join()"
+    environment = {**os.environ, "PMI_RANK": "0", "PMI_SIZE": "7"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment, cwd=ROOT, check=False
+    )
+    assert done.returncode == 1
+    assert "expected an MPI library that finds the 7 processes that were started. Received: Open MPI" in done.stderr
+
+
+FAILING = """
+import os, signal, sys
+from crossbow import cluster
+ranks = cluster.join()
+ranks.gather(0)
+if ranks.rank == 1:
+    print("begins", flush=True)
+    if sys.argv[1] == "raise":
+        raise ValueError("on purpose")
+    os.kill(os.getpid(), signal.SIGKILL)
+ranks.agree(lambda: ranks.gather(1))
+"""
+
+
+@NEEDS_MPI
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "status"), [("raise", 1), ("kill", 137)])
+def test_a_rank_that_fails_ends_all(how: str, status: int) -> None:
+    began = time.monotonic()
+    done = mpirun(3, "-c", FAILING, how)
+    assert done.returncode == status
+    assert done.stderr.count("ValueError: on purpose") == (how == "raise")
+    assert time.monotonic() - began < 30
+
+
+@NEEDS_MPI
+@pytest.mark.slow
+def test_a_script_trains_on_two_ranks_and_resumes_on_three(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    done = mpirun(2, "-m", "models.lenet", "--dataset", "digits", "--epochs", "1", "--output-directory", str(directory))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("epoch 1/1") == 1
+    assert "ranks    2 on" in done.stdout
+    names = {path.name for path in directory.iterdir()}
+    assert {"run.json", "log.jsonl", "model.safetensors", "checkpoints"} <= names
+    done = mpirun(3, "-m", "crossbow", "resume", str(directory), "--epochs", "2")
+    assert done.returncode == 0, done.stderr
+    assert "after 94 tasks" in done.stdout
+    assert "all learners begin at the base model" in done.stdout
+    assert done.stdout.count("epoch 2/2") == 1
+
+
+@NEEDS_MPI
+@pytest.mark.slow
+def test_a_difference_between_ranks_is_one_sentence(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        "from crossbow import cluster\n"
+        "from models import lenet\n"
+        "seed = '5' if cluster.rank else '4'\n"
+        "sys.exit(lenet.main(['--dataset', 'digits', '--seed', seed, '--output-directory', sys.argv[1]]))\n"
+    )
+    done = mpirun(2, str(script), str(tmp_path / "run"))
+    assert done.returncode == 2
+    expected = "seed must be the same on all ranks: expected 4, as on rank 0"
+    assert done.stderr.count(expected) == 1
+    assert not list((tmp_path / "run").glob("checkpoints/*"))

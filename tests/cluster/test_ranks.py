@@ -1,0 +1,56 @@
+"""Common decisions, and values of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from crossbow.cluster import ranks as module
+from crossbow.cluster.members import Rank, View
+from crossbow.cluster.ranks import Ranks
+from crossbow.types import CrossbowError
+from tests.cluster.fake_network import FakeNetwork, at_once
+
+
+def on_all(size: int, work: Callable[[Ranks], Any]) -> list[Any]:
+    def of(ranks: Ranks) -> Callable[[], Any]:
+        return lambda: work(ranks)
+
+    return at_once([of(ranks) for ranks in FakeNetwork(size).ranks()])
+
+
+def test_rank_0_decides() -> None:
+    decisions = on_all(3, lambda ranks: (ranks.agree(lambda: ["first", ranks.rank]), ranks.agree(lambda: None)))
+    assert decisions == [(["first", 0], None)] * 3
+
+
+def test_bytes_of_rank_0() -> None:
+    assert on_all(2, lambda ranks: ranks.agree_on_bytes(bytes([ranks.rank, 255]))) == [b"\x00\xff"] * 2
+
+
+def test_values_are_gathered_in_rank_order() -> None:
+    assert on_all(3, lambda ranks: ranks.gather({"rank": ranks.rank})) == [[{"rank": rank} for rank in range(3)]] * 3
+
+
+def test_a_rank_alone_needs_no_transport() -> None:
+    alone = Ranks(View(0, (Rank(0, "here"),)))
+    assert (alone.size, alone.several, alone.is_first, alone.own.host) == (1, False, True, "here")
+    assert (alone.agree(lambda: 5), alone.gather(6), alone.agree_on_bytes(b"7")) == (5, [6], b"7")
+    assert alone.asked_to_stop() == 0
+
+
+def test_another_rank_asks_to_stop() -> None:
+    first, second = FakeNetwork(2).ranks()
+    assert first.asked_to_stop() == 0
+    second.ask_to_stop(15)
+    assert [first.asked_to_stop(), first.asked_to_stop()] == [15, 0]
+
+
+def test_ranks_that_do_not_begin_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS_TO_START", 0.05)
+    first, second, _ = FakeNetwork(3).ranks()
+    second.transport.send(b"1", 0, module.Channel.GATHERING)
+    with pytest.raises(CrossbowError, match=r"^expected all 3 ranks .* within 0\.05 s\. Missing: rank 2 \(host2\)$"):
+        first.gather(0)

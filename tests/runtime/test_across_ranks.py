@@ -1,0 +1,160 @@
+"""Training on several ranks: the same bits as on one, whatever the distribution of the learners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow import SMA, SSGD, ConfigurationError, Dataflow, History, ModelConf, Phase, SolverConf, SystemConf
+from crossbow.cluster.ranks import Ranks
+from crossbow.ops import BatchNorm, InnerProduct, ReLU
+from crossbow.runtime.engine import Engine
+from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.synch import (
+    AsynchronousSGD,
+    BarrierRule,
+    HostCollective,
+    ModelAveraging,
+    PolyakRuppert,
+    RulePhase,
+    RuleSequence,
+)
+from crossbow.types import TrainingUnit
+from tests.cluster.fake_network import FakeNetwork, at_once
+from tests.support import FAST_KERNELS, blobs, same_weights, training
+
+DATA = blobs(83, 29)
+MODEL = ModelConf(batch_size=4)
+SYSTEM = SystemConf(kernels=FAST_KERNELS, threads_per_learner=1, seed=3)
+SOLVER = SolverConf(learning_rate=0.05, momentum=0.9, weight_decay=0.001)
+
+
+@dataclass
+class Trained:
+    """What one rank has after training."""
+
+    weights: dict[str, Any]
+    history: History
+
+
+def train(
+    ranks: Ranks | None,
+    model: ModelConf,
+    system: SystemConf,
+    limits: Limits | None = None,
+    solver: SolverConf = SOLVER,
+) -> Trained:
+    flow = training(InnerProduct(number_of_outputs=8), BatchNorm(), ReLU(), InnerProduct(number_of_outputs=3))
+    check = Dataflow(flow.subgraph).set_phase(Phase.CHECK)
+    engine = Engine(flow.graph, check.graph, DATA, model, solver, system, ranks=ranks)
+    try:
+        limits = limits or Limits(count=2)
+        history = TrainingRun(engine, model, limits, (), test=True, ranks=ranks).run()
+        return Trained(engine.weights, history)
+    finally:
+        engine.close()
+
+
+def train_on(learners: list[int], model: ModelConf, system: SystemConf = SYSTEM, **more: Any) -> list[Trained]:
+    """Train on as many ranks, each with this number of learners."""
+
+    def of(ranks: Ranks, own: int) -> Callable[[], Trained]:
+        return lambda: train(ranks, model, replace(system, learners_per_device=own), **more)
+
+    pairs = zip(FakeNetwork(len(learners)).ranks(), learners, strict=True)
+    return at_once([of(ranks, own) for ranks, own in pairs])
+
+
+def losses(trained: Trained) -> list[Any]:
+    return [(each.tasks, each.loss, each.test) for each in trained.history.records]
+
+
+RULES = [
+    SMA(),
+    SMA(alpha=0.15, tau=2, base_momentum=0.3),
+    SSGD(),
+    ModelAveraging(tau=3),
+    PolyakRuppert(),
+]
+
+
+@pytest.mark.parametrize("rule", [SMA(), SSGD()], ids=repr)
+def test_adaptive_methods_too(rule: BarrierRule) -> None:
+    solver = SolverConf(method="adam", learning_rate=0.01)
+    model = replace(MODEL, rule=rule)
+    alone = train(None, model, replace(SYSTEM, learners_per_device=3), solver=solver)
+    assert all(same_weights(alone.weights, each.weights) for each in train_on([2, 1], model, solver=solver))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_ranks_and_devices_compute_the_bits_of_one_device(rule: BarrierRule) -> None:
+    model = replace(MODEL, rule=rule)
+    alone = train(None, model, replace(SYSTEM, learners_per_device=4))
+    devices = train(None, model, replace(SYSTEM, learners_per_device=2, devices="cpu:0/2,cpu:1/2"))
+    several = [each for learners in ([2, 2], [1, 2, 1]) for each in train_on(learners, model)]
+    assert len(several) == 5
+    for other in [devices, *several]:
+        assert same_weights(alone.weights, other.weights)
+        assert losses(alone) == losses(other)
+
+
+def test_a_rank_with_two_devices() -> None:
+    alone = train(None, MODEL, replace(SYSTEM, learners_per_device=4))
+    found = train_on([1, 1], MODEL, replace(SYSTEM, devices="cpu:0/2,cpu:1/2"))
+    assert all(same_weights(alone.weights, each.weights) for each in found)
+
+
+def test_a_tree_is_the_same_on_all_ranks_and_close_to_a_chain() -> None:
+    chain = train(None, MODEL, replace(SYSTEM, learners_per_device=4))
+    first, second = train_on([2, 2], MODEL, replace(SYSTEM, sum_order="tree"))
+    assert same_weights(first.weights, second.weights)
+    for name, values in chain.weights.items():
+        np.testing.assert_allclose(first.weights[name], values, rtol=1e-4, atol=1e-5)
+
+
+def test_more_learners_than_batches_of_the_test() -> None:
+    alone = train(None, replace(MODEL, check_batch_size=29), replace(SYSTEM, learners_per_device=3))
+    found = train_on([1, 1, 1], replace(MODEL, check_batch_size=29))
+    assert [losses(each) for each in found] == [losses(alone)] * 3
+
+
+def test_rank_0_ends_training_for_all_at_one_tick() -> None:
+    """By the time that it measures, and by the losses of all ranks."""
+    limits = Limits(count=10_000, seconds=0.3)
+    first, second = train_on([1, 1], MODEL, limits=limits)
+    assert first.history.stopped == second.history.stopped == "duration"
+    assert losses(first) == losses(second)
+    limits = Limits(count=200, unit=TrainingUnit.TASKS, loss=0.6)
+    alone = train(None, MODEL, replace(SYSTEM, learners_per_device=2), limits=limits)
+    found = train_on([1, 1], MODEL, limits=limits)
+    assert alone.history.stopped == "loss"
+    assert [losses(each) for each in found] == [losses(alone)] * 2
+
+
+@pytest.mark.parametrize(
+    ("model", "system", "expected"),
+    [
+        (replace(MODEL, rule=AsynchronousSGD()), SYSTEM, "rule must be a single rule with a barrier across ranks"),
+        (
+            replace(MODEL, rule=RuleSequence((RulePhase(SMA(), 2), RulePhase(SSGD(), 2)))),
+            SYSTEM,
+            "rule must be a single rule with a barrier across ranks",
+        ),
+        (MODEL, replace(SYSTEM, on_bad_record="skip"), "on_bad_record must be 'error' across ranks"),
+    ],
+)
+def test_what_does_not_work_across_ranks_is_refused(model: ModelConf, system: SystemConf, expected: str) -> None:
+    first, _ = FakeNetwork(2).ranks()
+    with pytest.raises(ConfigurationError, match=expected):
+        train(first, model, replace(system, learners_per_device=1))
+
+
+def test_a_collective_is_refused() -> None:
+    flow = training(InnerProduct(number_of_outputs=3))
+    first, _ = FakeNetwork(2).ranks()
+    with pytest.raises(ConfigurationError, match="collective must be None across ranks"):
+        Engine(flow.graph, flow.graph, DATA, MODEL, SOLVER, SYSTEM, HostCollective(1), ranks=first)

@@ -1,0 +1,73 @@
+"""Ranks that differ do not train together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from crossbow.cluster.members import Rank, View
+from crossbow.cluster.ranks import Ranks
+from crossbow.runtime.alike import check_alike
+from crossbow.types import ConfigurationError
+from tests.cluster.fake_network import FakeNetwork, at_once
+
+ABOUT: dict[str, Any] = {
+    "network": ["conv: Conv() of batch", "loss: SoftMaxLoss() of conv"],
+    "data": {"training_digest": "ab"},
+    "model": {"batch_size": 16},
+    "solver": {"learning_rate": 0.1},
+    "system": {"seed": 0, "devices": ["cpu"], "learners_per_device": 2},
+}
+
+
+def compare(*pairs: tuple[dict[str, Any], str]) -> list[str]:
+    """What each rank raises; "" if nothing."""
+
+    def of(ranks: Ranks, about: dict[str, Any], layout: str) -> Callable[[], str]:
+        def work() -> str:
+            try:
+                check_alike(ranks, about, layout)
+            except ConfigurationError as error:
+                return str(error)
+            return ""
+
+        return work
+
+    ranks = FakeNetwork(len(pairs)).ranks()
+    return at_once([of(each, *pair) for each, pair in zip(ranks, pairs, strict=True)])
+
+
+def test_devices_and_learners_may_differ() -> None:
+    other = {**ABOUT, "system": {"seed": 0, "devices": ["cpu:0/2"], "learners_per_device": 1}}
+    assert compare((ABOUT, "x"), (other, "x")) == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "expected"),
+    [
+        ("model", {"batch_size": 8}, "batch_size must be the same on all ranks: expected 16, as on rank 0 (host0). "),
+        ("solver", {"learning_rate": 0.2}, "learning_rate must be the same on all ranks: expected 0.1, "),
+        ("system", {"seed": 4}, "seed must be the same on all ranks: expected 0, "),
+        ("data", {"training_digest": "cd"}, "data, training_digest must be the same on all ranks: expected ab, "),
+        ("network", ["conv: Conv() of batch"], "network, operator 1 must be the same on all ranks: expected loss: "),
+    ],
+)
+def test_a_difference_is_one_sentence_on_all_ranks(part: str, value: Any, expected: str) -> None:
+    found = compare((ABOUT, "x"), (ABOUT, "x"), ({**ABOUT, part: value}, "x"))
+    assert len(set(found)) == 1
+    assert found[0].startswith(expected)
+    assert found[0].endswith(" on rank 2 (host2)")
+
+
+def test_another_layout() -> None:
+    found = compare((ABOUT, "x"), (ABOUT, "y"))
+    assert set(found) == {
+        "layout of variables must be the same on all ranks: expected x, as on rank 0 (host0). "
+        "Received: y on rank 1 (host1)"
+    }
+
+
+def test_a_rank_alone_compares_nothing() -> None:
+    check_alike(Ranks(View(0, (Rank(0, "here"),))), {}, "x")
