@@ -441,7 +441,7 @@ class ExecutionContext:
         kernels = {vertex.name: program.kernels_of(vertex.order) for vertex in program.graph}
         tracks = {learner_track(number): device for number, device in enumerate(devices)}
         tracks |= {synchroniser_track(device): device for device in devices}
-        self.timeline = Timeline.of(recording, tracks, {"kernels": kernels})
+        self.timeline = Timeline.of(recording, tracks, {"kernels": kernels, "operations": program.operations()})
         try:
             self.timeline.save(profile.path)
         except DataError as error:  # training goes on

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from crossbow.compile.memory import MemoryPlan
 from crossbow.compile.model import ModelLayout
 from crossbow.dataflow.graph import Graph
+from crossbow.dataflow.validate import infer_shapes, input_shapes
 from crossbow.kernels.interface import Call, GradientBlock, PreparedKernel
 from crossbow.types import Array, Shape, Tensor
 
@@ -201,6 +202,18 @@ class Program:
         for step in self.steps:
             found.setdefault(step.operator, []).append(step.shown)
         return found
+
+    def operations(self) -> dict[str, int]:
+        """Multiplications and additions in the products of a task, by operator; operators without products are left
+        out. A gradient has those of its operator for each kernel: for the weights, and for the input."""
+        shapes, found = infer_shapes(self.graph, self.batch), {}
+        for vertex in self.graph:
+            of = vertex if vertex.peer is None else self.graph[vertex.peer]
+            kernel, steps = of.forward, [step for step in self.steps if step.operator == vertex.name]
+            if kernel is not None and not all(step.elided for step in steps):
+                products = kernel.multiply_adds(*input_shapes(of, self.batch, shapes))
+                found[vertex.name] = 2 * products * sum(not step.elided for step in steps)
+        return {name: count for name, count in found.items() if count}
 
     def describe(self) -> str:
         """A table of the steps with kernel, operator and buffers, and the quality of the memory plan."""

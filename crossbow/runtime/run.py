@@ -228,10 +228,10 @@ class TrainingRun:
                 if self.profiler is not None:
                     self.profiler.cancel()
                 raise
-            if self.profiler is not None:
-                self.profiler.finish()
             if self.keeper is not None and not self.interrupted:
                 self.keeper.end(self)
+            if self.profiler is not None:
+                self.profiler.finish()  # after the last checkpoint, which is worth more
         if self.interrupted == signal.SIGINT:
             raise KeyboardInterrupt
         if self.interrupted:

@@ -106,6 +106,8 @@ class _Reading:
         """Other events by track, in order."""
         for event in sorted(recording.events, key=lambda event: event.begin):
             self._events[event.track].append(event)
+        self._caused = [event for event in self._events[SCHEDULER] if event.name in CAUSES]
+        """The scheduler's events for which learners may wait."""
         self._signals: dict[tuple[str, int], list[_Signal]] = defaultdict(list)
         """By flags and tick."""
         for task in recording.tasks:
@@ -210,10 +212,10 @@ class _Reading:
     def _scheduler_did(self, begin: int, end: int) -> str | None:
         """What the scheduler waited for in most of an interval, if that is known."""
         spent: dict[str, int] = defaultdict(int)
-        events = self._events[SCHEDULER]
-        for event in events[: bisect.bisect_left(events, end, key=lambda event: event.begin)]:
-            if event.name in CAUSES:
-                spent[CAUSES[event.name]] += max(0, min(end, event.end) - max(begin, event.begin))
+        events = self._caused  # one after the other, so that both their beginnings and their ends are in order
+        first = bisect.bisect_right(events, begin, key=lambda event: event.end)
+        for event in events[first : bisect.bisect_left(events, end, key=lambda event: event.begin)]:
+            spent[CAUSES[event.name]] += min(end, event.end) - max(begin, event.begin)
         cause = max(spent, key=lambda cause: spent[cause], default=None)
         return cause if cause is not None and spent[cause] > (end - begin) / 2 else None
 

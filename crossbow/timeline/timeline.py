@@ -44,7 +44,8 @@ class OperatorTime:
     share: float
     """Of the time of all calls."""
     gigaflops: float | None
-    """10⁹ additions and multiplications per second; None if their number is not known."""
+    """10⁹ additions and multiplications per second, those of a direct computation; None for operators without
+    products."""
     kernels: str
     """Names of its kernels; in brackets, the other kernel that includes it."""
 

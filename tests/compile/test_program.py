@@ -15,6 +15,8 @@ from crossbow.ops import EuclideanLoss, ReLU, SoftMax, SoftMaxLoss
 from crossbow.types import Layout, Tensor
 from tests.compile.execution import Execution, compile_network, draw, draw_labels
 from tests.dataflow.networks import branched, chain, inner_product, node, perceptron
+from tests.support import blobs, context, engine_of
+from tests.support import perceptron as small_network
 
 # What is written where, worked out by hand, batch 4 of 5 features in float32: the batch takes 80 bytes (128 rounded to
 # cache lines), ip1 and relu share 64, ip2 and softmax share 48 (64), the logits' gradient 64, labels and loss a line
@@ -191,3 +193,16 @@ def test_a_regression_reads_values_as_labels() -> None:
     variables = made.program.model.export(made.weights)
     y = images @ variables["ip.weights"].T + variables["ip.bias"]
     assert made.forward() == pytest.approx(np.square(y - labels).sum() / 8, rel=1e-12)
+
+
+def test_operations_of_products() -> None:
+    """A gradient with respect to the batch is not computed, so the first layer has half of the others' operations."""
+    with context(small_network(hidden=8, classes=3), data=blobs(features=6), batch_size=4) as running:
+        program = engine_of(running).program
+    first, second = (vertex.name for vertex in program.graph if type(vertex.kernel).__name__ == "InnerProduct")
+    assert program.operations() == {
+        first: 2 * 4 * 6 * 8,
+        second: 2 * 4 * 8 * 3,
+        f"{second}.gradient": 2 * (2 * 4 * 8 * 3),
+        f"{first}.gradient": 2 * 4 * 6 * 8,
+    }

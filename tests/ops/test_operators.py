@@ -64,7 +64,14 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "Scale": {"axis": 1, "number_of_axes": 1, "bias": False, **WEIGHTS, "weight_initialiser": ONE},
     "Slice": {"axis": 1, "start": 0, "stop": None, "step": 1},
     "SoftMax": {"axis": 1},
-    "SoftMaxLoss": {"ignored_label": None, "normalisation": "batch", "weight": 1.0, "auxiliary": False, "label_smoothing": 0.0, "class_weights": None},
+    "SoftMaxLoss": {
+        "ignored_label": None,
+        "normalisation": "batch",
+        "weight": 1.0,
+        "auxiliary": False,
+        "label_smoothing": 0.0,
+        "class_weights": None,
+    },
 }  # fmt: skip
 """What models that leave these fields out are trained with: a change would change them."""
 
