@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 
 from crossbow.onnx.network import MARK
-from crossbow.ops import BatchNorm, Constant, Conv, DataTransform, InnerProduct, Kernel, Scale
+from crossbow.ops import BatchNorm, Constant, Conv, DataTransform, InnerProduct, Kernel, LayerNorm, Scale
 from crossbow.types import Array
 
 KEY = f"{MARK}.training"
@@ -24,6 +24,7 @@ FIELDS: Mapping[type[Kernel], tuple[str, ...]] = {
     Conv: _MULTIPLIERS,
     DataTransform: ("mirror", "padding"),
     InnerProduct: _MULTIPLIERS,
+    LayerNorm: _MULTIPLIERS,
     Scale: _MULTIPLIERS,
 }
 

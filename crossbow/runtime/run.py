@@ -232,6 +232,7 @@ class TrainingRun:
                 self.keeper.end(self)
             if self.profiler is not None:
                 self.profiler.finish()  # after the last checkpoint, which is worth more
+            self._common.look_for_signals()  # one may have arrived since the last tick
         if self.interrupted == signal.SIGINT:
             raise KeyboardInterrupt
         if self.interrupted:
