@@ -120,8 +120,10 @@ class Snapshots:
     def _form(self) -> dict[str, Any]:
         """What must be equal for vectors and counters to fit: the rule, the learners, and the layout of vectors."""
         setting, program = self._assembly.setting, self._assembly.program
-        given = setting.given_rule
+        given, method = setting.given_rule, setting.solver.method
         return {
+            # Vectors of the same names are sums with one method, and means with another.
+            **({"method": method.removesuffix("w")} if method != "sgd" else {}),
             **({"ranks": setting.ranks.size} if setting.ranks.several else {}),
             "rule": type(given).__name__ if isinstance(given, BarrierRule) else repr(given),
             "learners": setting.learners,

@@ -191,6 +191,18 @@ def test_a_state_without_a_barrier_is_kept_as_it_is(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "exact"),
+    [("adam", "adam", True), ("adamw", "adam", True), ("adagrad", "rmsprop", False), ("adam", "sgd", False)],
+)
+def test_the_state_of_another_method_is_not_kept(before: str, after: str, exact: bool, tmp_path: Path) -> None:
+    with maker(SMA(), learners=2, solver=SolverConf(method=before))(checkpoints=Checkpoints(tmp_path)) as running:
+        running.train(8, TrainingUnit.TASKS)
+    with maker(SMA(), learners=2, solver=SolverConf(method=after))(resume=tmp_path) as resumed:
+        assert resumed.resumed is not None
+        assert resumed.resumed.exact == exact
+
+
+@pytest.mark.parametrize(
     ("rule", "options"),
     [
         (SMA(base_momentum=0.4), {"learners": 2}),
