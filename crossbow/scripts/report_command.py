@@ -58,7 +58,12 @@ def add_report_command(commands: Any) -> None:
 def _write(options: Any) -> None:
     run = read_run(options.run_directory)
     file = RunDirectory(run.directory).timeline
-    timeline = Timeline.load(file) if file.exists() else None
+    timeline = None
+    if file.exists():
+        try:
+            timeline = Timeline.load(file)
+        except DataError as error:  # the rest of the report does not need it
+            print(f"no timeline: {error}")
     write_whole(options.output, report(run, read_summary(run.directory / SUMMARY), timeline).encode())
     print(options.output)
 

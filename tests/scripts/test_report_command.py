@@ -48,6 +48,13 @@ def test_a_timeline(run: Path, tmp_path: Path) -> None:
     assert root.find(".//{http://www.w3.org/2000/svg}svg") is not None
 
 
+def test_a_damaged_timeline_is_left_out(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "trace.json.gz").write_bytes(b"no trace")
+    root = written(run, tmp_path / "report.html")
+    assert "no timeline: " in capsys.readouterr().out
+    assert "Settings" in texts(root, "h2")
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     learner = LearnerRecord(0, 0.75, 0.1, 0.05, 0.1, 1234.5, 0.00123)
