@@ -84,8 +84,9 @@ class AutoRunner:
         heard.began = time.monotonic()
         while self.context.summary().tuning and heard.now < PATIENCE:
             self.context.train_for_duration(STRETCH, DurationUnit.SECONDS)
+        seconds = PATIENCE if self.context.summary().tuning else heard.seconds[-1]
+        self.context.train_for_duration(STRETCH, DurationUnit.SECONDS)  # a decision may be the last event of a stretch
         summary = self.context.summary()
-        seconds = PATIENCE if summary.tuning else heard.seconds[-1]
         return Settled(summary.learners, seconds, heard.decisions)
 
     def run(self, begin: float, end: float) -> float:
