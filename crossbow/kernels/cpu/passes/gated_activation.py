@@ -61,7 +61,7 @@ def gelu_gradient(block: Any) -> int:
     x, dy, dx = float32_at(block.x), float32_at(block.dy), float32_at(block.dx)
     for i in range(block.length):
         near = _near(x[i])
-        slope = 0.5 * math.erfc(-near * math.sqrt(0.5)) + near * (NORMAL * math.exp(-0.5 * near * near))
+        slope = 0.5 * math.erfc(-near * math.sqrt(0.5)) + np.float64(x[i]) * (NORMAL * math.exp(-0.5 * near * near))
         dx[i] = dy[i] * np.float32(slope)
     return 0
 
