@@ -57,6 +57,7 @@ from tests.support import (
     same_weights,
     tell,
     training,
+    until,
 )
 
 TASKS = TrainingUnit.TASKS
@@ -417,16 +418,28 @@ def test_a_sum_between_devices(call: int, operator: str, what: str, rule: Any, k
 @SEVERAL
 @pytest.mark.parametrize("rule", [SMA(), SSGD()], ids=str)
 def test_running_statistics_that_are_merged(rule: Any, devices: str, learners: int, kernels: str) -> None:
-    """Somebody else has written into a learner's, after its operator did."""
+    """Somebody else has written into a learner's, after its operator did.
+
+    What learners send under SMA may be merged before the learner of the trap is there: the next merge finds it then. It
+    would compete with the learner's next task, which reads the same numbers, so that task waits for the failure."""
     k = learners * (devices.count(",") + 1)
     running: ExecutionContext
+    failed = False
 
-    def spoil() -> None:
+    def write(value: float) -> None:
         for statistics in running.engine.members[k - 1].replica.statistics:
-            statistics[:] = np.nan
+            statistics[:] = value
 
-    trap = Trap(spoil, where="backward" if rule == SSGD() else "forward", learner=k - 1, call=7)
-    head = [Conv(number_of_outputs=16, kernel_size=3), BatchNorm(), Probe(action=trap), Pool(kernel_size=2)]
+    def wait_for_failure() -> None:
+        until(lambda: running.engine.parts.flags.aborted or failed)
+        write(1.0)
+
+    # A task calls both probes: backward the trap's first, forward the waiting one's.
+    place = ("backward", 14) if rule == SSGD() else ("forward", 15)
+    trap = Trap(lambda: write(np.nan), where=place[0], learner=k - 1, call=place[1])
+    waiting = Trap(wait_for_failure, learner=k - 1, call=16)
+    head = [Conv(number_of_outputs=16, kernel_size=3), Probe(action=waiting), BatchNorm(), Probe(action=trap)]
+    head += [Pool(kernel_size=2)]
     with context(
         training(*head, InnerProduct(number_of_outputs=3)),
         data=pictures(),
@@ -437,6 +450,7 @@ def test_running_statistics_that_are_merged(rule: Any, devices: str, learners: i
         check_numerics=True,
     ) as running:
         error = fails(running)
+        failed = True
         assert error.operator == "statistics"
         assert "expected finite numbers in the learners' mean of the running statistics. Received: " in str(error)
         assert_usable(running)
