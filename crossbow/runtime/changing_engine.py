@@ -26,7 +26,7 @@ from crossbow.runtime.summary import RunSummary
 from crossbow.runtime.training_engine import TrainingEngine
 from crossbow.runtime.tuning import Tuning
 from crossbow.solver import SolverConf
-from crossbow.synch import Collective, Rule, RuleSequence
+from crossbow.synch import Collective, Rule, RuleSequence, TwoLevel
 from crossbow.timeline.recorder import Recorder
 from crossbow.types import Array, Phase
 
@@ -62,7 +62,7 @@ def new_engine(
     if isinstance(model.rule, RuleSequence):
         engines = engines_of(model.rule, with_rule)
         return ChangingEngine(engines, Phases(model.rule, engines))
-    if system.learners_per_device != "auto" or system.deterministic:
+    if system.learners_per_device != "auto" or system.deterministic or isinstance(model.rule, TwoLevel):
         return make()
     first = make()
     counts = {first.backend.device_of.count(device) for device in range(len(first.backend.devices))}

@@ -79,7 +79,7 @@ class Engine:
         self.parts = assemble(training, check, self.backend, setting, beside)
         reports = Reports(self.parts.loaders, setting.learners)
         self.coordination = new_coordination(self.parts, self.backend, reports, collective)
-        self.position = Position(setting.clock.tasks_per_tick)
+        self.position = Position(setting.clock.tasks_per_host_tick)
         self.flow = new_flow(reports, setting, self.coordination)
         self.recovery = Recovery(self.parts, self.backend, self.coordination, self.flow, self.position)
         schedule = Schedule(solver, self.tasks_per_epoch, restart=model.restart)

@@ -71,6 +71,9 @@ class FreeCoordination:
     def end_tick(self, task: Task) -> None:
         """Do nothing: this coordination has no ticks to end."""
 
+    def exchange_hosts(self, pace: Pace, tick: int) -> None:
+        """Do nothing: there is one level."""
+
     def _deal(self) -> None:
         """Assign the tasks that can begin, in order. Any thread may call it."""
         free = self.exchange.free
