@@ -52,7 +52,8 @@ def new_backend(rule: Rule | RuleSequence | TwoLevel | None, system: SystemConf)
     if isinstance(devices[0], CudaDevice):
         if isinstance(rule, TwoLevel):
             raise ConfigurationError(
-                f"ModelConf: rule must have one level on GPUs. Received: rule={rule}, devices={','.join(system.devices)}"
+                f"ModelConf: rule must have one level on GPUs. Received: rule={rule}, "
+                f"devices={','.join(system.devices)}"
             )
         if not has_barrier(rule) and len(devices) > 1:
             raise ConfigurationError(
@@ -65,11 +66,15 @@ def new_backend(rule: Rule | RuleSequence | TwoLevel | None, system: SystemConf)
     return CpuBackend(system)
 
 
+def check_rule_of_ranks(rule: Rule | RuleSequence | TwoLevel | None) -> None:
+    """Raise ConfigurationError for a rule that does not work across ranks."""
+    if not has_barrier(rule):
+        raise ConfigurationError(f"ModelConf: rule must be one with a barrier across ranks. Received: {rule}")
+
+
 def _check_ranks(model: ModelConf, system: SystemConf, collective: Collective | None) -> None:
     """Raise ConfigurationError for what does not work across ranks."""
-    if isinstance(model.rule, RuleSequence) or not has_barrier(model.rule):
-        kind = "a sequence of rules" if isinstance(model.rule, RuleSequence) else model.rule
-        raise ConfigurationError(f"ModelConf: rule must be a single rule with a barrier across ranks. Received: {kind}")
+    check_rule_of_ranks(model.rule)
     if any(isinstance(device, CudaDevice) for device in parse_devices(system.devices)):
         raise ConfigurationError(
             f"SystemConf: devices must be CPUs across ranks. Received: devices={','.join(system.devices)}"
@@ -115,9 +120,7 @@ def new_setting(
     rule.check_solver(solver)
     check_skip(model.skip, rule, solver)
     host_ticks = None if between is None else between.tau
-    clock = work_clock(
-        len(threads), rule.tau, model.wpc, barrier=isinstance(rule, BarrierRule), host_ticks=host_ticks
-    )
+    clock = work_clock(len(threads), rule.tau, model.wpc, barrier=isinstance(rule, BarrierRule), host_ticks=host_ticks)
     devices = len(backend.devices)
     return RunSetting(
         data, model, solver, system, given, rule, len(threads), devices, clock, bad, ranks, placement, between, recorder
@@ -140,9 +143,10 @@ def new_coordination(
         raise
 
 
-def new_flow(reports: Reports, setting: RunSetting, coordination: Coordination) -> Flow:
-    """Return the flow of tasks, and of results between ranks."""
-    sharing = Sharing(setting.ranks, reports) if setting.ranks.several else None
+def new_flow(reports: Reports, setting: RunSetting, coordination: Coordination, sharing: Sharing | None) -> Flow:
+    """Return the flow of tasks, and of results between ranks. sharing: that of several engines."""
+    if setting.ranks.several:
+        sharing = sharing or Sharing(setting.ranks)
     return Flow(reports, setting.learners, coordination, setting.recorder, sharing)
 
 

@@ -57,7 +57,9 @@ class WorkClock:
                 yield ScheduledTask(first + number, "train", None)
 
 
-def work_clock(learners: int, tau: int, wpc: int | None, *, barrier: bool = True, host_ticks: int | None = None) -> WorkClock:
+def work_clock(
+    learners: int, tau: int, wpc: int | None, *, barrier: bool = True, host_ticks: int | None = None
+) -> WorkClock:
     """The clock for a rule's τ, or for `wpc` tasks in a tick. Raises ConfigurationError if the two disagree."""
     if wpc is None or not barrier:
         return WorkClock(learners, tau, wpc, barrier, host_ticks)

@@ -45,6 +45,8 @@ class Flow:
         """coordination: decides whether results are delivered in task order, and observes them if they are not.
         sharing: exchanges results with other ranks."""
         self._recorder, self._sharing = recorder, sharing
+        if sharing is not None:
+            sharing.join(reports)
         self._reports, self._learners, self._coordination = reports, learners, coordination
         self._in_order = coordination.in_order
         self._doing = ""
@@ -76,7 +78,7 @@ class Flow:
         """Deliver results in the context. first: number of the first task to submit."""
         self._doing, self._next_result, self._on_result = doing, first, on_result
         if self._sharing is not None:
-            self._sharing.begin()
+            self._sharing.begin(self._reports)
         try:
             yield
         finally:

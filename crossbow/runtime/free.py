@@ -111,8 +111,8 @@ class FreeCoordination:
 
     def regroup(self, speeds: Sequence[float], pace: Pace) -> Regrouping:
         """Regroup the learners by these speeds. No task may be running."""
+        assert isinstance(self._given_rule, Grouping)
         rule = self._given_rule.settled(speeds)
-        assert isinstance(rule, Grouping)
         assert isinstance(rule.groups, tuple)
         assert isinstance(self.exchange, BaseExchange)
         self.exchange.follow(rule, pace)

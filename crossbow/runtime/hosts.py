@@ -75,9 +75,7 @@ def host_formulas(rule: BarrierRule, hosts: int) -> Formulas:
 class _Steps:
     """Creates the calls of an exchange after which the host's ticks continue with this parity."""
 
-    def __init__(
-        self, assembly: Assembly, outer: OuterModel, formulas: Formulas, numbers: Array, parity: int
-    ) -> None:
+    def __init__(self, assembly: Assembly, outer: OuterModel, formulas: Formulas, numbers: Array, parity: int) -> None:
         self._assembly, self._outer, self._parity = assembly, outer, parity
         self._arithmetic, self._vectors = assembly.arithmetic, outer.vectors()
         self._updates = formulas.over(numbers)
@@ -131,7 +129,9 @@ class _Steps:
             {"mean": {"weights": 1.0, "host": -1.0}}, {"mean": mean, "weights": self._outer.weights, "host": host}
         )
         for base in assembly.bases:
-            steps += self._fixed({"host": {"weights": 1.0}}, {"host": base.buffers[here], "weights": self._outer.weights})
+            steps += self._fixed(
+                {"host": {"weights": 1.0}}, {"host": base.buffers[here], "weights": self._outer.weights}
+            )
         moved = [base.buffers[1 - here] for base in assembly.bases]
         moved += [replica.weights for replica in assembly.replicas if replica.weights is not None]
         for vector in moved:

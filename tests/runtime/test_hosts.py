@@ -129,7 +129,7 @@ def test_as_the_simulator(rule: TwoLevel, hosts: list[int]) -> None:
 
 def test_schedules_that_step_down_within_a_tick_of_z() -> None:
     """The learners of a host restart from its own base model; α between the hosts follows the schedule."""
-    solver = SolverConf(learning_rate=0.1, learning_rate_decay_policy="step", gamma=0.5, step_size=9, momentum=0.5)
+    solver = SolverConf(learning_rate=0.1, policy="step", gamma=0.5, step_size=15, momentum=0.5)
     solver = replace(solver, learning_rate_step_unit="tasks")
     rule = TwoLevel(SMA(), SMA(alpha=0.3, alpha_steps=((10, 0.1),), tau=3))
     check_as_simulated(rule, [2, 1], 36, solver)
@@ -208,16 +208,16 @@ def test_snapshots_of_one_host_are_whole() -> None:
 
 
 def test_local_variables_are_refused() -> None:
+    layer = InnerProduct(number_of_outputs=1)
+    flow = Dataflow(SubGraph(chain(layer, EuclideanLoss())[0])).set_phase(Phase.TRAIN)
+    model = ModelConf(rule=TwoLevel(), local_variables=("*bias",), batch_size=2)
     with pytest.raises(ConfigurationError, match=r"local_variables must be \(\) with two levels"):
-        layer = InnerProduct(number_of_outputs=1)
-        flow = Dataflow(SubGraph(chain(layer, EuclideanLoss())[0])).set_phase(Phase.TRAIN)
-        model = ModelConf(rule=TwoLevel(), local_variables=("*bias",), batch_size=2)
         Engine(flow.graph, flow.graph, Dataset((rows, targets[:, None])), model, SOLVER, SYSTEM)
 
 
 def test_a_rule_that_swings_apart_is_refused_for_the_number_of_hosts() -> None:
     rule = TwoLevel(SMA(), SMA(alpha=0.9, tau=2))
-    with pytest.raises(ConfigurationError, match="alpha must be < .* with k = 2 learners"):
+    with pytest.raises(ConfigurationError, match=r"alpha must be < .* with k = 2 learners"):
         train_on([1, 1], rule, 8)
 
 
