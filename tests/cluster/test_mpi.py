@@ -125,7 +125,8 @@ def die():
 
 network = Sequential(InnerProduct(10), SoftMax(), SoftMaxLoss())
 rule = TwoLevel(SMA(), DiLoCo(tau=5)) if sys.argv[3] == "two" else SMA()
-with ExecutionContext(network, digits(), ModelConf(rule=rule), system=SystemConf(learners_per_device=1)) as context:
+model, system = ModelConf(rule=rule), SystemConf(learners_per_device=1)
+with ExecutionContext(network, data=digits(), model=model, system=system) as context:
     if cluster.rank == int(sys.argv[1]):
         threading.Thread(target=die, daemon=True).start()
     context.train(10**9, TrainingUnit.TASKS)
@@ -139,7 +140,9 @@ def test_a_rank_killed_in_training_ends_the_job(rank: int, levels: str, tmp_path
     """Within 5 seconds on an idle machine; the limit only catches a hang."""
     killed = tmp_path / "killed"
     done = mpirun(3, "-c", KILLED, str(rank), str(killed), levels)
-    seconds = time.time() - float(killed.read_text())
+    ended = time.time()
+    assert killed.exists(), done.stderr
+    seconds = ended - float(killed.read_text())
     assert done.returncode == 137
     print(f"ended {seconds:.2f} s after rank {rank} of 3 was killed")
     assert seconds < 60
