@@ -85,8 +85,10 @@ class Flow:
             self._doing, self._on_result = "", ignore_result  # the engine outlives a run, and must not keep it alive
 
     def restart(self, tasks: int) -> None:
-        """Set the number of tasks that are done, with none pending."""
+        """Set the number of tasks that are done, with none pending. All ranks restart at the same places."""
         self._next_result = self._done = tasks
+        if self._sharing is not None:  # another rank may have gone on: its results do not belong to the tasks before
+            self._sharing.begin(self._reports)
 
     def restore(self, tasks: int, data_wait_seconds: float) -> None:
         """Continue after this number of tasks, in which learners waited for data this long."""

@@ -20,8 +20,8 @@ class Sharing:
     """Sends the results of this rank's tasks to the other ranks, and reports the results of theirs.
 
     Ranks train and test in the same order, but not at the same time. So each result has the number of its *part* (a
-    stretch of training, or a test), and results of a part that this rank has not begun are kept until then. All engines
-    of a run share one object, because only one of them works at a time.
+    stretch of training up to a restart, or a test), and results of a part that this rank has not begun are kept until
+    then. All engines of a run share one object, because only one of them works at a time.
     """
 
     def __init__(self, ranks: Ranks) -> None:

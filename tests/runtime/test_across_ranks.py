@@ -103,6 +103,15 @@ def test_ranks_and_devices_compute_the_bits_of_one_device(rule: BarrierRule) -> 
         assert losses(alone) == losses(other)
 
 
+def test_restarts_where_the_learning_rate_steps_down() -> None:
+    """Ranks restart one after the other, and results of those that have gone on belong to the next stretch."""
+    solver = replace(SOLVER, policy="step", gamma=0.7, step_size=6)
+    alone = train(None, MODEL, replace(SYSTEM, learners_per_device=3), solver=solver)
+    for each in train_on([1, 1, 1], MODEL, solver=solver):
+        assert same_weights(alone.weights, each.weights)
+        assert losses(alone) == losses(each)
+
+
 def test_sequences_of_rules() -> None:
     """The same bits as on one machine, phase by phase."""
     model = replace(MODEL, rule=RuleSequence(((SMA(base_momentum=0.4), 2), (SSGD(), 3), (PolyakRuppert(), 1))))
