@@ -1,0 +1,99 @@
+"""Calls of a task on a GPU, by network: Crossbow's own kernels, and functions of cuDNN and cuBLAS.
+
+    python -m benchmarks.gpu_calls
+
+needs no GPU: the engine binds its tasks on the fake GPU of the tests, which records calls. Nothing is computed. A
+function of cuDNN or cuBLAS counts as one call, although it may launch several kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks.networks import NETWORKS, Network
+from crossbow import SMA, Dataset, ExecutionContext, ModelConf, SolverConf, SystemConf
+
+DEFAULT = {"lenet-original": 16, "lenet-caffe": 16, "resnet-32": 64, "resnet-50": 16}
+"""The networks that are counted, with their batches."""
+KINDS = {
+    "cudnnConvolution": "convolution",
+    "cublas": "matrix product",
+    "batch_norm": "batch normalisation",
+    "channel_gradients": "batch normalisation",
+    "weighted_sum": "sum",
+    "activation": "activation",
+    "pooling": "pooling",
+}
+"""Groups of calls, by the beginning of their names."""
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The calls of a task of one learner under SMA."""
+
+    task: Counter[str]
+    """The forward and backward passes and the storing of results, by name."""
+    step: int
+    """The step of the solver."""
+    merge: int
+    """The merge into the base model."""
+
+    @property
+    def groups(self) -> dict[str, int]:
+        """The number of calls of each group of `KINDS`, the largest first."""
+        found: Counter[str] = Counter()
+        for name, count in self.task.items():
+            found[next((kind for start, kind in KINDS.items() if name.startswith(start)), "other")] += count
+        return dict(found.most_common())
+
+
+def count_calls(network: Network, batch: int, *, precision: str = "float32") -> Calls:
+    """Bind the tasks of a learner on the fake GPU, and count their calls."""
+    from tests.kernels.cuda.fake import fake_cuda
+
+    images = np.zeros((2 * batch, *network.image_shape), np.uint8)
+    labels = np.arange(2 * batch, dtype=np.int32) % 10
+    with fake_cuda() as cuda:
+        cuda.compile = lambda source, options: lambda name: 1  # type: ignore[method-assign]
+        with ExecutionContext(
+            [network.build(), None],
+            monitors=(),
+            data=Dataset((images, labels), number_of_classes=10),
+            model=ModelConf(batch_size=batch, rule=SMA()),
+            solver=SolverConf(learning_rate=0.01, momentum=0.9),
+            system=SystemConf(devices="cuda:0", learners_per_device=1, precision=precision),
+        ) as context:
+            engine: Any = context.engine
+            learner, synchroniser = engine.coordination.learners[0], engine.coordination.synchroniser
+            work = learner.tasks["synchronise", 0, 0].compute
+            names = Counter(_name(step.call) for step in work.steps)
+            step, merge = learner.steps["synchronise", 0], synchroniser.devices[0].merge[0]
+            return Calls(names, len(step.steps), len(merge.steps))
+
+
+def _name(call: Any) -> str:
+    return str(call.function if hasattr(call, "function") and isinstance(call.function, str) else call.name)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_calls", description="Calls of a task on a GPU.")
+    parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(DEFAULT), metavar="NAME")
+    parser.add_argument("--batch", type=int, help="instead of each network's own")
+    parser.add_argument("--precision", choices=("float32", "float64", "tf32", "bfloat16", "float16"), default="float32")
+    options = parser.parse_args(arguments)
+    print("| network | batch | calls of a task | step | merge | of the task |\n|---|---|---:|---:|---:|---|")
+    for name in options.networks:
+        batch = options.batch or DEFAULT.get(name, 16)
+        calls = count_calls(NETWORKS[name], batch, precision=options.precision)
+        groups = ", ".join(f"{count} {kind}" for kind, count in calls.groups.items())
+        print(f"| {name} | {batch} | {calls.task.total()} | {calls.step} | {calls.merge} | {groups} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
