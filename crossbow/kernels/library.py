@@ -47,6 +47,8 @@ class KernelLibrary(Protocol):
     """Floating-point types that the library supports."""
     fused_relu: frozenset[RequestType]
     """Requests whose kernels include the ReLU after their operator, if that is faster."""
+    fused_sum: frozenset[RequestType]
+    """Requests whose kernels include the sum of their result and another tensor, if that is faster."""
 
     @property
     def mixed(self) -> MixedPrecision | None:

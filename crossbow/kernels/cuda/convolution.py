@@ -20,6 +20,7 @@ import numpy as np
 
 from crossbow.kernels.cuda import cudnn, cudnn_library
 from crossbow.kernels.cuda.api import api, remember
+from crossbow.kernels.cuda.copy import copied
 from crossbow.kernels.cuda.launch import BLOCK, NARROW, CudaKernel, Launch, Structure, current, pointer
 from crossbow.kernels.cuda.storage import ChannelsLastStorage
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel, Storage, Variable
@@ -31,7 +32,7 @@ from crossbow.kernels.requests import (
     ConvolutionGeometry,
 )
 from crossbow.kernels.strides import strides
-from crossbow.types import Array, ConfigurationError, Layout, Tensor
+from crossbow.types import Array, ConfigurationError, Layout, Tensor, address
 
 WORKSPACE_LIMIT = 64 * 2**20
 """Maximum number of bytes of an algorithm's workspace, if there is an algorithm that needs no more."""
@@ -248,10 +249,13 @@ def _call(
     arrays: Mapping[str, Array],
     workspace: Array | None,
     dtype: np.dtype[np.generic],
+    *,
+    add: bool = False,
 ) -> cudnn.CudnnCall:
-    """Return cuDNN's call for x, w and y of a type, in cuDNN's form. descriptors: with the algorithm's arithmetic."""
+    """Return cuDNN's call for x, w and y of a type, in cuDNN's form. descriptors: with the algorithm's arithmetic. add:
+    whether the result is added to what is there."""
     first, second, last = ((descriptors[operand], pointer(arrays[operand])) for operand in direction.operands)
-    alpha, beta = (cudnn.scalar(value, dtype) for value in (1, 0))
+    alpha, beta = cudnn.scalar(1, dtype), cudnn.scalar(int(add), dtype)
     return cudnn.CudnnCall(
         f"cudnnConvolution{direction.name}",
         (
@@ -280,19 +284,20 @@ class Part:
         """Return the call that copies the array to the workspace."""
         return _moved(self.own, array, self.staged, memory, self.before)
 
-    def empty(self, memory: Array, array: Array) -> Launch:
-        """Return the call that copies from the workspace to the array."""
-        return _moved(self.staged, memory, self.own, array, [-size for size in self.before])
+    def empty(self, memory: Array, array: Array, *, add: bool = False) -> Launch:
+        """Return the call that copies from the workspace to the array, or adds to it."""
+        return _moved(self.staged, memory, self.own, array, [-size for size in self.before], add=add)
 
 
-def _moved(source: Tensor, x: Array, target: Tensor, y: Array, before: Sequence[int]) -> Launch:
+def _moved(source: Tensor, x: Array, target: Tensor, y: Array, before: Sequence[int], *, add: bool = False) -> Launch:
     axes = [[*_four(tensor)] for tensor in (source, target)]
     shift = [0] * (4 - len(before)) + [*before]
     order = sorted(range(4), key=lambda axis: -axes[1][axis][1])  # adjacent threads write adjacent elements
     pairs = [[tensor[axis] for axis in order] for tensor in axes]
     fours = [Structure(*(size for size, _ in pair), *(step for _, step in pair)) for pair in pairs]
     kernel = CudaKernel("convolution", "move", source.dtype)
-    return kernel.each(target.elements, x, fours[0], y, fours[1], Structure(*(shift[axis] for axis in order)))
+    shifts = Structure(*(shift[axis] for axis in order))
+    return kernel.each(target.elements, x, fours[0], y, fours[1], shifts, np.int32(add))
 
 
 def _four(tensor: Tensor) -> Sequence[tuple[int, int]]:
@@ -347,8 +352,9 @@ class Convolution:
     def name(self) -> str:
         return f"cudnn:{self.direction.algorithm_name(self.algorithm.number)}"
 
-    def calls(self, buffers: Buffers, roles: Mapping[str, str]) -> list[Call]:
-        """The calls, for the buffers of the roles that x, w and y have."""
+    def calls(self, buffers: Buffers, roles: Mapping[str, str], *, add: bool = False) -> list[Call]:
+        """The calls, for the buffers of the roles that x, w and y have. add: whether the result is added to what is
+        there."""
         before: list[Call] = []
         after: list[Call] = []
         result = self.direction.operands[-1]
@@ -356,13 +362,16 @@ class Convolution:
         for operand, part in self.parts.items():
             memory, array = buffers["workspace"][part.place], arrays[operand]
             if operand == result:
-                after.append(part.empty(memory, array))
+                after.append(part.empty(memory, array, add=add))
             else:
                 before.append(part.fill(memory, array))
             arrays[operand] = memory
         own = buffers["workspace"][self.own] if self.algorithm.workspace else None
-        dtype = self.problem.x.dtype
-        return [*before, _call(self.direction, self.descriptors, self.algorithm, arrays, own, dtype), *after]
+        call = _call(
+            *(self.direction, self.descriptors, self.algorithm, arrays, own, self.problem.x.dtype),
+            add=add and result not in self.parts,
+        )
+        return [*before, call, *after]
 
 
 def _first_possible(direction: Direction, problem: Problem, deterministic: bool) -> tuple[Problem, Algorithm]:
@@ -430,8 +439,13 @@ def backward_data(request: ConvolutionBackwardData, arithmetic: ConvolutionArith
     convolution = Convolution(BACKWARD_DATA, request.dx, request.weights, request.dy, geometry, arithmetic)
     roles = {"x": "input_gradient", "w": "weights", "y": "output_gradient"}
 
+    copy = copied(request.dx, request.dx)
+
     def bind(buffers: Buffers) -> Sequence[Call]:
-        return convolution.calls(buffers, roles)
+        calls = convolution.calls(buffers, roles, add=request.sum)
+        if request.sum and address(buffers["addend"]) != address(buffers["input_gradient"]):
+            calls.insert(0, copy(buffers["addend"], buffers["input_gradient"]))
+        return calls
 
     return request.prepared(convolution.name, bind, workspace=convolution.workspace)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ MOST_BLOCKS = 4096
 OPTIONS = ("-std=c++17",)
 REALS = {"float32": "float", "float64": "double"}
 """Types that kernels compute in, by name: REAL in their sources."""
+_INCLUDE = re.compile(r'^#include "(.+)"\n', re.MULTILINE)
 NARROW = ("float16", "bfloat16")
 """Types of 16 bits that tensors may consist of, which are computed with in float32: STORED in the sources."""
 
@@ -121,6 +123,8 @@ class CudaKernel:
     dtype: np.dtype[np.generic]
     generated: str = ""
     """Code that follows the file's, for kernels generated during preparation."""
+    wide: bool = False
+    """Whether positions in tensors have 64 bits: `Index` in the sources."""
 
     def each(self, elements: int, *arguments: Argument) -> Launch:
         """Return the call with a thread for each element, or for several if there are very many."""
@@ -133,10 +137,14 @@ class CudaKernel:
         if not len(values):
             pointers = np.zeros(1, np.uint64)
         source = source_of(self.file) + self.generated
-        functions = remember(("source", source, self.dtype), lambda: _compiled(source, self.dtype))
+        functions = remember(("source", source, self.dtype, self.wide), lambda: self._compiled(source))
         function = functions(self.name)
         references = (*arguments, *values, pointers)
         return Launch(self.name, function, blocks, threads, shared, address(pointers), references)
+
+    def _compiled(self, source: str) -> Callable[[str], int]:
+        wide = ("-DWIDE=1",) if self.wide else ()
+        return functools.cache(api().compile(source, (*OPTIONS, *options_for(self.dtype), *wide)))
 
 
 def _by_value(argument: Argument) -> NDArray[Any]:
@@ -150,14 +158,11 @@ def _by_value(argument: Argument) -> NDArray[Any]:
     return np.array(address(argument), np.uint64)
 
 
-def _compiled(source: str, dtype: np.dtype[np.generic]) -> Callable[[str], int]:
-    return functools.cache(api().compile(source, (*OPTIONS, *options_for(dtype))))
-
-
 @functools.cache
 def source_of(file: str) -> str:
-    """The text of a .cu file after the code that all files share."""
-    return (SOURCES / "common.cuh").read_text() + (SOURCES / f"{file}.cu").read_text()
+    """The text of a .cu file, with the files that it includes, after the code that all files share."""
+    text = (SOURCES / "common.cuh").read_text() + (SOURCES / f"{file}.cu").read_text()
+    return _INCLUDE.sub(lambda found: (SOURCES / found[1]).read_text(), text)
 
 
 def options_for(dtype: np.dtype[np.generic]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.registry import Rooms, load
 from crossbow.kernels.requests import (
     BatchNormTraining,
+    ConvolutionBackwardData,
     ConvolutionForward,
     InnerProductForward,
     Request,
@@ -51,6 +52,7 @@ class Cuda:
         self.fused_relu: frozenset[RequestType] = frozenset(
             (BatchNormTraining, ConvolutionForward, InnerProductForward, WeightedSum)
         )
+        self.fused_sum: frozenset[RequestType] = frozenset((BatchNormTraining, ConvolutionBackwardData))
         self.mixed = None if narrow is None else Mixed(narrow_type(narrow))
         tensor_cores = tf32 or narrow is not None
         self.channels_last = tensor_cores if channels_last is None else channels_last
