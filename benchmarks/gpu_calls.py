@@ -72,9 +72,9 @@ def count_calls(network: Network, batch: int, *, precision: str = "float32") -> 
             engine: Any = context.engine
             learner, synchroniser = engine.coordination.learners[0], engine.coordination.synchroniser
             work = learner.tasks["synchronise", 0, 0].compute
-            names = Counter(_name(step.call) for step in work.steps)
+            names = Counter(_name(step.call) for step in work.calls)
             step, merge = learner.steps["synchronise", 0], synchroniser.devices[0].merge[0]
-            return Calls(names, len(step.steps), len(merge.steps))
+            return Calls(names, len(step.calls), len(merge.calls))
 
 
 def _name(call: Any) -> str:

@@ -20,7 +20,7 @@ from crossbow.dataflow.validate import infer_shapes, input_shapes, statistics_of
 from crossbow.host_memory import physical_memory
 from crossbow.kernels.interface import PlainStorage, PreparedKernel, Variable
 from crossbow.kernels.library import KernelLibrary
-from crossbow.kernels.requests import CheckFinite, LoadBatch, WeightedSum
+from crossbow.kernels.requests import CheckFinite, LoadBatch, PoolingBackward, WeightedSum
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
 from crossbow.types import GraphError, LabelRange, Phase, Shape, Tensor, bytes_text
 
@@ -388,7 +388,8 @@ class _Compiler:
             return
         if peer.order in self.masked:
             roles["addend_gradient"] = ("output", self.masked[peer.order])
-        if vertex.order in self.pooled:
+        masks = vertex.order in self.pooled and self._pooling_masks(self.graph[self.pooled[vertex.order]])
+        if vertex.order in self.pooled and not masks:
             roles["output_gradient"] = self._pooled_relu(vertex, peer, self.graph[self.pooled[vertex.order]])
         additions = []
         for spec in specs if gradient.input == 0 else ():
@@ -406,7 +407,9 @@ class _Compiler:
                 self.written_gradients.add(key)
         shared = self.nodes_of[id(peer.operator)] > 1
         site = self._site(peer, needed)
-        site = replace(site, fused_sum=site.fused_sum or vertex.order in self.summed)
+        site = replace(
+            site, fused_relu=site.fused_relu or masks, fused_sum=site.fused_sum or vertex.order in self.summed
+        )
         for kernel in gradient.prepare(peer.forward, site):
             # The gradients of a shared operator are added up, so each must be complete.
             kernel = replace(kernel, blocks=None) if shared else kernel
@@ -418,6 +421,12 @@ class _Compiler:
         """Omit a gradient operator that another kernel includes: its output is its input."""
         self.draft.aliases["output", vertex.order] = self._converted(self._value(vertex.inputs[0]), self._dtype(vertex))
         self._elide(vertex, doer)
+
+    def _pooling_masks(self, relu_gradient: Vertex) -> bool:
+        """Whether the kernel of a pooling's gradient includes that of the preceding activation."""
+        assert relu_gradient.peer is not None
+        activation = self.graph[relu_gradient.peer].forward
+        return PoolingBackward in self.library.fused_relu and activation is not None and activation.is_relu
 
     def _pooled_relu(self, vertex: Vertex, pool: Vertex, relu_gradient: Vertex) -> Value:
         """The gradient of a max pooling's output times the derivative of the preceding ReLU; see `pooled_gradients`."""

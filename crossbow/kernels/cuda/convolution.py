@@ -20,6 +20,7 @@ import numpy as np
 
 from crossbow.kernels.cuda import cudnn, cudnn_library
 from crossbow.kernels.cuda.api import api, remember
+from crossbow.kernels.cuda.channels import MOST_OF_A_BLOCK, MOST_THREADS
 from crossbow.kernels.cuda.copy import copied
 from crossbow.kernels.cuda.launch import BLOCK, NARROW, CudaKernel, Launch, Structure, current, pointer
 from crossbow.kernels.cuda.storage import ChannelsLastStorage
@@ -428,7 +429,8 @@ def forward(request: ConvolutionForward, arithmetic: ConvolutionArithmetic = EXA
     def bind(buffers: Buffers) -> Sequence[Call]:
         calls = convolution.calls(buffers, roles)
         if request.relu or request.bias is not None:
-            calls.append(kernel.each(y.elements, buffers["output"], buffers.get("bias"), *numbers))
+            arguments = buffers["output"], buffers.get("bias"), *numbers
+            calls.append(kernel.each(y.elements, *arguments, pointwise=True))
         return calls
 
     return request.prepared(convolution.name, bind, workspace=convolution.workspace, storages=storages)
@@ -476,7 +478,9 @@ class ChannelSums:
         self.width = min(CHANNELS_OF_A_BLOCK, 1 << (channels - 1).bit_length()) if inner == 1 else 1
         self.tiles = -(-channels // self.width)
         wanted = -(-outer * inner // (BLOCK // self.width * ADDED_BY_A_THREAD))
-        self.parts = max(1, min(wanted, ENOUGH_BLOCKS // self.tiles))
+        self.parts, self.threads = max(1, min(wanted, ENOUGH_BLOCKS // self.tiles)), BLOCK
+        if self.parts > 1 and outer * inner * self.width <= MOST_OF_A_BLOCK:
+            self.parts, self.threads = 1, MOST_THREADS  # one kernel instead of two
         self.nbytes = 8 * self.parts * channels if self.parts > 1 else 0
         """Bytes of memory for sums of parts, in double precision."""
 
@@ -484,10 +488,9 @@ class ChannelSums:
         """The calls that add up dy."""
         sizes, parts = [np.int64(size) for size in self.sizes], np.int64(self.parts)
         adding = CudaKernel("convolution", "sum_channels", self.dtype)
-        blocks, shared = self.tiles * self.parts, 8 * BLOCK
-        calls: list[Call] = [
-            adding.blocks(blocks, dy, sums, partial, *sizes, parts, np.int64(self.width), shared=shared)
-        ]
+        arguments = dy, sums, partial, *sizes, parts, np.int64(self.width)
+        blocks, shared = self.tiles * self.parts, 8 * self.threads
+        calls: list[Call] = [adding.blocks(blocks, *arguments, threads=self.threads, shared=shared)]
         if self.parts > 1:
             ending, channels = CudaKernel("convolution", "add_parts", self.dtype), self.sizes[1]
             calls.append(ending.each(channels, partial, sums, np.int64(channels), parts))

@@ -16,6 +16,7 @@ from crossbow.kernels.requests import (
     ConvolutionBackwardData,
     ConvolutionForward,
     InnerProductForward,
+    PoolingBackward,
     Request,
     RequestType,
     WeightedSum,
@@ -50,7 +51,7 @@ class Cuda:
             raise ConfigurationError(f"Cuda: dtype must be {' or '.join(REALS)}. Received: {kind}")
         self.dtypes: tuple[np.dtype[np.generic], ...] = (kind,)
         self.fused_relu: frozenset[RequestType] = frozenset(
-            (BatchNormTraining, ConvolutionForward, InnerProductForward, WeightedSum)
+            (BatchNormTraining, ConvolutionForward, InnerProductForward, PoolingBackward, WeightedSum)
         )
         self.fused_sum: frozenset[RequestType] = frozenset((BatchNormTraining, ConvolutionBackwardData))
         self.mixed = None if narrow is None else Mixed(narrow_type(narrow))

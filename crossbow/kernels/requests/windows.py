@@ -180,21 +180,28 @@ class PoolingForward(Request):
 
 @dataclass(frozen=True)
 class PoolingBackward(Request):
-    """The gradient of a pooling's input."""
+    """The gradient of a pooling's input.
+
+    relu: only for a maximum, whether the gradient of a ReLU before the pooling is included. Its derivative follows from
+    the output.
+    """
 
     dy: Tensor
     dx: Tensor
     geometry: PoolingGeometry
+    relu: bool = False
 
     writes = ("input_gradient",)
 
     @property
     def label(self) -> str:
-        return f"{self.name} {self.geometry.method}"
+        return f"{self.name} {self.geometry.method}{' relu' if self.relu else ''}"
 
     @property
     def reads(self) -> Roles:
-        return ("output_gradient",) if self.geometry.method == "average" else ("output_gradient", "kept")
+        if self.geometry.method == "average":
+            return ("output_gradient",)
+        return ("output_gradient", "kept", *(("output",) if self.relu else ()))
 
 
 @dataclass(frozen=True)

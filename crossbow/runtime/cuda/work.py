@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from crossbow.dataflow.graph import reported_loss, reported_measure
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import current
 from crossbow.kernels.cuda.ranges import Ranges, no_range, nvtx_range
+from crossbow.kernels.cuda.series import in_series
 from crossbow.kernels.cuda.task import store_results
 from crossbow.kernels.cuda.transfer import to_device
 from crossbow.runtime.assembly import Assembly, Pipeline
@@ -41,6 +43,8 @@ class Work:
         """ranges: for calls that are made one by one."""
         self._ranges = ranges
         self.steps = tuple(steps)
+        self.calls = _in_series(steps)
+        """What is submitted, with small kernels joined."""
         self._graph = graph and all(getattr(step.call, "capturable", False) for step in steps) and bool(steps)
         self._launched = False
         self._executable = 0
@@ -58,17 +62,16 @@ class Work:
             except Exception as error:  # none of the calls was made
                 self._graph = False
                 warnings.warn(f"a task's work runs without a CUDA graph: {error}", RuntimeWarning, stacklevel=2)
-                self._call()
+                self._call(self.calls)
                 return
             api().runtime.graphLaunch(self._executable, current().pointer)
         else:
-            self._call()
+            self._call(self.calls)
             self._launched = True
 
     def run_timed(self, marks: Marks) -> None:
-        """Submit the same calls one by one, and mark the end of each."""
-        self._call(marks.step)
-        self._launched = True
+        """Submit the same calls one by one, small kernels on their own, and mark the end of each."""
+        self._call(self.steps, marks.step)
 
     @property
     def is_graph(self) -> bool:
@@ -81,9 +84,9 @@ class Work:
             api().runtime.graphExecDestroy(self._executable)
             self._executable = 0
 
-    def _call(self, called: Callable[[BoundStep], None] = lambda step: None) -> None:
+    def _call(self, steps: Sequence[BoundStep], called: Callable[[BoundStep], None] = lambda step: None) -> None:
         self.failed = None
-        for step in self.steps:
+        for step in steps:
             try:
                 with self._ranges(step.operator):
                     step.call()
@@ -97,7 +100,7 @@ class Work:
         graph = 0
         try:
             runtime.streamBeginCapture(stream, runtime.streamCaptureModeRelaxed)
-            self._call()
+            self._call(self.calls)
             graph = runtime.streamEndCapture(stream)
             return int(runtime.graphInstantiate(graph))
         except BaseException:
@@ -108,6 +111,15 @@ class Work:
         finally:
             if graph:
                 runtime.graphDestroy(graph)
+
+
+def _in_series(steps: Sequence[BoundStep]) -> tuple[BoundStep, ...]:
+    """The steps, those of small kernels joined; their operators are named together."""
+    joined, rest = [], iter(steps)
+    for call, count in in_series([step.call for step in steps]):
+        names = dict.fromkeys(step.operator for step in itertools.islice(rest, count))
+        joined.append(BoundStep(", ".join(names), call))
+    return tuple(joined)
 
 
 def run(work: Work, marks: Marks | None) -> None:
@@ -170,12 +182,13 @@ def _bound_work(
     program, trained = pipeline.program, assembly.program
     memory = Memory(learner.arena, trained.model, vectors, place.arrays, trained.statistics, to_device)
     parts = program.bind(memory)
-    steps = [*parts.forward, *parts.backward]
+    steps = list(parts.forward)
     loss, accuracy = (
         None if found is None else program.output(found.order, memory)
         for found in (reported_loss(program.graph), reported_measure(program.graph))
     )
     if loss is not None or accuracy is not None:
         steps.append(BoundStep("results", store_results(loss, accuracy, place.arrays["state"], learner.turns.results)))
+    steps += parts.backward
     work, release = new_work(assembly, steps), pipeline.loader.release
     return BoundWork(work, place, loss is not None, accuracy is not None, release)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 HEADER = Path(__file__).parent / "emulate.h"
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-Wno-unused-variable", "-Wno-unused-parameter")
 FLAGS = ("-x", "c++", "-std=c++17", "-O1", "-ffp-contract=off", "-shared", "-fPIC", *WARNINGS)
-SIGNATURE = re.compile(r"KERNEL\s+(\w+)\s*\(([^)]*)\)\s*\{", re.DOTALL)
+SIGNATURE = re.compile(r"KERNEL\s+(?:__launch_bounds__\(\d+\)\s+)?(\w+)\s*\(([^)]*)\)\s*\{", re.DOTALL)
 
 
 SCALARS: dict[str, type[np.generic]] = {

@@ -401,15 +401,16 @@ def fake_cuda(devices: int = 1, seed: int = 0, *, races: bool = True, threads_te
     """Let the CUDA library run here. seed: of the order in which streams go on; races: whether they are looked for;
     threads_tell: whether threads know what others have waited for."""
     fake = FakeCuda(devices, seed, races=races, threads_tell=threads_tell)
-    original = launch.Launch
+    original = launch.CudaKernel._launch
 
-    def made(name: str, function: int, blocks: int, threads: int, shared: int, parameters: int, references: Any) -> Any:
-        fake.bind(parameters, references)
-        return original(name, function, blocks, threads, shared, parameters, references)
+    def made(*arguments: Any) -> launch.Launch:
+        call = original(*arguments)
+        fake.bind(call.parameters, call.references)
+        return call
 
-    launch.Launch = made  # type: ignore[assignment, misc]
+    launch.CudaKernel._launch = made  # type: ignore[assignment, method-assign]
     try:
         with replaced(fake):
             yield fake
     finally:
-        launch.Launch = original  # type: ignore[misc]
+        launch.CudaKernel._launch = original  # type: ignore[method-assign]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -89,7 +90,7 @@ def test_grids_have_one_dimension(cuda: FakeCuda) -> None:
     call = REPEAT.blocks(3, api().zeros(4), None, *map(np.int64, (0, 1, 1)), threads=64, shared=128)
     given: list[tuple[int, ...]] = []
     driver = SimpleNamespace(launchKernel=lambda *values: given.append(values))
-    plain = Launch(call.name, call.function, call.blocks, call.threads, call.shared, call.parameters)
+    plain = dataclasses.replace(call, references=())
     with replaced(cast(Any, SimpleNamespace(driver=driver))):
         plain()
     assert given == [(call.function, 3, 1, 1, 64, 1, 1, 128, 0, call.parameters, 0)]
