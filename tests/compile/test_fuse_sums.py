@@ -134,7 +134,7 @@ NETWORKS: dict[str, tuple[Callable[[], DataflowNode], int]] = {
     "read twice": (read_twice, 1),
     "resnet": (lambda: resnet(20, shortcut="projection").subgraph.nodes[0], 9 + 9),
     "resnet with identity": (lambda: resnet(20).subgraph.nodes[0], 7 + 9),
-    "resnet version 2": (lambda: resnet(20, version=2).subgraph.nodes[0], 9),
+    "resnet version 2": (lambda: resnet(20, version=2).subgraph.nodes[0], 3),
 }
 
 

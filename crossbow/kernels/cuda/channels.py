@@ -13,7 +13,7 @@ from crossbow.types import ConfigurationError, Layout, Shape, Tensor
 GRID = 1024
 """Number of blocks that suffices for a large GPU. It is the same for every GPU, and so is the order of the sums."""
 CHUNK = 8
-"""Number of elements that a thread takes at a time, as in sources/channels.cuh. A channel with fewer elements is not
+"""Number of elements that a thread takes at a time in single precision, as in sources/channels.cuh. A channel with fewer elements is not
 divided among threads."""
 SIDE_BY_SIDE = 32
 """Minimum number of channels of a block, if neighbouring channels are adjacent in memory."""

@@ -466,8 +466,12 @@ def test_sums_of_channels(shape: Shape, layout: Layout, dtype: np.dtype[Any]) ->
 
 
 def test_long_sums_are_shared_by_blocks() -> None:
-    assert convolution.ChannelSums(Tensor((16, 3, 33, 31), FLOAT32)).parts == 4
-    assert convolution.ChannelSums(Tensor((2, 3, 4, 4), FLOAT32)).parts == 1
+    long, medium, short = (
+        convolution.ChannelSums(Tensor(shape, FLOAT32)) for shape in ((80, 3, 33, 31), (16, 3, 33, 31), (2, 3, 4, 4))
+    )
+    assert (long.parts, long.threads) == (20, 256)
+    assert (medium.parts, medium.threads) == (1, 1024)  # one kernel, of larger blocks
+    assert (short.parts, short.threads) == (1, 256)
     many = convolution.ChannelSums(Tensor((512, 64, 112, 112), FLOAT32, Layout.CHANNELS_LAST))
     assert many.parts * many.tiles == convolution.ENOUGH_BLOCKS
 

@@ -77,6 +77,8 @@ __device__ inline Normalisation observe(const Channels &g, const Walk &w, Sums t
     return normalisation(w, weights, bias, rounded, inverse);
 }
 
+#ifndef WIDE  // tensors with positions of 64 bits are too large for these
+
 // One block for all values of a channel.
 KERNEL __launch_bounds__(1024) batch_norm_training(
     const stored *x, const stored *addend, const real *weights, const real *bias, const real *running_mean,
@@ -90,6 +92,8 @@ KERNEL __launch_bounds__(1024) batch_norm_training(
     Running running = {running_mean, running_variance, 0, running_mean_next, running_variance_next, epsilon, fraction};
     normalise(w, x, addend, y, observe(g, w, totals, x, weights, bias, kept, running), relu);
 }
+
+#endif
 
 // The first of two kernels. count (may be null) is copied, because count_next may share its memory.
 KERNEL batch_norm_statistics(const stored *x, const real *count, double *sums, real *counted, Channels g) {
@@ -171,6 +175,8 @@ __device__ inline void store_input_gradient(const Channels &g, const Walk &w, co
         [&](Index at, Pair pair) { dx[at] = (pair.dy - common - (pair.x - gradient.n.mean) * slope) * gradient.n.scale; });
 }
 
+#ifndef WIDE
+
 // One block for all values of a channel. The gradient of the addend (may be null) is stored first, also over dy, and then
 // takes its place.
 KERNEL __launch_bounds__(1024) batch_norm_gradient(
@@ -194,6 +200,8 @@ KERNEL __launch_bounds__(1024) batch_norm_gradient(
     }
     store_input_gradient(g, w, gradient, totals, kept, dx);
 }
+
+#endif
 
 // The first of two kernels. The gradient of the addend (may be null) may be stored over dy.
 KERNEL batch_norm_products(const stored *x, const stored *y, const stored *dy, const real *weights, const real *bias,

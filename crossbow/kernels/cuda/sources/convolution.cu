@@ -48,7 +48,7 @@ KERNEL add_bias(stored *y, const stored *bias, int64 n, int64 channels, int64 in
 
 // The sums of dy (outer, channels, inner) over all axes but the channels. A block adds up one of `parts` parts of
 // `width` adjacent channels; if there are several parts, their sums go to `partial` (parts, channels).
-KERNEL __launch_bounds__(1024) sum_channels(const stored *dy, stored *sums, double *partial, int64 outer, int64 channels, int64 inner, int64 parts,
+KERNEL sum_channels(const stored *dy, stored *sums, double *partial, int64 outer, int64 channels, int64 inner, int64 parts,
                     int64 width) {
     SHARED(double, shared);
     int64 part = blockIdx.x % parts, lanes = blockDim.x / width;
