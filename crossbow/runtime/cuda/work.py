@@ -62,16 +62,16 @@ class Work:
             except Exception as error:  # none of the calls was made
                 self._graph = False
                 warnings.warn(f"a task's work runs without a CUDA graph: {error}", RuntimeWarning, stacklevel=2)
-                self._call(self.calls)
+                self._call()
                 return
             api().runtime.graphLaunch(self._executable, current().pointer)
         else:
-            self._call(self.calls)
+            self._call()
             self._launched = True
 
     def run_timed(self, marks: Marks) -> None:
         """Submit the same calls one by one, small kernels on their own, and mark the end of each."""
-        self._call(self.steps, marks.step)
+        self._call(marks)
 
     @property
     def is_graph(self) -> bool:
@@ -84,23 +84,24 @@ class Work:
             api().runtime.graphExecDestroy(self._executable)
             self._executable = 0
 
-    def _call(self, steps: Sequence[BoundStep], called: Callable[[BoundStep], None] = lambda step: None) -> None:
+    def _call(self, marks: Marks | None = None) -> None:
         self.failed = None
-        for step in steps:
+        for step in self.calls if marks is None else self.steps:
             try:
                 with self._ranges(step.operator):
                     step.call()
             except BaseException:
                 self.failed = step.operator
                 raise
-            called(step)
+            if marks is not None:
+                marks.step(step)
 
     def _capture(self) -> int:
         runtime, stream = api().runtime, current().pointer
         graph = 0
         try:
             runtime.streamBeginCapture(stream, runtime.streamCaptureModeRelaxed)
-            self._call(self.calls)
+            self._call()
             graph = runtime.streamEndCapture(stream)
             return int(runtime.graphInstantiate(graph))
         except BaseException:

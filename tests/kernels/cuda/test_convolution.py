@@ -83,6 +83,11 @@ class Example:
             ConvolutionBackwardData(self.y, self.weights, self.x, self.geometry), self.arithmetic
         )
 
+    def backward_data_and_sum(self) -> PreparedKernel:
+        return convolution.backward_data(
+            ConvolutionBackwardData(self.y, self.weights, self.x, self.geometry, sum=True), self.arithmetic
+        )
+
     def backward_weights(self) -> PreparedKernel:
         x, y, arithmetic = self.x, self.y, self.arithmetic
         return convolution.backward_weights(
@@ -91,7 +96,8 @@ class Example:
 
     def buffers(self, kernel: PreparedKernel) -> dict[str, Numbers]:
         """For all roles of a kernel, what is written filled with NaN."""
-        tensors = {"input0": self.x, "input_gradient": self.x, "output": self.y, "output_gradient": self.y}
+        inputs = dict.fromkeys(("input0", "input_gradient", "addend"), self.x)
+        tensors = {**inputs, "output": self.y, "output_gradient": self.y}
         made: dict[str, Numbers] = {}
         for role in (*kernel.reads, *kernel.writes):
             name = role if role in tensors else role.removesuffix("_gradient")
@@ -163,6 +169,31 @@ def test_the_kernels_agree_with_the_reference(layout: Layout, dtype: np.dtype[An
 @layouts
 def test_weights_may_lie_in_logical_order_whatever_the_images_do(layout: Layout) -> None:
     Example(layout=layout, plain_weights=True).check()
+
+
+@layouts
+@pytest.mark.parametrize("padding", [((1, 1), (1, 1)), ((0, 2), (1, 0))], ids=["equal", "with a border"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_another_gradient_is_added(
+    fake: FakeCuda, layout: Layout, padding: tuple[tuple[int, int], ...], shared: bool
+) -> None:
+    """By cuDNN's beta, where the other gradient is; otherwise after a copy. If the gradient is cut out of a larger one,
+    then while it is cut out."""
+    geometry = ConvolutionGeometry((3, 3), padding=padding)
+    example = Example(geometry=geometry, layout=layout)
+    example.values["addend"] = np.random.default_rng(1).standard_normal(example.x.shape)
+    kernel = example.backward_data_and_sum()
+    assert kernel.in_place == ("addend", "input_gradient")
+    buffers = example.buffers(kernel)
+    if shared:
+        buffers["input_gradient"] = buffers["addend"]
+    calls = kernel.bind(buffers)
+    for call in calls:
+        call()
+    expected = example.expected()["input_gradient"] + example.values["addend"]
+    np.testing.assert_allclose(buffers["input_gradient"], expected, rtol=1e-5, atol=1e-5)
+    if padding[0] == padding[1]:
+        assert len(calls) == (1 if shared else 2)
 
 
 @layouts
