@@ -49,11 +49,13 @@ def sum_fusions(
     relu_of = {source: relu for relu, source in relus.items()}
     found: dict[int, int] = {}
     for vertex in graph:
-        if vertex.forward is None or not vertex.forward.is_sum or len(set(vertex.inputs)) != 2 or BATCH in vertex.inputs:
+        if vertex.forward is None or not vertex.forward.is_sum or BATCH in vertex.inputs:
+            continue
+        if len(vertex.inputs) != 2 or vertex.inputs[0] == vertex.inputs[1]:
             continue
         addend, last = sorted(vertex.inputs)
         producer = graph[last]
-        fits = len(vertex.inputs) == 2 and len(users[last]) == 1 and producer.kernel.takes_sum in fusible
+        fits = len(users[last]) == 1 and producer.kernel.takes_sum in fusible
         if not fits or len({order in narrow for order in (vertex.order, addend, last)}) > 1:
             continue
         if producer.forward is None:  # a gradient

@@ -108,6 +108,16 @@ def test_these_sums_stay_apart(network: Callable[[], DataflowNode]) -> None:
     assert "sum" not in fused(graph_of(network()))
 
 
+def test_sums_of_one_or_three_terms_stay_apart() -> None:
+    for terms in (1, 3):
+        head = convolution("conv0", 4, 3, padding=1)
+        last = _after(head, norm("norm1"))
+        total = joined(*[last] * (terms > 1), *[head] * (terms - 1), *[last] * (terms == 1))
+        for following in classifier():
+            total = _after(total, following)
+        assert fused(graph_of(head), (BatchNormTraining,)) == {}
+
+
 def test_sums_with_coefficients_and_of_two_types_stay_apart() -> None:
     assert "sum" not in fused(graph_of(unit(coefficients=(1.0, 2.0))))
     assert fused(graph_of(unit(coefficients=(1.0, 1.0))))["sum"] == "norm1"
