@@ -26,6 +26,9 @@ from crossbow.types import Array
 
 PARITIES = (0, 1)
 
+DIRECT = 2
+"""Maximum number of calls that are made directly instead of as a graph."""
+
 WorkKey = tuple[Purpose, int, int]
 """Purpose, parity and input buffer of a task."""
 StepKey = tuple[Purpose | Literal["send"], int]
@@ -36,7 +39,8 @@ class Work:
     """The calls of a task, or of a part of a task, in order.
 
     The first run makes them one by one, so that libraries load their code, which is not possible during a capture. The
-    second run captures them, and later runs launch the graph.
+    second run captures them, and later runs launch the graph. So work that is never run, or once, is never captured.
+    One or two calls are always made directly, because the launch of a graph takes longer.
     """
 
     def __init__(self, steps: Sequence[BoundStep], *, graph: bool, ranges: Ranges = no_range) -> None:
@@ -45,7 +49,8 @@ class Work:
         self.steps = tuple(steps)
         self.calls = _in_series(steps)
         """What is submitted, with small kernels joined."""
-        self._graph = graph and all(getattr(step.call, "capturable", False) for step in steps) and bool(steps)
+        capturable = all(getattr(step.call, "capturable", False) for step in steps)
+        self._graph = graph and capturable and len(self.calls) > DIRECT
         self._launched = False
         self._executable = 0
         self.failed: str | None = None
