@@ -19,13 +19,15 @@ import numpy as np
 from benchmarks.networks import NETWORKS, Network
 from crossbow import SMA, Dataset, ExecutionContext, ModelConf, SolverConf, SystemConf
 
+GOALS = {"lenet-original": 24, "lenet-caffe": 24, "resnet-32": 170, "resnet-50": 300}
+"""Maximum number of calls of a task."""
 DEFAULT = {"lenet-original": 16, "lenet-caffe": 16, "resnet-32": 64, "resnet-50": 16}
 """The networks that are counted, with their batches."""
 KINDS = {
     "cudnnConvolution": "convolution",
     "cublas": "matrix product",
     "batch_norm": "batch normalisation",
-    "channel_gradients": "batch normalisation",
+    "series": "several in one",
     "weighted_sum": "sum",
     "activation": "activation",
     "pooling": "pooling",
@@ -87,12 +89,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, help="instead of each network's own")
     parser.add_argument("--precision", choices=("float32", "float64", "tf32", "bfloat16", "float16"), default="float32")
     options = parser.parse_args(arguments)
-    print("| network | batch | calls of a task | step | merge | of the task |\n|---|---|---:|---:|---:|---|")
+    print("| network | batch | calls of a task | goal | step | merge | of the task |\n|---|---|---:|---:|---:|---:|---|")
     for name in options.networks:
         batch = options.batch or DEFAULT.get(name, 16)
         calls = count_calls(NETWORKS[name], batch, precision=options.precision)
         groups = ", ".join(f"{count} {kind}" for kind, count in calls.groups.items())
-        print(f"| {name} | {batch} | {calls.task.total()} | {calls.step} | {calls.merge} | {groups} |", flush=True)
+        counts = f"{calls.task.total()} | {GOALS.get(name, '–')} | {calls.step} | {calls.merge}"
+        print(f"| {name} | {batch} | {counts} | {groups} |", flush=True)
 
 
 if __name__ == "__main__":

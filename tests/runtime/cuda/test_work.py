@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from crossbow import TrainingUnit
+from crossbow import Dataflow, TrainingUnit
 from crossbow.compile import BoundStep
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import current, on
@@ -15,8 +15,15 @@ from crossbow.runtime.cuda.stream import CudaStream
 from crossbow.runtime.cuda.work import DIRECT, Work
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.fake_runtime import FakeRuntime
-from tests.runtime.cuda.test_training import assert_same, context, train
+from tests.runtime.cuda.test_training import assert_same, context, network, train, with_residuals
 from tests.support import engine_of
+
+
+@pytest.mark.parametrize("build", [network, with_residuals])
+def test_joined_kernels_change_no_bit(build: Callable[[], Dataflow], monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = train("cuda:0", build=build)
+    monkeypatch.setattr("crossbow.runtime.cuda.work.in_series", lambda calls: [(call, 1) for call in calls])
+    assert_same(train("cuda:0", build=build), joined, 0)
 
 
 def test_work_that_cannot_be_captured_runs_call_by_call(monkeypatch: pytest.MonkeyPatch) -> None:
