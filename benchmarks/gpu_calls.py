@@ -89,7 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, help="instead of each network's own")
     parser.add_argument("--precision", choices=("float32", "float64", "tf32", "bfloat16", "float16"), default="float32")
     options = parser.parse_args(arguments)
-    print("| network | batch | calls of a task | goal | step | merge | of the task |\n|---|---|---:|---:|---:|---:|---|")
+    print(
+        "| network | batch | calls of a task | goal | step | merge | of the task |\n|---|---|---:|---:|---:|---:|---|"
+    )
     for name in options.networks:
         batch = options.batch or DEFAULT.get(name, 16)
         calls = count_calls(NETWORKS[name], batch, precision=options.precision)

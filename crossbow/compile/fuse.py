@@ -126,9 +126,7 @@ def masked_terms(graph: Graph, fusions: Mapping[int, int], relus: Mapping[int, i
     return found
 
 
-def pooled_gradients(
-    graph: Graph, fusions: Mapping[int, int], sums: Collection[int] = frozenset()
-) -> dict[int, int]:
+def pooled_gradients(graph: Graph, fusions: Mapping[int, int], sums: Collection[int] = frozenset()) -> dict[int, int]:
     """For the gradient of a max pooling after a ReLU: the position of the ReLU's gradient, which can be applied first.
 
     The derivative of the ReLU, which follows from its output, matters only at the maximum of each window, where the

@@ -98,7 +98,16 @@ def backward(request: BatchNormBackward) -> PreparedKernel:
         return (
             _call(channels, "batch_norm_products", x, y, dy, *parameters, sums, masked, more=(relu,), sums=True),
             _call(
-                channels, "batch_norm_backward", x, given, *parameters, sums, *gradients, target, more=(left,), sums=True
+                channels,
+                "batch_norm_backward",
+                x,
+                given,
+                *parameters,
+                sums,
+                *gradients,
+                target,
+                more=(left,),
+                sums=True,
             ),
         )
 

@@ -35,8 +35,10 @@ from crossbow.kernels.requests import (
 from crossbow.kernels.strides import strides
 from crossbow.types import Array, ConfigurationError, Layout, Tensor, address
 
-WORKSPACE_LIMIT = 64 * 2**20
-"""Maximum number of bytes of an algorithm's workspace, if there is an algorithm that needs no more."""
+LEAST_LIMIT, MOST_LIMIT = 64 * 2**20, 2**30
+"""Bounds of `workspace_limit`, in bytes."""
+SHARE_OF_FREE = 64
+"""An algorithm's workspace takes at most this part of the free memory: every learner needs one."""
 
 TIMED = 16
 """Maximum number of timing results: cuDNN has eight algorithms, and may try each in its default arithmetic too."""
@@ -150,7 +152,7 @@ def choose(direction: Direction, problem: Problem, deterministic: bool) -> Algor
     """Return the algorithm for a problem on the current device: the same one at every call.
 
     With `deterministic`, it is the first of the direction's deterministic algorithms that cuDNN has for the problem;
-    otherwise the one with the shortest measured time. In both cases the first algorithm within WORKSPACE_LIMIT is
+    otherwise the one with the shortest measured time. In both cases the first algorithm within `workspace_limit` is
     chosen, or, if none is, the one that needs least. An algorithm that fails, with any status, is skipped. Raises
     CudnnError if none is left, and CUDA's error if the GPU cannot be used after a failure.
     """
@@ -163,8 +165,15 @@ def chosen() -> dict[tuple[Direction, Problem, bool], Algorithm]:
     return {key: algorithm for (_, key), algorithm in table.items() if isinstance(algorithm, Algorithm)}
 
 
+def workspace_limit(deterministic: bool) -> int:
+    """Maximum number of bytes of an algorithm's workspace, if there is an algorithm that needs no more. With
+    `deterministic`, it does not depend on the memory that is free, so that two runs choose the same algorithms."""
+    return LEAST_LIMIT if deterministic else min(max(api().free_memory() // SHARE_OF_FREE, LEAST_LIMIT), MOST_LIMIT)
+
+
 def _choose(direction: Direction, problem: Problem, deterministic: bool) -> Algorithm:
-    timed = [] if deterministic else _timed(direction, problem)
+    limit = workspace_limit(deterministic)
+    timed = [] if deterministic else _timed(direction, problem, limit)
     candidates = dict.fromkeys((*timed, *((number, problem.math_type) for number in direction.deterministic)))
     known: list[Algorithm] = []
     failure: cudnn.CudnnError | None = None
@@ -173,7 +182,7 @@ def _choose(direction: Direction, problem: Problem, deterministic: bool) -> Algo
             known.append(Algorithm(number, math_type, _workspace(direction, problem, number, math_type)))
         except cudnn.CudnnError as error:
             failure = _passed_over(error)
-    for algorithm in sorted(known, key=lambda one: max(one.workspace - WORKSPACE_LIMIT, 0)):
+    for algorithm in sorted(known, key=lambda one: max(one.workspace - limit, 0)):
         try:
             if (algorithm.number, algorithm.math_type) not in timed:  # some are refused only when they run
                 _try(direction, problem, algorithm)
@@ -202,21 +211,21 @@ def _workspace(direction: Direction, problem: Problem, number: int, math_type: i
     return nbytes.value
 
 
-def _timed(direction: Direction, problem: Problem) -> list[tuple[int, int]]:
-    """Number and arithmetic of the algorithms within WORKSPACE_LIMIT, the fastest first. cuDNN runs each on temporary
+def _timed(direction: Direction, problem: Problem, limit: int) -> list[tuple[int, int]]:
+    """Number and arithmetic of the algorithms whose workspace is within the limit, the fastest first. cuDNN runs each on temporary
     memory. For tensors of 16 bits cuDNN chooses the arithmetic; for others it is the problem's."""
     descriptors, memory = problem.descriptors(), _memory(direction, problem)
     first, second, result = (
         (descriptors[operand], pointer(array)) for operand, array in zip(direction.operands, memory, strict=True)
     )
-    workspace = api().zeros(WORKSPACE_LIMIT)
+    workspace = api().zeros(max(limit, 1))
     found, count = (cudnn_library.AlgorithmPerformance * TIMED)(), ctypes.c_int()
     try:
         cudnn.check(
             f"cudnnFindConvolution{direction.name}AlgorithmEx",
             current().cudnn,
             *(*first, *second, descriptors["convolution"], *result),
-            *(TIMED, ctypes.byref(count), found, pointer(workspace), WORKSPACE_LIMIT),
+            *(TIMED, ctypes.byref(count), found, pointer(workspace), limit),
         )
     except cudnn.CudnnError as error:
         _passed_over(error)

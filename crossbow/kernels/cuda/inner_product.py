@@ -112,9 +112,7 @@ class ProductSteps:
         )
         if bias or relu:
             kernel, numbers = self.kernel("add_bias"), [np.int64(elements), np.int64(columns), np.int32(relu)]
-            self.add(
-                lambda at: kernel.each(elements, at(target), at(bias) if bias else None, *numbers, pointwise=True)
-            )
+            self.add(lambda at: kernel.each(elements, at(target), at(bias) if bias else None, *numbers, pointwise=True))
 
     def sum_rows(self, outer: int, rows: int, columns: int, source: Place, target: Place) -> None:
         """Append the sum of (outer, rows, columns) to (outer, columns)."""

@@ -345,13 +345,13 @@ def _bound(argument: Any, value: NDArray[Any]) -> Bound:
     return Bound(argument.dtype, value.nbytes, extent(argument))
 
 
-COMPUTING = ("Forward", "Backward", "AddTensor", "OpTensor", "ScaleTensor", "SetTensor", "TransformTensor")
+COMPUTING = ("Forward", "Backward")
 
 
 def _computes(name: str) -> bool:
     """Whether a function of cuDNN's gives work to a stream."""
     asks = name.startswith(("cudnnGet", "cudnnSet", "cudnnFind", "cudnnCreate", "cudnnDestroy"))
-    return name == "cudnnSetTensor" or (not asks and any(word in name for word in COMPUTING))
+    return not asks and any(word in name for word in COMPUTING)
 
 
 def convolution_ranges(library: FakeCudnn, name: str, values: Sequence[int]) -> list[Range]:

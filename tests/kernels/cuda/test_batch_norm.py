@@ -214,7 +214,9 @@ def test_one_kernel_each_way_while_a_block_can_take_a_channel(
     with fake_cuda() as cuda:
         cuda.compile = lambda source, options: lambda name: 1  # type: ignore[method-assign]
         buffers: Any = defaultdict(lambda: np.zeros(16, np.uint8))
-        kernels = [Cuda(np.float32).prepare(r) for r in (BatchNormTraining(x, x, setting), BatchNormBackward(x, x, x, setting))]
+        kernels = [
+            Cuda(np.float32).prepare(r) for r in (BatchNormTraining(x, x, setting), BatchNormBackward(x, x, x, setting))
+        ]
         assert tuple(len(kernel.bind(buffers)) for kernel in kernels) == calls
 
 

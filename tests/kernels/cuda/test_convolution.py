@@ -270,12 +270,21 @@ def test_else_they_are_the_fastest(fake: FakeCuda) -> None:
 
 def test_the_fastest_keep_within_the_workspace_limit(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     large = 1024 + 72 * cudnn.CONVOLUTION_FWD_ALGO_WINOGRAD  # of the fake, and what depends on the output's size
-    monkeypatch.setattr(convolution, "WORKSPACE_LIMIT", large)
+    monkeypatch.setattr(convolution, "workspace_limit", lambda deterministic: large)
     run_all(Example(x=(1, 4, 3, 2), outputs=2, deterministic=False))
     assert chosen(fake, "cudnnConvolutionForward") == [cudnn.CONVOLUTION_FWD_ALGO_FFT_TILING]
-    monkeypatch.setattr(convolution, "WORKSPACE_LIMIT", 0)  # none does: the one that needs least
+    monkeypatch.setattr(convolution, "workspace_limit", lambda deterministic: 0)  # none does: the one that needs least
     run_all(Example(x=(1, 4, 3, 2), outputs=4, deterministic=False))
     assert chosen(fake, "cudnnConvolutionForward")[1:] == [cudnn.CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM] * 2
+
+
+@pytest.mark.parametrize(
+    ("free", "limit"), [(0, 64 << 20), (4 << 30, 64 << 20), (20 << 30, 320 << 20), (75 << 30, 1 << 30)]
+)
+def test_the_workspace_limit_is_a_part_of_the_free_memory(fake: FakeCuda, free: int, limit: int) -> None:
+    fake.runtime.total_memory = free
+    assert convolution.workspace_limit(False) == limit
+    assert convolution.workspace_limit(True) == convolution.LEAST_LIMIT  # two runs choose the same
 
 
 def test_an_algorithm_is_chosen_once(fake: FakeCuda) -> None:

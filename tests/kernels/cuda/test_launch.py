@@ -56,7 +56,7 @@ def test_every_source_begins_with_what_all_share() -> None:
     for path in launch.SOURCES.glob("*.cu"):
         source = source_of(path.stem)
         assert source.startswith(common)
-        assert source.endswith(path.read_text().rpartition("#include")[2].partition(".cuh\"\n")[2] or path.read_text())
+        assert source.endswith(path.read_text().rpartition("#include")[2].partition('.cuh"\n')[2] or path.read_text())
         assert "#include" not in source
 
 

@@ -146,7 +146,13 @@ def builds() -> Iterator[Any]:
     for name, source in {**FILES, **GENERATED}.items():
         types = ("float32", "float64", *(NARROW if KNOWS_STORED(source) else ()))
         for dtype, gpu in itertools.product(types, ("sm_80", "sm_90")):
-            quick = (dtype, gpu) == ("float32", "sm_90") and name not in ("channels", "loss", "pooling", "softmax", "end of a classifier")
+            quick = (dtype, gpu) == ("float32", "sm_90") and name not in (
+                "channels",
+                "loss",
+                "pooling",
+                "softmax",
+                "end of a classifier",
+            )
             slow = () if quick else (pytest.mark.slow,)
             yield pytest.param(name, source, gpu, dtype, id=f"{name}-{gpu}-{dtype}", marks=slow)
 
