@@ -93,10 +93,11 @@ class Site:
     logits: Tensor | None = None
     """For operators with `gradient_past`: the input of the previous operator, if there is one; role `logits`."""
     fused_relu: bool = False
-    """Whether the following ReLU is fused: `output` is the ReLU's, and a BatchNorm's gradient includes the ReLU's. For the
-    gradient of a max pooling: whether it includes that of the ReLU before the pooling."""
+    """Whether the following ReLU is fused: `output` is the ReLU's, and a BatchNorm's gradient includes the ReLU's. For
+    the gradient of a max pooling: whether it includes that of the ReLU before the pooling."""
     fused_sum: bool = False
-    """Whether the following sum with another tensor, role `addend`, is fused. A ReLU after the sum is then fused, too."""
+    """Whether the following sum with another tensor, role `addend`, is fused. `fused_relu` then means the ReLU after
+    the sum."""
     found: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """Intermediate results that the gradients with respect to many inputs share."""
 

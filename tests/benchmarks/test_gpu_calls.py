@@ -17,8 +17,8 @@ def test_no_task_makes_more_calls_than_its_goal(name: str) -> None:
     ("precision", "batch", "each"), [("float32", 64, 2), ("float32", 128, 4), ("float64", 64, 2), ("bfloat16", 2, 2)]
 )
 def test_calls_of_a_resnet_by_group(precision: str, batch: int, each: int) -> None:
-    """Batch normalisation has one kernel each way while a block can take all values of a channel, otherwise two: here in
-    the first 11 layers, whose images are 32×32."""
+    """Batch normalisation has one kernel each way while a block can take all values of a channel, otherwise two: here
+    in the first 11 layers, whose images are 32×32."""
     calls = count_calls(NETWORKS["resnet-32"], batch, precision=precision)
     assert calls.groups["convolution"] == 33 + 33 + 32  # the images need no gradient
     assert calls.groups["batch normalisation"] == 2 * 33 + (each - 2) * 11

@@ -45,14 +45,10 @@ def training(request: BatchNormTraining) -> PreparedKernel:
         counts = setting.fraction is None
         count, count_next = _optional(buffers, "count", counts), _optional(buffers, "count_next", counts)
         counted, sums = buffers["workspace"][:ALIGNMENT], buffers["workspace"][ALIGNMENT:]
-        seen = sums, counted if counts else None
+        arguments = *given, sums, counted if counts else None, *running, count_next, *written
         return (
             _call(channels, "batch_norm_statistics", buffers["input0"], count, sums, counted, sums=True),
-            _call(
-                *(channels, "batch_norm_normalise", *given, *seen, *running, count_next, *written),
-                more=numbers,
-                sums=True,
-            ),
+            _call(channels, "batch_norm_normalise", *arguments, more=numbers, sums=True),
         )
 
     kept = 2 * x.shape[1] * computed_in(x.dtype).itemsize
@@ -117,7 +113,7 @@ def backward(request: BatchNormBackward) -> PreparedKernel:
 def _whole(x: Tensor) -> Channels | None:
     """The division of a tensor in which a block takes all values of its channels; None if these are too many."""
     channels = Channels(x, 1, x.shape[1:2], whole=True)
-    return channels if channels.elements_of_whole <= MOST_OF_A_BLOCK else None
+    return channels if channels.elements_of_whole <= MOST_OF_A_BLOCK and not channels.wide else None
 
 
 def _call(

@@ -13,8 +13,8 @@ from crossbow.types import ConfigurationError, Layout, Shape, Tensor
 GRID = 1024
 """Number of blocks that suffices for a large GPU. It is the same for every GPU, and so is the order of the sums."""
 CHUNK = 8
-"""Number of elements that a thread takes at a time in single precision, as in sources/channels.cuh. A channel with fewer elements is not
-divided among threads."""
+"""Number of elements that a thread takes at a time in single precision, as in sources/channels.cuh. A channel with
+fewer elements is not divided among threads."""
 SIDE_BY_SIDE = 32
 """Minimum number of channels of a block, if neighbouring channels are adjacent in memory."""
 SUMS = 16
@@ -24,8 +24,8 @@ SECTOR = 32
 MOST_THREADS = 1024
 """Number of threads of a block that takes all values of its channels, if these are many."""
 MOST_OF_A_BLOCK = 2**16
-"""Maximum number of elements of such a block. It reads them twice, the second time from the cache. More would take longer
-than a second kernel on the whole GPU; this is an estimate."""
+"""Maximum number of elements of such a block, which reads them twice. More would take longer than two kernels that use
+the whole GPU. An estimate, which has not been measured."""
 MOST_NARROW = 2**30
 """Number of elements of a tensor from which positions have 64 bits."""
 

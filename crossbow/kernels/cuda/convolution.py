@@ -212,8 +212,8 @@ def _workspace(direction: Direction, problem: Problem, number: int, math_type: i
 
 
 def _timed(direction: Direction, problem: Problem, limit: int) -> list[tuple[int, int]]:
-    """Number and arithmetic of the algorithms whose workspace is within the limit, the fastest first. cuDNN runs each on temporary
-    memory. For tensors of 16 bits cuDNN chooses the arithmetic; for others it is the problem's."""
+    """Number and arithmetic of the algorithms whose workspace is within the limit, the fastest first. cuDNN runs each
+    on temporary memory. For tensors of 16 bits cuDNN chooses the arithmetic; for others it is the problem's."""
     descriptors, memory = problem.descriptors(), _memory(direction, problem)
     first, second, result = (
         (descriptors[operand], pointer(array)) for operand, array in zip(direction.operands, memory, strict=True)

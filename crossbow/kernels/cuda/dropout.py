@@ -45,8 +45,7 @@ def _prepared(request: DropoutForward | DropoutBackward, x: Tensor) -> PreparedK
         numbers = (*numbers, np.int64(channels), np.int64(x.elements // (x.shape[0] * channels)))
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        arguments = (*(buffers[role] for role in request.roles), *numbers)
-        return (kernel.each(threads, *arguments, pointwise=pointwise),)
+        return (kernel.each(threads, *(buffers[role] for role in request.roles), *numbers, pointwise=pointwise),)
 
     return request.prepared("cuda", bind)
 

@@ -91,28 +91,26 @@ class ProductSteps:
         rows, columns, inner = sizes
         elements = rows * columns
         if elements <= SMALL and elements * inner <= MOST_WORK:
-            steps = [(1, width) if transposed else (width, 1) for _, width, transposed in (a, b)]
+            small, steps = self.kernel("small_product"), [(1, w) if turned else (w, 1) for _, w, turned in (a, b)]
             numbers = [np.int32(number) for number in (*sizes, *steps[0], *steps[1], relu)]
-            kernel = self.kernel("small_product")
 
-            def small(at: Callable[[Place], Array]) -> Call:
+            def product(at: Callable[[Place], Array]) -> Call:
                 arguments = at(a[0]), at(b[0]), at(bias) if bias else None, at(target), *numbers
-                return kernel.each(elements, *arguments, work=inner)
+                return small.each(elements, *arguments, work=inner)
 
-            self.add(small)
+            self.add(product)
             return
-        factors = [(place, width, transposed) for place, width, transposed in (a, b)]
-        self.add(
-            lambda at: matrix_product(
-                sizes,
-                *(CublasMatrix(at(place), width, transposed) for place, width, transposed in factors),
-                CublasMatrix(at(target), columns),
-                self.dtype,
-            )
-        )
+
+        def product_of_library(at: Callable[[Place], Array]) -> Call:
+            left, right = (CublasMatrix(at(place), width, transposed) for place, width, transposed in (a, b))
+            return matrix_product(sizes, left, right, CublasMatrix(at(target), columns), self.dtype)
+
+        self.add(product_of_library)
         if bias or relu:
-            kernel, numbers = self.kernel("add_bias"), [np.int64(elements), np.int64(columns), np.int32(relu)]
-            self.add(lambda at: kernel.each(elements, at(target), at(bias) if bias else None, *numbers, pointwise=True))
+            kernel, constants = self.kernel("add_bias"), (np.int64(elements), np.int64(columns), np.int32(relu))
+            self.add(
+                lambda at: kernel.each(elements, at(target), at(bias) if bias else None, *constants, pointwise=True)
+            )
 
     def sum_rows(self, outer: int, rows: int, columns: int, source: Place, target: Place) -> None:
         """Append the sum of (outer, rows, columns) to (outer, columns)."""

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from crossbow.kernels.cuda.launch import BLOCK, Argument, CudaKernel, Launch, Structure, text_of
 from crossbow.kernels.interface import Call
-from crossbow.types import Array, address
+from crossbow.types import address
 
 SMALL = 8 * BLOCK
 """Maximum number of elements for which one block suffices."""
@@ -58,7 +61,7 @@ def _is_small(launch: Launch) -> bool:
 
 
 def _joins_threads(run: Sequence[Launch]) -> bool:
-    """Whether each thread can run all of these: each element has one thread, and no memory has two kinds of elements."""
+    """Whether each thread can run all of these: each element has one thread, which is the same in all kernels."""
     if not all(each.pointwise and each.elements == run[0].elements for each in run) or not _alike(run):
         return False
     *before, last = run
@@ -78,7 +81,7 @@ def _nbytes(argument: Argument) -> int:
 
 def _arrays(launch: Launch) -> list[tuple[int, int, int]]:
     """First byte, end, and bytes of an element of every array."""
-    arrays: list[Array] = [a for a in launch.arguments if hasattr(a, "nbytes") and hasattr(a, "strides") and a.ndim]  # type: ignore[union-attr]
+    arrays: list[Any] = [a for a in launch.arguments if not isinstance(a, Structure | np.generic) and a is not None]
     return [(address(array), address(array) + array.nbytes, array.dtype.itemsize) for array in arrays]
 
 

@@ -95,7 +95,7 @@ def backward_picked(
 ) -> None:
     """The gradient of an output goes to the element that it came from. Windows may overlap, so gradients add up.
 
-    With a ReLU before the pooling, the gradient is first multiplied by the ReLU's derivative: 0 where the output is ≤ 0.
+    With a ReLU before the pooling, the gradient is multiplied by the ReLU's derivative, 0 where the output is ≤ 0.
     """
     if output is not None:
         output_gradient = output_gradient * np.where(output <= 0, 0, 1).astype(output.dtype)

@@ -97,8 +97,8 @@ def test_kernels_of_many_elements_stay_apart() -> None:
 
 
 def pointwise(elements: int, *, other: int = 0, shift: int = 0) -> tuple[list[Any], dict[str, Array]]:
-    """z = max(x + y, 0), and the gradient of a ReLU with output z and gradient y. other: elements of the second tensor, if
-    they differ. shift: elements from the end of x to the memory of the gradient, if they overlap."""
+    """z = max(x + y, 0), and the gradient of a ReLU with output z and gradient y. other: elements of the second
+    tensor, if they differ. shift: the first element of x over which the gradient is written, if they overlap."""
     memory = aligned_zeros(4 * 4 * (elements + 64)).view(np.float32)
     n = other or elements
     x, y, z = (memory[start : start + elements] for start in (0, elements + 16, 2 * (elements + 16)))
