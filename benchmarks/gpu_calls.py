@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from benchmarks.networks import NETWORKS, Network
-from crossbow import SMA, Dataset, ExecutionContext, ModelConf, SolverConf, SystemConf
+from crossbow import SMA, Dataset, ExecutionContext, ModelConf, SolverConf, SystemConf, TrainingUnit
 
 GOALS = {"lenet-original": 24, "lenet-caffe": 24, "resnet-32": 170, "resnet-50": 300}
 """Maximum number of calls of a task."""
 DEFAULT = {"lenet-original": 16, "lenet-caffe": 16, "resnet-32": 64, "resnet-50": 16}
 """The networks that are counted, with their batches."""
+HOST_CALLS = ("memcpyAsync", "streamWaitEvent", "eventRecord", "graphLaunch", "eventSynchronize")
+"""Functions of the CUDA runtime that take the host's time, besides `launchKernel`."""
 KINDS = {
     "cudnnConvolution": "convolution",
     "cublas": "matrix product",
@@ -55,12 +58,13 @@ class Calls:
         return dict(found.most_common())
 
 
-def count_calls(network: Network, batch: int, *, precision: str = "float32") -> Calls:
-    """Bind the tasks of a learner on the fake GPU, and count their calls."""
+@contextmanager
+def _training(network: Network, batch: int, batches: int, precision: str) -> Iterator[tuple[Any, ExecutionContext]]:
+    """The fake GPU, and one learner under SMA on it. Kernels are neither compiled nor run."""
     from tests.kernels.cuda.fake import fake_cuda
 
-    images = np.zeros((2 * batch, *network.image_shape), np.uint8)
-    labels = np.arange(2 * batch, dtype=np.int32) % 10
+    images = np.zeros((batches * batch, *network.image_shape), np.uint8)
+    labels = np.arange(batches * batch, dtype=np.int32) % 10
     with fake_cuda() as cuda:
         cuda.compile = lambda source, options: lambda name: 1  # type: ignore[method-assign]
         with ExecutionContext(
@@ -71,12 +75,43 @@ def count_calls(network: Network, batch: int, *, precision: str = "float32") -> 
             solver=SolverConf(learning_rate=0.01, momentum=0.9),
             system=SystemConf(devices="cuda:0", learners_per_device=1, precision=precision),
         ) as context:
-            engine: Any = context.engine
-            learner, synchroniser = engine.coordination.learners[0], engine.coordination.synchroniser
-            work = learner.tasks["synchronise", 0, 0].compute
-            names = Counter(_name(step.call) for step in work.calls)
-            step, merge = learner.steps["synchronise", 0], synchroniser.devices[0].merge[0]
-            return Calls(names, len(step.calls), len(merge.calls))
+            yield cuda, context
+
+
+def count_calls(network: Network, batch: int, *, precision: str = "float32") -> Calls:
+    """Bind the tasks of a learner on the fake GPU, and count their calls."""
+    with _training(network, batch, 2, precision) as (_, context):
+        engine: Any = context.engine
+        learner, synchroniser = engine.coordination.learners[0], engine.coordination.synchroniser
+        work = learner.tasks["synchronise", 0, 0].compute
+        names = Counter(_name(step.call) for step in work.calls)
+        step, merge = learner.steps["synchronise", 0], synchroniser.devices[0].merge[0]
+        return Calls(names, len(step.calls), len(merge.calls))
+
+
+def count_host_calls(network: Network, batch: int, tasks: int = 20) -> dict[str, float]:
+    """The CUDA functions that the host calls for a task, once all graphs are captured, and how often: the difference of a
+    long and a short run, divided by the number of tasks."""
+    counts: Counter[str] = Counter()
+
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            counts[name] += 1
+            return function(*arguments)
+
+        return call
+
+    with _training(network, batch, 4 * tasks, "float32") as (cuda, context):
+        for name in HOST_CALLS:
+            setattr(cuda.runtime, name, counted(name, getattr(cuda.runtime, name)))
+        cuda.driver.launchKernel = counted("launchKernel", lambda *_: None)
+        context.train(tasks, TrainingUnit.TASKS)
+        runs = []
+        for length in (tasks // 2, tasks // 2 + tasks):
+            counts.clear()
+            context.train(length, TrainingUnit.TASKS)
+            runs.append(Counter(counts))
+    return {name: (runs[1][name] - runs[0][name]) / tasks for name in runs[1]}
 
 
 def _name(call: Any) -> str:
@@ -98,6 +133,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         groups = ", ".join(f"{count} {kind}" for kind, count in calls.groups.items())
         counts = f"{calls.task.total()} | {GOALS.get(name, '–')} | {calls.step} | {calls.merge}"
         print(f"| {name} | {batch} | {counts} | {groups} |", flush=True)
+    network, batch = NETWORKS["lenet-original"], DEFAULT["lenet-original"]
+    found = count_host_calls(network, batch)
+    listed = ", ".join(f"{count:g} {name}" for name, count in found.items() if count)
+    print(
+        f"\nCUDA functions that the host calls for a task of LeNet, one learner, SMA: {sum(found.values()):g} ({listed})"
+    )
 
 
 if __name__ == "__main__":

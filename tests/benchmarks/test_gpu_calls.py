@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.gpu_calls import DEFAULT, GOALS, count_calls, main
+from benchmarks.gpu_calls import DEFAULT, GOALS, count_calls, count_host_calls, main
 from benchmarks.networks import NETWORKS
 
 
@@ -26,8 +26,17 @@ def test_calls_of_a_resnet_by_group(precision: str, batch: int, each: int) -> No
     assert calls.step == 1
 
 
+def test_calls_of_the_host() -> None:
+    """The batch, the task and the results each have a copy or a launch, and events between the streams."""
+    counts = count_host_calls(NETWORKS["lenet-caffe"], 2, tasks=10)
+    assert counts["graphLaunch"] == counts["memcpyAsync"] == 1
+    assert counts["launchKernel"] == 2  # the merge and the step
+    assert sum(counts.values()) <= 12
+
+
 def test_the_command_prints_a_row_for_each_network(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--networks", "lenet-caffe", "--batch", "8"])
-    *_, row = capsys.readouterr().out.splitlines()
+    *_, row, _, host = capsys.readouterr().out.splitlines()
     assert row.startswith("| lenet-caffe | 8 | ")
     assert "5 convolution" in row
+    assert "1 graphLaunch" in host

@@ -22,7 +22,7 @@ from crossbow.kernels.cuda.vector import combination_source, norm_source
 from crossbow.kernels.interface import State
 from crossbow.solver.adaptation import STEP, AdaptationForm
 from crossbow.solver.update import Assignment
-from tests.kernels.cuda.emulator import SIGNATURE
+from tests.kernels.cuda.emulator import SIGNATURE, preprocessed
 
 PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 SMA = combination_source([Assignment("v", ("v", "g", "sign")), Assignment("w", ("w", "v", "z"))], {"sign": "w"})
@@ -135,11 +135,6 @@ def assemble(source: str, architecture: str, dtype: str) -> tuple[str, dict[str,
     return "\n".join([*([error] if error else []), *said]), Uses.of(log)
 
 
-def preprocessed(source: str) -> str:
-    """The source without the part that tensors with positions of 64 bits leave out."""
-    return re.sub(r"#ifndef WIDE\b.*?#endif", "", source, flags=re.DOTALL) if "#define WIDE" in source else source
-
-
 def builds() -> Iterator[Any]:
     """Every source for every type and either architecture; 16 bits where kernels have tensors of such. One of each is
     tried always, but for those that take the longest, the rest where slow tests are."""
@@ -168,7 +163,9 @@ def test_the_sources_with_tensors_of_16_bits() -> None:
 def test_compiles_without_a_warning_and_uses_little(name: str, source: str, architecture: str, dtype: str) -> None:
     wrong, kernels = assemble(source, architecture, dtype)
     assert wrong == ""
-    assert set(kernels) == {name for name, _ in SIGNATURE.findall(preprocessed(source))}
+    assert set(kernels) == {
+        name for name, _ in SIGNATURE.findall(preprocessed(source, wide="#define WIDE 1" in source))
+    }
     for kernel, uses in kernels.items():
         assert uses.spilled == 0, kernel
         assert uses.stack <= STACK.get(name, 0), kernel
