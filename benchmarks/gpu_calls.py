@@ -90,7 +90,7 @@ def count_calls(network: Network, batch: int, *, precision: str = "float32") -> 
 
 
 def count_host_calls(network: Network, batch: int, tasks: int = 20) -> dict[str, float]:
-    """The CUDA functions that the host calls for a task, once all graphs are captured, and how often: the difference of a
+    """How often the host calls each CUDA function for a task, once all graphs are captured: the difference between a
     long and a short run, divided by the number of tasks."""
     counts: Counter[str] = Counter()
 
@@ -136,9 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     network, batch = NETWORKS["lenet-original"], DEFAULT["lenet-original"]
     found = count_host_calls(network, batch)
     listed = ", ".join(f"{count:g} {name}" for name, count in found.items() if count)
-    print(
-        f"\nCUDA functions that the host calls for a task of LeNet, one learner, SMA: {sum(found.values()):g} ({listed})"
-    )
+    print(f"\nThe host's CUDA calls for a task of LeNet, one learner, SMA: {sum(found.values()):g} ({listed})")
 
 
 if __name__ == "__main__":
