@@ -17,7 +17,10 @@ def forward(request: EmbeddingForward) -> PreparedKernel:
     kernel, length, (rows, columns) = _kernel(request, "forward"), request.x.shape[1], request.weights.shape
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        arguments = (*(buffers[role] for role in ("input0", "state", "weights", "output")), np.int64(request.y.elements))
+        arguments = (
+            *(buffers[role] for role in ("input0", "state", "weights", "output")),
+            np.int64(request.y.elements),
+        )
         return (kernel.each(request.y.elements, *arguments, np.int64(length), np.int64(rows), np.int64(columns)),)
 
     return request.prepared("cuda", bind)

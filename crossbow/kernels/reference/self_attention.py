@@ -34,8 +34,8 @@ def backward(*, input0: Floats, output_gradient: Floats, kept: Array, input_grad
     """ds = p · (dp − Σ p · dp), with dp = dy vᵀ; dq = ds k / √d, dk = dsᵀ q / √d, dv = pᵀ dy."""
     q, k, v = _parts(input0, heads)
     dq, dk, dv = _parts(input_gradient, heads)
-    p, examples, length = _probabilities(kept, input0, heads), *output_gradient.shape[:2]
-    dy = output_gradient.reshape(examples, length, heads, -1).swapaxes(1, 2)
+    p, (examples, length, width) = _probabilities(kept, input0, heads), output_gradient.shape
+    dy = output_gradient.reshape(examples, length, heads, width // heads).swapaxes(1, 2)
     dp = dy @ v.swapaxes(-1, -2)
     ds = p * (dp - (p * dp).sum(axis=-1, keepdims=True)) / math.sqrt(q.shape[-1])
     dq[...] = ds @ k

@@ -33,7 +33,8 @@ HEADS: dict[str, Any] = {
     "x": Address,
     "probabilities": Address,
 }
-"""count: heads of all examples; heads: of an example; length: positions; depth: numbers of a head; scale: 1 / √depth."""
+"""count: heads of all examples; heads: of an example; length: positions; depth: numbers of a head; scale: 1 / √depth.
+"""
 
 
 @ONEDNN.kernel(SelfAttentionForward)
@@ -121,9 +122,7 @@ def attend(block: Any) -> int:
         y = block.y + first + 4 * (number // block.heads * length * row)
         p = block.probabilities + 4 * length * length * (number if block.keeps else thread)
         # (length × depth) · (length × depth)ᵀ
-        status = dnnl_sgemm(
-            block.sgemm, 0, 1, length, length, depth, x, 3 * row, x + 4 * row, 3 * row, p, length
-        )
+        status = dnnl_sgemm(block.sgemm, 0, 1, length, length, depth, x, 3 * row, x + 4 * row, 3 * row, p, length)
         if status != 0:
             return status
         for t in range(length):
@@ -135,9 +134,7 @@ def attend(block: Any) -> int:
             inverse = ONE / total
             for s in range(length):  # all, so that NaN reaches all, as in the reference
                 scores[s] *= inverse
-        status = dnnl_sgemm(
-            block.sgemm, 0, 0, length, depth, length, p, length, x + 8 * row, 3 * row, y, row
-        )
+        status = dnnl_sgemm(block.sgemm, 0, 0, length, depth, length, p, length, x + 8 * row, 3 * row, y, row)
         if status != 0:
             return status
     return 0
@@ -162,12 +159,8 @@ def attend_gradient(block: Any) -> int:
             for s in range(length):
                 gradients[s] = probabilities[s] * (gradients[s] - common) * scale
         # dq = ds k, dk = dsᵀ q, dv = pᵀ dy
-        status = dnnl_sgemm(
-            block.sgemm, 0, 0, length, depth, length, ds, length, x + 4 * row, 3 * row, dx, 3 * row
-        )
-        status |= dnnl_sgemm(
-            block.sgemm, 1, 0, length, depth, length, ds, length, x, 3 * row, dx + 4 * row, 3 * row
-        )
+        status = dnnl_sgemm(block.sgemm, 0, 0, length, depth, length, ds, length, x + 4 * row, 3 * row, dx, 3 * row)
+        status |= dnnl_sgemm(block.sgemm, 1, 0, length, depth, length, ds, length, x, 3 * row, dx + 4 * row, 3 * row)
         status |= dnnl_sgemm(block.sgemm, 1, 0, length, depth, length, p, length, dy, row, dx + 8 * row, 3 * row)
         if status != 0:
             return status

@@ -37,7 +37,7 @@ KERNEL attention_forward(const real *x, real *probabilities, real *y, int64 coun
         const real *q = x + r.x + r.t * step, *k = x + r.x + width, *v = x + r.x + 2 * width;
         real *p = probabilities + i * length;
         int64 end = causal ? r.t + 1 : length;
-        double largest = -INFINITY, sum = 0;
+        double largest = -1e308, sum = 0;
         for (int64 s = threadIdx.x; s < end; s += blockDim.x) {
             double score = 0;
             for (int64 c = 0; c < depth; ++c) score += (double)q[c] * k[s * step + c];
