@@ -3,7 +3,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crossbow import ConfigurationError, DataError, Dataset, ExecutionContext, GraphError, ModelConf, Sequential
+from crossbow import (
+    ConfigurationError,
+    DataError,
+    Dataset,
+    ExecutionContext,
+    GraphError,
+    ModelConf,
+    Sequential,
+    TaskError,
+)
 from crossbow.ops import Embedding, InnerProduct, ReLU, SoftMax, SoftMaxLoss
 from crossbow.testing import run_operator
 
@@ -57,7 +66,7 @@ def test_integers_train_and_predict() -> None:
 
 
 def test_an_index_that_is_not_a_row() -> None:
-    with context(Embedding(4, 8)) as trained, pytest.raises(Exception) as error:
+    with context(Embedding(4, 8)) as trained, pytest.raises(TaskError) as error:
         trained.train(1)
     assert isinstance(error.value.__cause__, DataError)
     assert "expected a whole number from 0 to 3 for every index. Received: 4," in str(error.value.__cause__)

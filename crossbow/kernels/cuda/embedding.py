@@ -17,11 +17,9 @@ def forward(request: EmbeddingForward) -> PreparedKernel:
     kernel, length, (rows, columns) = _kernel(request, "forward"), request.x.shape[1], request.weights.shape
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        arguments = (
-            *(buffers[role] for role in ("input0", "state", "weights", "output")),
-            np.int64(request.y.elements),
-        )
-        return (kernel.each(request.y.elements, *arguments, np.int64(length), np.int64(rows), np.int64(columns)),)
+        arrays = (buffers[role] for role in ("input0", "state", "weights", "output"))
+        sizes = (np.int64(size) for size in (request.y.elements, length, rows, columns))
+        return (kernel.each(request.y.elements, *arrays, *sizes),)
 
     return request.prepared("cuda", bind)
 
@@ -33,11 +31,11 @@ def backward(request: EmbeddingBackward) -> PreparedKernel:
     threads = min(max(32, 1 << (columns - 1).bit_length()), BLOCK)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        gradient, sizes = buffers["weights_gradient"], (np.int64(length), np.int64(rows), np.int64(columns))
-        arguments = (*(buffers[role] for role in ("input0", "state", "output_gradient")), gradient, *sizes)
+        arrays = [buffers[role] for role in ("input0", "state", "output_gradient", "weights_gradient")]
+        sizes = (np.int64(size) for size in (length, rows, columns))
         return (
-            zero.each(rows * columns, gradient, np.int64(rows * columns)),
-            kernel.blocks(max(1, request.x.elements), *arguments, threads=threads, shared=threads * 4),
+            zero.each(rows * columns, arrays[-1], np.int64(rows * columns)),
+            kernel.blocks(max(1, request.x.elements), *arrays, *sizes, threads=threads, shared=threads * 4),
         )
 
     return request.prepared("cuda", bind)

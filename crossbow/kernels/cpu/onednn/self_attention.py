@@ -122,7 +122,7 @@ def attend(block: Any) -> int:
         y = block.y + first + 4 * (number // block.heads * length * row)
         p = block.probabilities + 4 * length * length * (number if block.keeps else thread)
         # (length × depth) · (length × depth)ᵀ
-        status = dnnl_sgemm(block.sgemm, 0, 1, length, length, depth, x, 3 * row, x + 4 * row, 3 * row, p, length)
+        status: int = dnnl_sgemm(block.sgemm, 0, 1, length, length, depth, x, 3 * row, x + 4 * row, 3 * row, p, length)
         if status != 0:
             return status
         for t in range(length):
@@ -150,7 +150,7 @@ def attend_gradient(block: Any) -> int:
         first, example = 4 * (number % block.heads * depth), 4 * (number // block.heads * length * row)
         x, dx, dy = block.x + first + 3 * example, block.dx + first + 3 * example, block.dy + first + example
         p = block.probabilities + 4 * length * length * number
-        status = dnnl_sgemm(block.sgemm, 0, 1, length, length, depth, dy, row, x + 8 * row, 3 * row, ds, length)
+        status: int = dnnl_sgemm(block.sgemm, 0, 1, length, length, depth, dy, row, x + 8 * row, 3 * row, ds, length)
         if status != 0:
             return status
         for t in range(length):

@@ -21,13 +21,13 @@ ROWS = Arguments(x=Address, state=Address, weights=Address, y=Address, examples=
 
 @PASSES.kernel(EmbeddingForward)
 def forward(request: EmbeddingForward) -> PreparedKernel:
-    places = {"x": "input0", "state": "state", "weights": "weights", "y": "output"}
+    places: dict[str, Any] = {"x": "input0", "state": "state", "weights": "weights", "y": "output"}
     return prepared_pass(request, choose_rows, explain=_explain(request), **places, **_sizes(request))
 
 
 @PASSES.kernel(EmbeddingBackward)
 def backward(request: EmbeddingBackward) -> PreparedKernel:
-    places = {"x": "input0", "state": "state", "weights": "weights_gradient", "y": "output_gradient"}
+    places: dict[str, Any] = {"x": "input0", "state": "state", "weights": "weights_gradient", "y": "output_gradient"}
     return prepared_pass(request, add_to_rows, explain=_explain(request), **places, **_sizes(request))
 
 
