@@ -245,6 +245,12 @@ class ExecutionContext:
             "one, and transfer the model with `save` and `load`"
         )
 
+    def add_monitor(self, monitor: Monitor) -> None:
+        """Add a monitor. It does not change whether training shows its progress by itself."""
+        (checked,) = checked_monitors([monitor])
+        if self._ranks.is_first:
+            self._monitors = (*self._monitors, checked)
+
     def close(self) -> None:
         """End all threads, and close the monitors. The base model is lost unless it was saved before."""
         if not self._closed:

@@ -1,0 +1,7 @@
+"""Models of other frameworks as learners: Theano-MPI's contract of model and data, under all of Crossbow's rules."""
+
+from crossbow.foreign.contract import DataClass, ModelClass, check_model
+from crossbow.foreign.models import ForeignModels
+from crossbow.foreign.recorder import Recorder
+
+__all__ = ["DataClass", "ForeignModels", "ModelClass", "Recorder", "check_model"]

@@ -1,0 +1,36 @@
+"""Parameters of foreign models as NumPy arrays, without importing their framework."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow.types import DataError, Shape
+
+
+def host_array(tensor: Any) -> NDArray[Any]:
+    """A NumPy array that shares the memory of an array or tensor.
+
+    tensor: a NumPy array, or any object in the host's memory that exports DLPack (`__dlpack__`), as tensors of PyTorch.
+    Raises DataError for anything else.
+    """
+    if isinstance(tensor, np.ndarray):
+        return tensor
+    detach = getattr(tensor, "detach", None)  # a tensor that records its gradient exports nothing
+    try:
+        return np.from_dlpack(detach() if callable(detach) else tensor)
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise DataError(f"{type(tensor).__name__}, which cannot be shared with NumPy ({error})") from error
+
+
+def host_arrays(tensors: Sequence[Any]) -> list[NDArray[Any]]:
+    """A NumPy array for each tensor; see `host_array`."""
+    return [host_array(tensor) for tensor in tensors]
+
+
+def shapes_of(tensors: Sequence[Any]) -> tuple[Shape, ...]:
+    """The shape of each tensor."""
+    return tuple(host_array(tensor).shape for tensor in tensors)

@@ -1,0 +1,174 @@
+"""Foreign models under all kinds of rules, compared with the network that they repeat."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow import (
+    SMA,
+    SSGD,
+    ConfigurationError,
+    ExecutionContext,
+    History,
+    ModelConf,
+    SolverConf,
+    SystemConf,
+    TaskError,
+)
+from crossbow.foreign import ForeignModels
+from crossbow.runtime.checkpointing import Checkpoints
+from crossbow.synch import EASGD, Gossip, ModelAveraging, Rule, RuleSequence
+from crossbow.synch.sequence import RulePhase
+from tests.foreign.small_models import BATCH, SEED, GradientRegression, Regression, native_network, small_set
+
+EXACT = SystemConf(precision="float64", kernels="reference", seed=SEED, threads_per_learner=1)
+SGD = SolverConf(learning_rate=0.2, momentum=0.9)
+EPOCHS = 4
+
+
+def native(rule: Rule, initial: list[Any]) -> tuple[dict[str, Any], History]:
+    """The variables of the native network after training from these parameters, and the records."""
+    system = SystemConf(precision="float64", kernels="reference", seed=SEED, threads_per_learner=1, learners_per_device=2)
+    model = ModelConf(batch_size=BATCH, rule=rule)
+    with ExecutionContext(native_network(), data=small_set(), model=model, solver=SGD, system=system) as context:
+        variables = context.variables
+        context.engine.load(dict(zip(variables, initial, strict=True)), "the test")
+        history = context.train_and_test(EPOCHS, verbose=0)
+        return context.variables, history
+
+
+def trained(
+    models: ForeignModels, rule: Rule | RuleSequence | None, solver: SolverConf | None = None, epochs: int = EPOCHS
+) -> tuple[dict[str, Any], History]:
+    with models.context(ModelConf(rule=rule), solver, EXACT, monitors=()) as context:
+        history = context.train_and_test(epochs)
+        return context.variables, history
+
+
+@pytest.mark.parametrize("rule", [SMA(), SMA(tau=3, base_momentum=0.5), ModelAveraging(tau=2)], ids=str)
+def test_a_model_that_makes_its_own_steps_follows_the_native_network(rule: Rule) -> None:
+    with ForeignModels(Regression, 2) as models:
+        initial = [each.copy() for each in models.models[0].params]
+        found, history = trained(models, rule)
+    expected, records = native(rule, initial)
+    for mine, other in zip(found.values(), expected.values(), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=0, atol=1e-12)
+        assert np.abs(other).max() > 0.1
+    for mine, other in zip(history.records, records.records, strict=True):
+        assert mine.loss == pytest.approx(other.loss, abs=1e-12)
+        assert mine.test is not None
+        assert other.test is not None
+        assert mine.test.loss == pytest.approx(other.test.loss, abs=1e-12)
+        assert mine.test.accuracy == pytest.approx(other.test.accuracy, abs=1e-12)
+
+
+@pytest.mark.parametrize("rule", [SSGD(), SMA()], ids=str)
+def test_a_model_that_computes_gradients_follows_the_native_network(rule: Rule) -> None:
+    with ForeignModels(GradientRegression, 2) as models:
+        initial = [each.copy() for each in models.models[0].params]
+        found, _ = trained(models, rule, SGD)
+    expected, _ = native(rule, initial)
+    for mine, other in zip(found.values(), expected.values(), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", [EASGD(alpha=0.3), Gossip(probability=0.5), RuleSequence((RulePhase(SMA(), 6), RulePhase(EASGD(), 6)))], ids=str)
+def test_rules_without_a_barrier_learn(rule: Rule | RuleSequence) -> None:
+    with ForeignModels(Regression, 2, {"rate": 0.1, "momentum": 0.0}) as models:
+        _, history = trained(models, rule, epochs=20)
+        tests = [record.test for record in history.records if record.test is not None]
+        assert tests[-1].loss < 0.7 * tests[0].loss
+        counts = [sum(isinstance(each, int) for each in model.events) for model in models.models]  # type: ignore[attr-defined]
+        assert sum(counts) == 20 * 6
+
+
+def test_the_calls_of_a_model() -> None:
+    with ForeignModels(Regression, 2) as models:
+        trained(models, SMA(), epochs=2)
+        first, second = models.models
+        assert [first.config[name] for name in ("rank", "size", "verbose", "mname")] == [0, 2, True, "Regression"]  # type: ignore[attr-defined]
+        assert [second.config[name] for name in ("rank", "size", "verbose")] == [1, 2, False]  # type: ignore[attr-defined]
+        assert models.epochs == 2
+    for model in (first, second):
+        expected = ["avg", 0, 1, 2, "val", "train", "adjust 0", 3, 4, 5, "cleanup"]
+        assert model.events == expected  # type: ignore[attr-defined]
+        assert model.epoch == 1
+
+
+def test_a_model_can_end_the_training() -> None:
+    with ForeignModels(Regression, 1, {"stops": True}) as models:
+        _, history = trained(models, None, epochs=3)
+    assert history.stopped == "monitor"
+    assert "val_iter returned 'stop'" in history.message
+    assert len(history.records) == 1
+
+
+def test_training_resumes(tmp_path: Path) -> None:
+    model = ModelConf(rule=SMA())
+    with ForeignModels(Regression, 2) as models:
+        with models.context(model, system=EXACT, monitors=(), checkpoints=Checkpoints(tmp_path)) as context:
+            context.train(1)
+            context.checkpoint()
+            saved = context.variables
+    with ForeignModels(Regression, 2) as models:
+        with models.resume(tmp_path, model, system=EXACT, monitors=()) as context:
+            for name, values in context.variables.items():
+                np.testing.assert_array_equal(values, saved[name])
+            context.train(1)
+        assert models.models[0].epoch == 1
+        assert models.models[0].events[:3] == ["avg", "train", "adjust 0"]  # type: ignore[attr-defined]
+
+
+class Silent(Regression):
+    def train_iter(self, count: int, recorder: Any) -> None:
+        pass
+
+
+def test_a_model_that_reports_nothing() -> None:
+    with ForeignModels(Silent, 1) as models, pytest.raises(TaskError) as raised:
+        trained(models, None)
+    expected = "Silent: expected `train_iter` to call recorder.train_error. Received: no call"
+    assert str(raised.value.__cause__) == expected
+
+
+class TooFew(GradientRegression):
+    def gradients(self, count: int, recorder: Any) -> Any:
+        return super().gradients(count, recorder)[:1]
+
+
+def test_gradients_that_do_not_fit() -> None:
+    with ForeignModels(TooFew, 1) as models, pytest.raises(TaskError) as raised:
+        trained(models, SSGD(), SGD)
+    expected = "TooFew: expected `gradients` to return 2 arrays, of the shapes of `params`. Received: 1 arrays"
+    assert str(raised.value.__cause__) == expected
+
+
+def test_gradient_rules_need_gradients() -> None:
+    with ForeignModels(Regression, 1) as models:
+        with pytest.raises(ConfigurationError, match=r"a solver, and a method `gradients`, under SSGD\(\), which"):
+            models.context(ModelConf(rule=SSGD()))
+        with pytest.raises(ConfigurationError, match="a method `gradients`, which a solver needs. Received: none"):
+            models.context(solver=SGD)
+        with pytest.raises(ConfigurationError, match="multiple of the number of devices, 2. Received: learners=1"):
+            models.context(system=SystemConf(devices="cpu:0/2,cpu:1/2"))
+
+
+@pytest.mark.parametrize("learners", [0, 1.5, "auto"])
+def test_the_number_of_learners_is_checked(learners: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"learners must be an integer ≥ 1\. Received: learners="):
+        ForeignModels(Regression, learners)
+
+
+class Uneven(Regression):
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        self.data.n_batch_train += config["rank"]
+
+
+def test_learners_with_epochs_of_different_lengths() -> None:
+    with pytest.raises(ConfigurationError, match=r"data\.n_batch_train to be equal for all learners\. Received: 3, 4"):
+        ForeignModels(Uneven, 2)
