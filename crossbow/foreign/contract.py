@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from crossbow.conf import is_integer, shown
 from crossbow.foreign.parameters import host_array
-from crossbow.foreign.recorder import Recorder
+from crossbow.foreign.recorder import IterationRecorder
 from crossbow.types import ConfigurationError, CrossbowError
 
 
@@ -42,14 +42,14 @@ class ModelClass(Protocol):
     def compile_iter_fns(self) -> object:
         """Prepare for iterations. Called once, with `sync_type="avg"` if the method takes it."""
 
-    def train_iter(self, count: int, recorder: Recorder) -> object:
+    def train_iter(self, count: int, recorder: IterationRecorder) -> object:
         """Train on the next batch, and report it with `recorder.train_error`. count: iterations before."""
 
-    def val_iter(self, count: int, recorder: Recorder) -> object:
+    def val_iter(self, count: int, recorder: IterationRecorder) -> object:
         """Test the next validation batch, and report it with `recorder.val_error`. "stop" ends the training."""
 
     def reset_iter(self, mode: str) -> object:
-        """Return to the first batch. mode: "train" at the end of an epoch, "val" after a test."""
+        """Return to the first batch. mode: "train" after n_batch_train batches, "val" after a test."""
 
     def adjust_hyperp(self, epoch: int) -> object:
         """Adjust the hyperparameters at the end of this epoch."""
@@ -134,7 +134,9 @@ def _check_params(model: object) -> None:
     params = getattr(model, "params", None)
     if not isinstance(params, list | tuple) or not params:
         raise wrong(
-            model, "an attribute `params`, a list of arrays that is not empty", "none" if params is None else shown(params)
+            model,
+            "an attribute `params`, a list of arrays that is not empty",
+            "none" if params is None else shown(params),
         )
     for index, each in enumerate(params):
         try:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from crossbow.foreign.contract import ModelClass, wrong
 from crossbow.foreign.parameters import host_array, host_arrays
-from crossbow.foreign.recorder import Recorder, Reported
+from crossbow.foreign.recorder import IterationRecorder, Reported
 from crossbow.types import Array
 
 Arrays = Sequence[NDArray[Any]]
@@ -28,7 +28,8 @@ class ForeignLearner:
         """learners: number of all learners. tasks_per_epoch: number of tasks of all learners in an epoch."""
         self.model, self._learners, self._tasks_per_epoch = model, learners, tasks_per_epoch
         self._by_gradients = by_gradients
-        self.recorder = Recorder()
+        self._iterations_of_pass, self._passes = model.data.n_batch_train * model.n_subb, 0
+        self.recorder = IterationRecorder()
         self.stopped = False
         """Whether `val_iter` has asked to end the training."""
         self._lock = threading.Lock()
@@ -42,8 +43,8 @@ class ForeignLearner:
         if the model reports nothing, or its gradients do not fit."""
         with self._lock:
             self._end_test()
-            self._go_to_epoch(task // self._tasks_per_epoch)
             self._iterations = task // self._learners if self._iterations is None else self._iterations + 1
+            self._begin(self._iterations // self._iterations_of_pass, task // self._tasks_per_epoch)
             self._load(weights)
             if self._by_gradients:
                 computed = self.model.gradients(self._iterations, self.recorder)  # type: ignore[attr-defined]
@@ -78,10 +79,13 @@ class ForeignLearner:
             self._tested = None
             self.model.reset_iter("val")
 
-    def _go_to_epoch(self, epoch: int) -> None:
-        """End the epochs before this one."""
-        while self.model.epoch < epoch:
+    def _begin(self, number: int, epoch: int) -> None:
+        """End the passes before this one of the model through its own batches, and the epochs before this one of all
+        learners. Without a barrier, fast learners pass through their batches more often than slow ones."""
+        while self._passes < number:
+            self._passes += 1
             self.model.reset_iter("train")
+        while self.model.epoch < epoch:
             self.model.adjust_hyperp(self.model.epoch)
             self.model.epoch += 1
 

@@ -40,13 +40,15 @@ class ForeignModels:
     optimiser makes the step, and its state stays with the learner. With a `SolverConf`, the model computes gradients
     instead, and Crossbow's solver makes the step, which rules need whose learners send gradients.
 
-    >>> with ForeignModels(LeNet, learners=2) as models:  # doctest: +SKIP
-    ...     with models.context(ModelConf(rule=SMA())) as context:
-    ...         context.train_and_test(models.epochs)
+    >>> with ForeignModels(LeNet, 2) as models, models.context(ModelConf(rule=SMA())) as context:  # doctest: +SKIP
+    ...     context.train_and_test(models.epochs)
     """
 
     def __init__(
-        self, model_class: Callable[[dict[str, Any]], ModelClass], learners: int, config: Mapping[str, Any] | None = None
+        self,
+        model_class: Callable[[dict[str, Any]], ModelClass],
+        learners: int,
+        config: Mapping[str, Any] | None = None,
     ) -> None:
         """Make the models.
 
@@ -162,10 +164,14 @@ class ForeignModels:
         if by_gradients and getattr(first, "gradients", None) is None:
             raise wrong(first, "a method `gradients`, which a solver needs", "none")
         if not by_gradients and _sends_gradients(rule):
-            raise wrong(first, f"a solver, and a method `gradients`, under {rule}, which combines gradients", "no solver")
+            raise wrong(
+                first, f"a solver, and a method `gradients`, under {rule}, which combines gradients", "no solver"
+            )
         return ForeignLearners(self._models, self._size, self._first, by_gradients=by_gradients)
 
-    def _settings(self, model: ModelConf | None, solver: SolverConf | None, system: SystemConf | None) -> dict[str, Any]:
+    def _settings(
+        self, model: ModelConf | None, solver: SolverConf | None, system: SystemConf | None
+    ) -> dict[str, Any]:
         model, system = model or ModelConf(), system or SystemConf()
         devices, own = len(system.devices), len(self._models)
         if own % devices:

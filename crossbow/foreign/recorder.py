@@ -15,7 +15,7 @@ class Reported(NamedTuple):
     """Fraction of the examples that were classified wrongly, in [0, 1]."""
 
 
-class Recorder:
+class IterationRecorder:
     """Receives costs and errors of a model's iterations, and times their parts.
 
     Its methods are those of Theano-MPI's recorder that models call. A learner has one of its own.

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow import Dataset, Sequential
+from crossbow import Dataflow, Dataset, Sequential
 from crossbow.data.order import TrainingOrder
-from crossbow.foreign import Recorder
-from crossbow.ops import Accuracy, InnerProduct, SoftMax, SoftMaxLoss
+from crossbow.foreign import IterationRecorder
+from crossbow.ops import InnerProduct
+from models.layers import classifier
 
 FEATURES, CLASSES, BATCH, SEED = 6, 3, 4, 5
 Floats = NDArray[np.float64]
@@ -24,9 +25,10 @@ def small_set() -> Dataset:
     return Dataset((x[:24], y[:24]), (x[24:], y[24:]), number_of_classes=CLASSES)
 
 
-def native_network() -> Sequential:
+def native_network() -> Dataflow:
     """Softmax regression."""
-    return Sequential(("ip", InnerProduct(CLASSES)), ("p", SoftMax()), ("loss", SoftMaxLoss()), ("accuracy", Accuracy()))
+    network = Sequential(("ip", InnerProduct(CLASSES)))
+    return classifier(network.head, network.tail)
 
 
 class SmallData:
@@ -71,13 +73,13 @@ class Regression:
     def compile_iter_fns(self, sync_type: str) -> None:
         self.events.append(sync_type)
 
-    def train_iter(self, count: int, recorder: Recorder) -> None:
+    def train_iter(self, count: int, recorder: IterationRecorder) -> None:
         self.events.append(count)
         for parameter, velocity, gradient in zip(self.params, self.vels, self._gradients(recorder), strict=True):
             velocity[...] = self.momentum * velocity - self.rate * gradient
             parameter += velocity
 
-    def val_iter(self, count: int, recorder: Recorder) -> str | None:
+    def val_iter(self, count: int, recorder: IterationRecorder) -> str | None:
         cost, error, _, _ = self._forward(*self.data.next_val())
         recorder.val_error(count, cost, error, 0.0)
         return "stop" if self.config.get("stops") else None
@@ -103,7 +105,7 @@ class Regression:
         cost = float(-np.log(p[rows, y]).mean())
         return cost, float((p.argmax(axis=1) != y).mean()), slope / len(y), x
 
-    def _gradients(self, recorder: Recorder) -> list[Floats]:
+    def _gradients(self, recorder: IterationRecorder) -> list[Floats]:
         cost, error, slope, x = self._forward(*self.data.next_train())
         recorder.train_error(0, cost, error)
         return [slope.T @ x, slope.sum(axis=0)]
@@ -112,5 +114,5 @@ class Regression:
 class GradientRegression(Regression):
     """The same, which also computes gradients alone."""
 
-    def gradients(self, count: int, recorder: Recorder) -> list[Floats]:
+    def gradients(self, count: int, recorder: IterationRecorder) -> list[Floats]:
         return self._gradients(recorder)

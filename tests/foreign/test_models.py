@@ -32,7 +32,9 @@ EPOCHS = 4
 
 def native(rule: Rule, initial: list[Any]) -> tuple[dict[str, Any], History]:
     """The variables of the native network after training from these parameters, and the records."""
-    system = SystemConf(precision="float64", kernels="reference", seed=SEED, threads_per_learner=1, learners_per_device=2)
+    system = SystemConf(
+        precision="float64", kernels="reference", seed=SEED, threads_per_learner=1, learners_per_device=2
+    )
     model = ModelConf(batch_size=BATCH, rule=rule)
     with ExecutionContext(native_network(), data=small_set(), model=model, solver=SGD, system=system) as context:
         variables = context.variables
@@ -76,7 +78,11 @@ def test_a_model_that_computes_gradients_follows_the_native_network(rule: Rule) 
         np.testing.assert_allclose(mine, other, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("rule", [EASGD(alpha=0.3), Gossip(probability=0.5), RuleSequence((RulePhase(SMA(), 6), RulePhase(EASGD(), 6)))], ids=str)
+@pytest.mark.parametrize(
+    "rule",
+    [EASGD(alpha=0.3), Gossip(probability=0.5), RuleSequence((RulePhase(SMA(), 6), RulePhase(EASGD(), 6)))],
+    ids=str,
+)
 def test_rules_without_a_barrier_learn(rule: Rule | RuleSequence) -> None:
     with ForeignModels(Regression, 2, {"rate": 0.1, "momentum": 0.0}) as models:
         _, history = trained(models, rule, epochs=20)
@@ -109,13 +115,16 @@ def test_a_model_can_end_the_training() -> None:
 
 def test_training_resumes(tmp_path: Path) -> None:
     model = ModelConf(rule=SMA())
+    settings: dict[str, Any] = {"system": EXACT, "monitors": ()}
+    with (
+        ForeignModels(Regression, 2) as models,
+        models.context(model, **settings, checkpoints=Checkpoints(tmp_path)) as context,
+    ):
+        context.train(1)
+        context.checkpoint()
+        saved = context.variables
     with ForeignModels(Regression, 2) as models:
-        with models.context(model, system=EXACT, monitors=(), checkpoints=Checkpoints(tmp_path)) as context:
-            context.train(1)
-            context.checkpoint()
-            saved = context.variables
-    with ForeignModels(Regression, 2) as models:
-        with models.resume(tmp_path, model, system=EXACT, monitors=()) as context:
+        with models.resume(tmp_path, model, **settings) as context:
             for name, values in context.variables.items():
                 np.testing.assert_array_equal(values, saved[name])
             context.train(1)
@@ -149,11 +158,11 @@ def test_gradients_that_do_not_fit() -> None:
 
 def test_gradient_rules_need_gradients() -> None:
     with ForeignModels(Regression, 1) as models:
-        with pytest.raises(ConfigurationError, match=r"a solver, and a method `gradients`, under SSGD\(\), which"):
+        with pytest.raises(ConfigurationError, match=r"a solver, and a method `gradients`, under SSGD\(tau=1\), which"):
             models.context(ModelConf(rule=SSGD()))
-        with pytest.raises(ConfigurationError, match="a method `gradients`, which a solver needs. Received: none"):
+        with pytest.raises(ConfigurationError, match=r"a method `gradients`, which a solver needs\. Received: none"):
             models.context(solver=SGD)
-        with pytest.raises(ConfigurationError, match="multiple of the number of devices, 2. Received: learners=1"):
+        with pytest.raises(ConfigurationError, match=r"multiple of the number of devices, 2\. Received: learners=1"):
             models.context(system=SystemConf(devices="cpu:0/2,cpu:1/2"))
 
 
