@@ -4,4 +4,4 @@ from crossbow.foreign.contract import DataClass, ModelClass, check_model
 from crossbow.foreign.models import ForeignModels
 from crossbow.foreign.recorder import IterationRecorder
 
-__all__ = ["DataClass", "ForeignModels", "ModelClass", "IterationRecorder", "check_model"]
+__all__ = ["DataClass", "ForeignModels", "IterationRecorder", "ModelClass", "check_model"]

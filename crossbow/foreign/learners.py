@@ -148,6 +148,10 @@ class ForeignLearners:
             self._of_states[place] = state, learner  # a state that is kept cannot be followed by another at its place
         return self._of_states[place][1]
 
+    def has_state(self, state: Array) -> bool:
+        """Whether a learner that trains has this task state. What predicts has another."""
+        return state.ctypes.data in self._of_states
+
     def tester(self, batch: int) -> ForeignLearner:
         """The learner whose model tests a validation batch. Each model goes through its batches in order, so batch n
         belongs to learner n mod k, whichever learner runs the task."""

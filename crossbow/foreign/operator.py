@@ -16,7 +16,7 @@ from crossbow.foreign.parameters import host_arrays
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel, State
 from crossbow.ops.initialiser import Values
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
-from crossbow.types import Array, Phase, Shape
+from crossbow.types import Array, CrossbowError, Phase, Shape
 
 REPORTED = 2
 """Number of values that an iteration reports: cost and accuracy."""
@@ -48,6 +48,8 @@ class ForeignModel(Kernel):
 
         def bind(buffers: Buffers) -> list[Call]:
             state, weights, output = buffers["state"], [buffers[name] for name in names], buffers["output"]
+            if not training and not self.learners.has_state(state):
+                raise CrossbowError("a foreign model cannot predict: it reads its own data")
             own = self.learners.of_state(state)
 
             def run() -> None:

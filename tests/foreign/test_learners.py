@@ -84,9 +84,11 @@ def test_learners_are_found_by_their_state_and_by_the_batches_of_a_test() -> Non
     assert of_rank.tasks_per_epoch == 3 * 4
     assert of_rank.tasks_per_test == 2 * 4
     states = [np.zeros(8, np.int64) for _ in range(4)]  # of two engines with two learners each
+    assert not of_rank.has_state(states[0])
     found = [of_rank.of_state(state).model for state in states]
     assert found == [*of_rank.models, *of_rank.models]
     assert of_rank.of_state(states[1]).model is of_rank.models[1]
+    assert of_rank.has_state(states[0])
     assert [of_rank.tester(batch).model for batch in (2, 3, 6, 7)] == found
     assert repr(of_rank) == "Regression by train_iter"
     assert not of_rank.stopped

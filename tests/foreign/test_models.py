@@ -12,6 +12,7 @@ from crossbow import (
     SMA,
     SSGD,
     ConfigurationError,
+    CrossbowError,
     ExecutionContext,
     History,
     ModelConf,
@@ -164,6 +165,14 @@ def test_gradient_rules_need_gradients() -> None:
             models.context(solver=SGD)
         with pytest.raises(ConfigurationError, match=r"multiple of the number of devices, 2\. Received: learners=1"):
             models.context(system=SystemConf(devices="cpu:0/2,cpu:1/2"))
+
+
+def test_foreign_models_cannot_predict() -> None:
+    with ForeignModels(Regression, 1) as models, models.context(monitors=()) as context:
+        context.train(1)
+        with pytest.raises(CrossbowError, match="a foreign model cannot predict: it reads its own data"):
+            context.predict(np.zeros((2, 1), np.float32))
+        context.train(1)
 
 
 @pytest.mark.parametrize("learners", [0, 1.5, "auto"])
