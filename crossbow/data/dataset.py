@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from crossbow.conf import is_integer, plain
 from crossbow.data.examples import ArrayExamples, Examples, looks_channels_last
-from crossbow.data.shards import shard_of
+from crossbow.data.shards import RankShare, shard_of
 from crossbow.data.splitting import split_indices
 from crossbow.files import reason
 from crossbow.types import Array, DataError, Phase, Shape
@@ -57,6 +57,8 @@ class Dataset:
     """Factor of images when they are batched."""
     class_names: tuple[str, ...] | None = None
     """Names of the classes in the order of their labels, if they are known."""
+    share: RankShare | None = None
+    """If the training examples are only this rank's (`share_of_rank`): how they are divided among ranks."""
 
     def __init__(
         self,

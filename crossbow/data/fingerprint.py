@@ -32,7 +32,7 @@ def fingerprint(data: Dataset) -> dict[str, Any]:
     }
     if data.check is not None:
         found["check_digest"] = _digest(data.check)
-    return found
+    return found if data.share is None else {**found, **data.share.described()}
 
 
 def _digest(examples: Examples) -> str:

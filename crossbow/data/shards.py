@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.conf import is_integer, is_number, plain
 from crossbow.types import DataError
+
+Sharding = Literal["stride"] | Sequence[tuple[float, float]]
+"""How examples are divided: rank r of n has examples r, r + n, r + 2 n, …; or each rank's fractions (begin, end)."""
+
+
+@dataclass(frozen=True)
+class RankShare:
+    """A rank's part of the training examples."""
+
+    whole: int
+    """Number of training examples of all ranks."""
+    sizes: tuple[int, ...]
+    """Number of examples of each rank."""
+    sharding: Sharding
+    digest: str
+    """Identifies the training examples of all ranks."""
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all ranks have equally many examples, up to one."""
+        return max(self.sizes) - min(self.sizes) <= 1
+
+    def described(self) -> dict[str, Any]:
+        """What identifies the examples of all ranks and their division, as JSON values."""
+        sharding = self.sharding if isinstance(self.sharding, str) else [list(each) for each in self.sharding]
+        return {"training_examples": self.whole, "training_digest": self.digest, "sharding": sharding}
 
 
 def shard_of(count: int, stride: object, fraction: object, offset: object) -> slice | NDArray[np.intp]:

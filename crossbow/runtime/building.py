@@ -12,9 +12,10 @@ from crossbow.cluster.ranks import Ranks
 from crossbow.compile import BatchSource, ModelLayout, Program, check_memory, compile_graph
 from crossbow.data import Dataset
 from crossbow.data.bad_examples import BadExamples
-from crossbow.data.examples import Examples
+from crossbow.data.examples import Examples, Indices
 from crossbow.data.loader import Loader
 from crossbow.data.order import CheckOrder, Order, TrainingOrder
+from crossbow.data.rank_shares import ShareOrder
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph
 from crossbow.runtime.arithmetic import Ranges, VectorArithmetic
@@ -230,16 +231,35 @@ def _new_loader(
 
 def _new_order(setting: RunSetting) -> TrainingOrder:
     """The order of the training examples. Raises ConfigurationError for files that the data set does not have."""
-    examples, system, batch_size = setting.data.train, setting.system, setting.model.batch_size
+    examples, system = setting.data.train, setting.system
     if system.group_of_files is None:
-        return TrainingOrder(len(examples), batch_size, system.seed)
+        return _shuffled(setting, None, 1)
     files = examples.groups
     if files is None:
         raise ConfigurationError(
             "SystemConf: order must be 'examples' with a data set that is not stored in files of several examples. "
             f"Received: order={system.order!r}"
         )
-    return TrainingOrder(len(examples), batch_size, system.seed, files, system.group_of_files)
+    return _shuffled(setting, files, system.group_of_files)
+
+
+def _shuffled(setting: RunSetting, files: Indices | None, files_together: int) -> TrainingOrder:
+    """The order of all training examples, or of this rank's part. Raises ConfigurationError if the parts do not fit."""
+    share, batch_size, seed = setting.data.share, setting.model.batch_size, setting.system.seed
+    count = len(setting.data.train)
+    if share is None:
+        return TrainingOrder(count, batch_size, seed, files, files_together)
+    if len(share.sizes) != setting.ranks.size or share.sizes[setting.ranks.rank] != count:
+        raise ConfigurationError(
+            f"data sharding: expected the data set of this rank, one of {setting.ranks.size}. Received: {count} "
+            f"training examples, and shares of {', '.join(map(str, share.sizes))}"
+        )
+    if setting.barrier and not share.is_equal:
+        raise ConfigurationError(
+            "data sharding: expected equal shares under a rule with a barrier. Received: shares of "
+            f"{', '.join(map(str, share.sizes))} examples"
+        )
+    return ShareOrder(share, batch_size, seed, setting.placement, files, files_together)
 
 
 def _new_bases(setting: RunSetting, backend: Backend, program: Program) -> tuple[BaseModel, ...]:

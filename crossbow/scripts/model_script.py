@@ -25,11 +25,13 @@ from crossbow import (
     Profile,
     WandbMonitor,
 )
+from crossbow.cluster.host_files import read_data_sharding
 from crossbow.cluster.output import arrange_output
 from crossbow.cluster.process import join, leave
 from crossbow.conf import settings
 from crossbow.console import run_command
 from crossbow.data.fingerprint import fingerprint
+from crossbow.data.rank_shares import share_of_rank
 from crossbow.files import reason
 from crossbow.host_memory import peak_memory
 from crossbow.monitors.status import StatusMonitor
@@ -197,6 +199,8 @@ def new_context(
     parse_devices(confs.system.devices)  # reports an invalid name before data are read, or downloaded
     make = script.synthetic if options.dataset == SYNTHETIC else None
     data = confs.data.load() if make is None else make(options, confs.data)
+    if (sharding := options.data_sharding) is not None:
+        data = share_of_rank(data, "stride" if sharding == "stride" else read_data_sharding(sharding))
     checkpoints = Checkpoints(options.output_directory, **those_given(options, settings(Checkpoints)))
     create: Callable[..., ExecutionContext] = functools.partial(ExecutionContext, checkpoints=checkpoints)
     if options.resume:

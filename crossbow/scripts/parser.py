@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from crossbow.conf import settings
 from crossbow.runtime.checkpointing import Checkpoints
@@ -147,6 +147,14 @@ def _add_data(group: argparse._ArgumentGroup, name: str, defaults: Defaults) -> 
     )
     if set(IMAGES) <= set(defaults.datasets):
         _add_images(group, defaults)
+    group.add_argument(
+        "--data-sharding",
+        type=_sharding,
+        metavar="stride|FILE",
+        help="under mpirun or srun: each rank keeps a part of the training examples in memory, and shuffles it by "
+        "itself; stride: every n-th example; FILE: line r has begin and end of rank r's part, fractions of the set "
+        "(default: each rank has the whole set)",
+    )
     if SYNTHETIC in defaults.epochs:
         _add_synthetic(group, defaults)
     group.add_argument(
@@ -250,6 +258,10 @@ def _add_length(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
 
 
 # Values
+
+
+def _sharding(text: str) -> Literal["stride"] | Path:
+    return "stride" if text == "stride" else expanded_path(text)
 
 
 def _shape(text: str) -> Shape:

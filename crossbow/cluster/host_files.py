@@ -1,0 +1,131 @@
+"""Text files that describe hosts, in the formats of MXNet-G: `hosts`, `groups` and `data_sharding`.
+
+In all of them `#` begins a comment, and empty lines do not count.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from crossbow.files import checked_path, file_error
+from crossbow.types import ConfigurationError, DataError
+
+NAME = re.compile(r"[\w.:\[\]-]+", re.ASCII)
+"""A host's name or address."""
+Fractions = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine, and the number of ranks that it takes."""
+
+    name: str
+    """Name or address."""
+    slots: int = 1
+
+
+def read_hosts(path: str | os.PathLike[str]) -> list[Host]:
+    """The hosts of a file with a host in each line, as "node1" or "node1 slots=2". A host that is named in several
+    lines has the slots of all of them.
+
+    Raises DataError, with file and line, if a line is something else, or the file has no host.
+    """
+    slots: dict[str, int] = {}
+    for where, words in _lines(path, "hosts"):
+        name, *rest = words
+        match = re.fullmatch(r"slots=(\d+)", rest[0]) if len(rest) == 1 else None
+        count = 1 if not rest else int(match[1]) if match else 0
+        if not NAME.fullmatch(name) or count < 1:
+            raise DataError(f"{where}: expected a host, as node1 or node1 slots=2. Received: {' '.join(words)!r}")
+        slots[name] = slots.get(name, 0) + count
+    return [Host(*each) for each in slots.items()]
+
+
+def read_groups(path: str | os.PathLike[str]) -> list[tuple[str, ...]]:
+    """The groups of a file with the hosts of one group in each line, separated by spaces. A host may be named once for
+    each of its ranks.
+
+    Raises DataError, with file and line, if a line has something else, or a host is in two groups.
+    """
+    groups: list[tuple[str, ...]] = []
+    group_of: dict[str, int] = {}
+    for where, words in _lines(path, "groups"):
+        for name in words:
+            if not NAME.fullmatch(name):
+                raise DataError(f"{where}: expected the hosts of a group. Received: {name!r}")
+            if group_of.setdefault(name, len(groups)) != len(groups):
+                raise DataError(f"{where}: expected each host in one group. Received: {name} in two")
+        groups.append(tuple(words))
+    return groups
+
+
+def learners_of_groups(
+    groups: Sequence[Sequence[str]], hosts: Sequence[str], learners: int, source: object
+) -> tuple[tuple[int, ...], ...]:
+    """The learners of each group of hosts, for a rule that groups learners.
+
+    hosts: the host of each rank. learners: number of learners of a rank. source: name of the groups' file.
+
+    Raises ConfigurationError unless each rank's host is in a group, and each group has a rank.
+
+    >>> learners_of_groups([("node1", "node2"), ("node3",)], ["node1", "node3", "node2"], 2, "groups")
+    ((0, 1, 4, 5), (2, 3))
+    """
+    group_of = {name: number for number, group in enumerate(groups) for name in group}
+    found: list[list[int]] = [[] for _ in groups]
+    for rank, host in enumerate(hosts):
+        if host not in group_of:
+            raise ConfigurationError(f"{source}: expected a group with the host of rank {rank}, {host}. Received: none")
+        found[group_of[host]] += range(rank * learners, (rank + 1) * learners)
+    for group, members in zip(groups, found, strict=True):
+        if not members:
+            raise ConfigurationError(f"{source}: expected a rank in each group. Received: none on {', '.join(group)}")
+    return tuple(map(tuple, found))
+
+
+def read_data_sharding(path: str | os.PathLike[str]) -> list[Fractions]:
+    """The fractions of a file whose line r has begin and end of the part of rank r, as "0 0.25", with
+    0 ≤ begin < end ≤ 1.
+
+    Raises DataError, with file and line, if a line is something else, and if parts overlap or leave a gap.
+    """
+    parts: list[Fractions] = []
+    for where, words in _lines(path, "fractions"):
+        try:
+            begin, end = (float(word) for word in words)
+        except ValueError:
+            begin, end = 0.0, 0.0
+        if not 0 <= begin < end <= 1:
+            raise DataError(
+                f"{where}: expected begin and end of a part, with 0 ≤ begin < end ≤ 1. Received: {' '.join(words)!r}"
+            )
+        parts.append((begin, end))
+    covered = 0.0
+    for begin, end in sorted(parts):
+        if begin != covered:
+            what = "an overlap" if begin < covered else "a gap"
+            raise DataError(f"{path}: expected parts that adjoin, from 0 to 1. Received: {what} at {begin:g}")
+        covered = end
+    if covered != 1:
+        raise DataError(f"{path}: expected parts that adjoin, from 0 to 1. Received: a gap at {covered:g}")
+    return parts
+
+
+def _lines(path: str | os.PathLike[str], what: str) -> Iterator[tuple[str, list[str]]]:
+    """The words of each line that has any, with file and number of the line. Raises DataError if there is none."""
+    file = Path(checked_path(what, path))
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise file_error(error, file, f"a text file with {what}") from error
+    none = True
+    for number, line in enumerate(text.splitlines(), 1):
+        if words := line.partition("#")[0].split():
+            none = False
+            yield f"{file}, line {number}", words
+    if none:
+        raise DataError(f"{file}: expected {what}. Received: none")

@@ -1,0 +1,82 @@
+"""Parts of the training examples that ranks keep to themselves."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+
+from crossbow.cluster.placement import Placement
+from crossbow.cluster.process import join
+from crossbow.cluster.ranks import Ranks
+from crossbow.data.dataset import Dataset
+from crossbow.data.examples import Epochs, Indices
+from crossbow.data.fingerprint import fingerprint
+from crossbow.data.order import Mask, TrainingOrder
+from crossbow.data.shards import RankShare, Sharding, shard_of
+from crossbow.types import ConfigurationError
+
+
+def share_of_rank(data: Dataset, sharding: Sharding, ranks: Ranks | None = None) -> Dataset:
+    """The data set whose training examples are this rank's part, which is copied if it is in memory, so that the whole
+    can be freed. Check examples stay the same: tests are shared out.
+
+    ranks: by default those of this run. Raises ConfigurationError unless the fractions are those of all ranks;
+    DataError if a part is empty.
+
+    >>> data = Dataset((np.arange(10, dtype=np.float32)[:, None], np.arange(10)))
+    >>> share_of_rank(data, "stride").share.sizes
+    (10,)
+    """
+    ranks, count = ranks or join(), len(data.train)
+    if sharding == "stride":
+        parts = [shard_of(count, (rank, ranks.size), None, None) for rank in range(ranks.size)]
+    else:
+        if len(sharding) != ranks.size:
+            raise ConfigurationError(
+                f"data sharding: expected begin and end for each of {ranks.size} ranks. Received: {len(sharding)}"
+            )
+        parts = [shard_of(count, None, tuple(each), None) for each in sharding]
+    sizes = tuple(len(np.arange(count)[part]) for part in parts)
+    made = copy.copy(data)
+    made.train = data.train.part(np.arange(count)[parts[ranks.rank]])
+    made.share = RankShare(count, sizes, sharding, fingerprint(data)["training_digest"])
+    return made
+
+
+class ShareOrder(TrainingOrder):
+    """The order of a rank's part of the examples, which it shuffles by itself, in epochs of its own: of the rank's
+    tasks, the m-th takes positions [m·B, (m+1)·B). Epochs of the run are counted in examples of all ranks.
+
+    >>> order = ShareOrder(RankShare(8, (4, 4), "stride", ""), 2, 0, Placement(learners=2, first=1, own=1))
+    >>> out = np.empty(2, np.intp)
+    >>> order.tasks_per_epoch, [order.indices(task, out) and sorted(out.tolist()) for task in (1, 3)]
+    (4.0, [[2, 3], [0, 1]])
+    """
+
+    def __init__(
+        self,
+        share: RankShare,
+        batch_size: int,
+        seed: int,
+        placement: Placement,
+        files: Indices | None = None,
+        files_together: int = 1,
+    ) -> None:
+        """Raises ConfigurationError unless all ranks have as many learners as this one."""
+        ranks = len(share.sizes)
+        if placement.own * ranks != placement.learners:
+            raise ConfigurationError(
+                f"data sharding: expected as many learners on each of {ranks} ranks. Received: {placement.own} of "
+                f"{placement.learners} on one"
+            )
+        super().__init__(share.whole, batch_size, seed)
+        self._placement = placement
+        own = share.sizes[placement.first // placement.own]
+        self._part = TrainingOrder(own, batch_size, seed, files, files_together)
+
+    def indices(self, task: int, out: Indices, epochs: Epochs | None = None) -> int:
+        return self._part.indices(self._placement.own_of(task), out, epochs)
+
+    def leave_out(self, bad: Mask, task: int, out: Indices, steps: Indices) -> int:
+        return self._part.leave_out(bad, self._placement.own_of(task), out, steps)
