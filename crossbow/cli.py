@@ -21,6 +21,7 @@ from crossbow.runtime.device import available_cores, cores_text, cpu_devices
 from crossbow.scripts.compare_command import add_compare_command
 from crossbow.scripts.data_command import add_data_command
 from crossbow.scripts.export_command import add_export_command
+from crossbow.scripts.foreign_command import add_foreign_command
 from crossbow.scripts.graph_command import add_graph_command
 from crossbow.scripts.plot_command import add_plot_command
 from crossbow.scripts.predict_command import add_predict_command
@@ -67,6 +68,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     info.set_defaults(run=lambda options: print(information()))
     add_data_command(commands)
     add_run_commands(commands)
+    add_foreign_command(commands)
     add_predict_command(commands)
     add_test_command(commands)
     add_export_command(commands)

@@ -3,5 +3,15 @@
 from crossbow.foreign.contract import DataClass, ModelClass, check_model
 from crossbow.foreign.models import ForeignModels
 from crossbow.foreign.recorder import IterationRecorder
+from crossbow.foreign.theano_mpi import BSP, EASGD, GOSGD
 
-__all__ = ["DataClass", "ForeignModels", "IterationRecorder", "ModelClass", "check_model"]
+__all__ = [
+    "BSP",
+    "EASGD",
+    "GOSGD",
+    "DataClass",
+    "ForeignModels",
+    "IterationRecorder",
+    "ModelClass",
+    "check_model",
+]

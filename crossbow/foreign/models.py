@@ -64,7 +64,7 @@ class ForeignModels:
                 f"ForeignModels: learners must be an integer ≥ 1. Received: learners={shown(learners)}"
             )
         self._ranks = join()
-        counts = self._ranks.gather(int(learners))
+        counts: list[int] = self._ranks.gather(int(learners))
         if len(set(counts)) > 1:
             received = ", ".join(map(str, counts))
             raise ConfigurationError(f"ForeignModels: learners must be the same on all ranks. Received: {received}")
@@ -85,6 +85,11 @@ class ForeignModels:
     def models(self) -> tuple[ModelClass, ...]:
         """The models of this process, in the order of its learners."""
         return tuple(self._models)
+
+    @property
+    def size(self) -> int:
+        """Number of learners of all processes."""
+        return self._size
 
     @property
     def epochs(self) -> int:
