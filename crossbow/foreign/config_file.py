@@ -62,8 +62,9 @@ def read_config(path: str | os.PathLike[str]) -> ForeignConfig:
     devices = devices_of(values["DEVICES"])
     if not devices:
         raise DataError(f"{file}: expected devices, as DEVICES=cuda0,cuda1. Received: none")
-    rest = [values[name][0] if name in values else None for name in OPTIONAL]
-    return ForeignConfig(*(values[name][0] for name in REQUIRED[:3]), devices, *rest)
+    rule, modelfile, modelclass = (values[name][0] for name in REQUIRED[:3])
+    sync_type, exch_strategy = (values[name][0] if name in values else None for name in OPTIONAL)
+    return ForeignConfig(rule, modelfile, modelclass, devices, sync_type, exch_strategy)
 
 
 def devices_of(words: list[str] | tuple[str, ...]) -> tuple[str, ...]:
