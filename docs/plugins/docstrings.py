@@ -58,8 +58,9 @@ def default(field: dataclasses.Field[Any]) -> str | None:
         return None
     if isinstance(value, enum.Enum):
         return str(value)
-    if dataclasses.is_dataclass(value) and value == type(value)():
-        return f"{type(value).__name__}()"
+    if dataclasses.is_dataclass(value):
+        chosen = [each for each in dataclasses.fields(value) if getattr(value, each.name) != each.default]
+        return f"{type(value).__name__}({', '.join(f'{each.name}={getattr(value, each.name)!r}' for each in chosen)})"
     return repr(value)
 
 
