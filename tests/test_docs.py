@@ -1,5 +1,4 @@
-"""Every Python example of the README and the docs runs, tutorials print what they show, and every path that they link to
-is there."""
+"""Every Python example of the README and the docs runs, tutorials print what they show, and links lead somewhere."""
 
 from __future__ import annotations
 
@@ -39,8 +38,8 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 # Tutorials
 
-SLOW = {"choosing-a-rule.md", "importing-from-pytorch.md"}
-"""Tutorials that take more than a second."""
+MARKS = {"importing-from-pytorch.md": [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]}
+"""Marks of single tutorials. PyTorch warns of its older exporter, which keeps normalisations apart."""
 
 
 def steps(tutorial: Path) -> Iterator[tuple[str, str | None]]:
@@ -57,11 +56,7 @@ def pattern(output: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "tutorial",
-    [
-        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.name in SLOW else [])
-        for path in TUTORIALS
-        if path.stem != "index"
-    ],
+    [pytest.param(path, id=path.stem, marks=MARKS.get(path.name, [])) for path in TUTORIALS if path.stem != "index"],
 )
 def test_tutorial_prints_what_it_shows(tutorial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its blocks run one after the other, as a reader would copy them."""

@@ -1,7 +1,7 @@
-"""Windows and macOS, imitated: what their Python lacks is taken away from this one, and the pure-Python parts still work.
+"""Windows and macOS, imitated: what their Python lacks is taken away from this one.
 
-The numerical libraries are those of this machine. So these tests find uses of modules, functions, files and encodings that
-other systems do not have. They do not show that the package runs there.
+The numerical libraries are those of this machine. So these tests find uses of modules, functions, files and encodings
+that other systems do not have. They do not show that the package runs there.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ with ExecutionContext(network, data=data, model=ModelConf(batch_size=64), system
     context.save("model.safetensors")
     print(context.summary().library)
 with ExecutionContext.resume("run", network, data=data) as context:
-    assert context.resumed.whole
+    assert context.resumed.exact
     context.continue_training(count=2, verbose=1)
 with Predictor.load("model.safetensors") as predictor:
     assert np.array_equal(predictor(data.check.images), expected)
@@ -154,7 +154,7 @@ def module_on_windows(path: str, monkeypatch: pytest.MonkeyPatch, **modules: Any
 
 
 def test_files_without_locks_and_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows renames a file only when it is closed. Without locks, no partial file may be taken for an abandoned one."""
+    """Windows renames only closed files. Without locks, no partial file may be taken for an abandoned one."""
     files = module_on_windows("files.py", monkeypatch)
     replaced, open_files = os.replace, []
 

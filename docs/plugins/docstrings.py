@@ -1,7 +1,8 @@
 """Docstrings of the package as Markdown, and signatures of its configurations, for the API reference.
 
-The docstrings are written to be read in a terminal. Here examples become blocks of code, descriptions of parameters become
-lists, names of public classes and functions become links, and characters that Markdown would interpret are escaped.
+The docstrings are written to be read in a terminal. Here examples become blocks of code, descriptions of parameters
+become lists, names of public classes and functions become links, and characters that Markdown would interpret are
+escaped.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ import enum
 import functools
 import importlib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import griffe
 
+from crossbow.conf import field_docstrings
+
 REFERENCE = Path(__file__).parents[1] / "reference"
 CODE = re.compile(r"(`+[^`]+`+)")
-ROW = re.compile(r"(?:`?(?P<name>\w+(?:, \w+)*)`?: |(?P<entry>\w+(?:, \w+)*) {2,})(?P<text>\S.*)")
+ROW = re.compile(r"(?:`?(?P<name>[a-z]\w*(?:, [a-z]\w*)*)`?: |(?P<entry>\w+(?:, \w+)*) {2,})(?P<text>\S.*)")
 """A line that begins the description of a parameter, as "name: text" or, in columns, "name   text"."""
 
 
@@ -31,11 +35,29 @@ class Docstrings(griffe.Extension):
             obj.docstring.value = markdown(obj.docstring.value)
 
     def on_class(self, *, cls: griffe.Class, loader: griffe.GriffeLoader, **more: Any) -> None:
-        """Add the constructor that `configuration` and `parameters` of `crossbow.conf` create."""
+        """Complete a class that `configuration` or `parameters` of `crossbow.conf` completes: with its constructor, and
+        with the descriptions of its fields as those of parameters. Other members of an operator are for the compiler,
+        and are left out."""
         names = {str(decorator.value) for decorator in cls.decorators}
-        if names & {"configuration", "parameters"}:
-            module, _, name = cls.path.rpartition(".")
-            cls.set_member("__init__", constructor(cls, getattr(importlib.import_module(module), name)))
+        if not names & {"configuration", "parameters"} or cls.docstring is None:
+            return
+        module, _, name = cls.path.rpartition(".")
+        made = getattr(importlib.import_module(module), name)
+        texts = field_docstrings(made)
+        for field in dataclasses.fields(made):
+            if field.name in cls.members:
+                cls.del_member(field.name)
+        cls.docstring.value += section([(field.name, texts.get(field.name, "")) for field in dataclasses.fields(made)])
+        if module.startswith("crossbow.ops.") and "kernel" not in module and "initialiser" not in module:
+            for member in list(cls.members):
+                cls.del_member(member)
+        cls.set_member("__init__", constructor(cls, made))
+
+
+def section(descriptions: Sequence[tuple[str, str]]) -> str:
+    """The section of a docstring that describes parameters."""
+    described = [(name, markdown(text).replace("\n", "\n        ")) for name, text in descriptions if text]
+    return "".join(["\n\nArgs:\n" if described else "", *(f"    {name}: {text}\n" for name, text in described)])
 
 
 def constructor(cls: griffe.Class, made: type) -> griffe.Function:
@@ -67,7 +89,8 @@ def default(field: dataclasses.Field[Any]) -> str | None:
 @functools.cache
 def public_names() -> dict[str, str]:
     """The paths of all names in the reference, by their last part; those that two paths share are left out."""
-    paths = [path for page in REFERENCE.glob("*.md") for path in re.findall(r"^::: (\S+)", page.read_text("utf-8"), re.M)]
+    pages = "\n".join(page.read_text("utf-8") for page in REFERENCE.glob("*.md"))
+    paths = re.findall(r"^::: (\S+)", pages, re.MULTILINE)
     names = [path.rpartition(".")[2] for path in paths]
     return {name: path for name, path in zip(names, paths, strict=True) if names.count(name) == 1}
 

@@ -36,8 +36,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def translated(markdown: str, page: str, source: str) -> str:
-    """The text of a page with links of the site. page, source: the paths of the page in the site, and of its text in the
-    repository."""
+    """The text of a page with links of the site.
+
+    page, source: the paths of the page in the site, and of its text in the repository."""
 
     def of_site(link: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link[1]))
