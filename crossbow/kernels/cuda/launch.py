@@ -157,7 +157,7 @@ def _compiled(source: str, dtype: np.dtype[np.generic]) -> Callable[[str], int]:
 @functools.cache
 def source_of(file: str) -> str:
     """The text of a .cu file after the code that all files share."""
-    return (SOURCES / "common.cuh").read_text() + (SOURCES / f"{file}.cu").read_text()
+    return (SOURCES / "common.cuh").read_text("utf-8") + (SOURCES / f"{file}.cu").read_text("utf-8")
 
 
 def options_for(dtype: np.dtype[np.generic]) -> tuple[str, ...]:
