@@ -36,13 +36,14 @@ from crossbow.runtime.replica import Replica
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.results import TestResult
 from crossbow.runtime.scheduler import Callbacks, Scheduler
+from crossbow.runtime.sharing import Sharing
 from crossbow.runtime.snapshot import Snapshot, Snapshots
 from crossbow.runtime.summary import RunSummary, summarise
 from crossbow.runtime.usage import Usage
 from crossbow.solver import Schedule, SolverConf
 from crossbow.synch import Collective
 from crossbow.timeline.recorder import Recorder
-from crossbow.types import Array, NonFiniteLossError, Phase
+from crossbow.types import Array, Phase
 
 
 class Member(NamedTuple):
@@ -68,19 +69,21 @@ class Engine:
         bad: Mapping[Phase, BadExamples] | None = None,
         recorder: Recorder | None = None,
         ranks: Ranks | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         """beside: bytes of the machine's memory that other engines use at the same time. bad: the bad examples of each
         phase, which may be shared with other engines; None if a bad example is an error. recorder: records the
         timeline of several engines; None if this engine has one of its own. ranks: by default those of this process.
-        Raises GraphError or ConfigurationError, after ending all threads."""
+        sharing: shares results between ranks for several engines. Raises GraphError or ConfigurationError, after ending
+        all threads."""
         recorder, ranks = recorder or Recorder(), ranks or join()
         self.backend = new_backend(model.rule, system)
         setting = new_setting(data, model, solver, system, self.backend, bad or {}, recorder, ranks, collective)
         self.parts = assemble(training, check, self.backend, setting, beside)
         reports = Reports(self.parts.loaders, setting.learners)
         self.coordination = new_coordination(self.parts, self.backend, reports, collective)
-        self.position = Position(setting.clock.tasks_per_tick)
-        self.flow = new_flow(reports, setting, self.coordination)
+        self.position = Position(setting.clock.tasks_per_host_tick)
+        self.flow = new_flow(reports, setting, self.coordination, sharing)
         self.recovery = Recovery(self.parts, self.backend, self.coordination, self.flow, self.position)
         schedule = Schedule(solver, self.tasks_per_epoch, restart=model.restart)
         core = self.coordination, self.flow, self.recovery, self.position
@@ -180,11 +183,7 @@ class Engine:
             self.loader.start(self.tasks, self.clock.whole_ticks(until - self.tasks))  # the rest would be in vain
             with self.flow.handing_on("training", self.tasks, callbacks.on_result):
                 self.scheduler.train(until, self.loader, callbacks)
-            if not self.recovery.is_finite(self.tick):  # the loss alone may not show it: ReLU may turn NaN into 0
-                raise NonFiniteLossError(
-                    f"the base model has values that are not finite after task {self.tasks - 1} (learning rate "
-                    f"{self.learning_rate:g}). Lower the learning rate, or look for bad values in the data"
-                )
+            self.recovery.check_base(self.learning_rate)
 
     def continue_from(self, other: Engine) -> None:
         """Continue from another engine's base model and progress."""

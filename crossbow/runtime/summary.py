@@ -9,7 +9,7 @@ from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Backend
 from crossbow.runtime.device import CpuDevice
 from crossbow.runtime.position import Position
-from crossbow.synch import Rule, RuleSequence
+from crossbow.synch import Rule, RuleSequence, TwoLevel
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class RunSummary:
     """Length of a vector of all variables: the parameters, and the padding between them."""
     memory: MemorySummary
     """Memory of each learner: `vector`, `arena`, `lower_bound` and `without_reuse`, in bytes."""
-    rule: Rule | RuleSequence
+    rule: Rule | RuleSequence | TwoLevel
     """The given rule, or the default rule."""
     tasks_per_tick: int
     """Number of tasks in a clock tick, of all learners together."""
