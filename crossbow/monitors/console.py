@@ -231,10 +231,11 @@ class _CellView:
     def __init__(self) -> None:
         from IPython.display import HTML, display
 
+        show: Any = display  # IPython is typed in part
         self._html: Any = HTML
         self._lines: list[str] = []
         self._progress = ""
-        self._output = display(HTML(""), display_id=True)
+        self._output = show(self._html(""), display_id=True)
 
     def print(self, line: str) -> None:
         self._lines.append(line)
