@@ -231,8 +231,9 @@ class _CellView:
     def __init__(self) -> None:
         from IPython.display import HTML, display
 
-        show: Any = display  # IPython is typed in part
-        self._html: Any = HTML
+        cell: Any = HTML  # IPython is typed in part
+        show: Any = display
+        self._html = cell
         self._lines: list[str] = []
         self._progress = ""
         self._output = show(self._html(""), display_id=True)
