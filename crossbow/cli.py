@@ -25,6 +25,7 @@ from crossbow.scripts.foreign_command import add_foreign_command
 from crossbow.scripts.graph_command import add_graph_command
 from crossbow.scripts.plot_command import add_plot_command
 from crossbow.scripts.predict_command import add_predict_command
+from crossbow.scripts.probe_command import add_probe_command
 from crossbow.scripts.report_command import add_report_command
 from crossbow.scripts.run_commands import add_run_commands
 from crossbow.scripts.test_command import add_test_command
@@ -69,6 +70,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     add_data_command(commands)
     add_run_commands(commands)
     add_foreign_command(commands)
+    add_probe_command(commands)
     add_predict_command(commands)
     add_test_command(commands)
     add_export_command(commands)

@@ -1,0 +1,41 @@
+"""The command `crossbow probe`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from crossbow.cli import main
+from crossbow.cluster.host_files import read_data_sharding, read_groups
+from tests.cluster.test_mpi import NEEDS_MPI, mpirun
+
+MODEL = ["models.logistic_regression", "--dataset", "synthetic", "--training-examples", "64", "--kernels", "reference"]
+
+
+def test_one_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", "--seconds", "0.05", "-o", str(tmp_path), *MODEL]) == 0
+    assert re.search(r"^rank 0 on \S+: [\d,]+ examples/s\nwritten: ", capsys.readouterr().out)
+    assert read_data_sharding(tmp_path / "data_sharding") == [(0.0, 1.0)]
+    (rank,) = json.loads((tmp_path / "speeds.json").read_text("utf-8"))["ranks"]
+    assert rank["examples_per_second"] > 0
+
+
+def test_what_is_wrong_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", "models.nothing"]) == 2
+    expected = "crossbow: error: expected a module with a model script, as models.resnet. Received: 'models.nothing'"
+    assert capsys.readouterr().err.startswith(expected)
+
+
+@NEEDS_MPI
+@pytest.mark.slow
+def test_ranks_of_mpi(tmp_path: Path) -> None:
+    done = mpirun(3, "-m", "crossbow", "probe", "--seconds", "0.3", "-o", str(tmp_path), *MODEL)
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"^rank \d on \S+: [\d,]+ examples/s$", done.stdout, re.MULTILINE)) == 3
+    assert len(re.findall(r"latency [\d,]+ µs, bandwidth [\d,]+ MB/s$", done.stdout, re.MULTILINE)) == 3
+    (group,) = read_groups(tmp_path / "groups")  # of one host
+    assert len(group) == 3
+    assert len(read_data_sharding(tmp_path / "data_sharding")) == 3
