@@ -39,6 +39,7 @@ NAMES = {
     "crossbow.synch": "SMA SSGD Collective HostCollective Rule rule_class",
     "crossbow.testing": "run_operator check_gradients FakeCollective Failure Stall WrongSize",
     "crossbow.onnx": "load save",
+    "crossbow.foreign": "BSP DataClass EASGD ForeignModels GOSGD IterationRecorder ModelClass check_model",
 }
 
 
