@@ -57,7 +57,7 @@ def new_engine(
     def with_learners(learners: int, beside: int) -> Engine:
         return make(model, dataclasses.replace(system, learners_per_device=learners), beside)
 
-    if ranks.several:
+    if ranks.connected:
         return make()
     if isinstance(model.rule, RuleSequence):
         engines = engines_of(model.rule, with_rule)

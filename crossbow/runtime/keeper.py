@@ -55,6 +55,9 @@ class RunKeeper:
             self._owned = True
         self._writer.begin(self._engine.tasks)
 
+    def use(self, engine: TrainingEngine) -> None:
+        self._engine = engine
+
     def is_due(self, run: TrainingRun) -> bool:
         return self._writer.is_due(self._engine.tasks)
 
