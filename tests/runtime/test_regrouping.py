@@ -117,7 +117,9 @@ def test_it_goes_on_from_the_newest_whole_base_model(monkeypatch: pytest.MonkeyP
         assert len(history.records) == 3
     assert [each.test for each in results[0][1].records] == [each.test for each in results[1][1].records]
     assert (departure.tick, departure.ranks, departure.learners, departure.view) == (3, 2, 2, 1)
-    assert str(departure).startswith(f"rank {lost} (host) left: killed. Training goes on after task {departure.tasks}, ")
+    assert str(departure).startswith(
+        f"rank {lost} (host) left: killed. Training goes on after task {departure.tasks}, "
+    )
 
 
 def test_rank_0_goes_on_alone_after_two_losses(monkeypatch: pytest.MonkeyPatch) -> None:

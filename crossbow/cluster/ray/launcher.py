@@ -174,7 +174,7 @@ class Launch:
         change = roster.lose(process, reason)
         if self._deadline is not None:
             return
-        if first or not change.enough:
+        if first or not change.view.enough:
             ends = "rank 0 cannot be replaced" if first else f"expected at least {self.least} ranks"
             say(f"{name} was lost: {reason}. Training ends: {ends}")
             self._statuses[process] = LOST

@@ -19,4 +19,8 @@ def test_ranks_are_numbered_anew_and_processes_are_not() -> None:
 
 
 def test_processes_know_how_many_share_their_host() -> None:
-    assert Roster(["a", "b", "a"]).launches() == [RankLaunch(0, 3, 0, 2), RankLaunch(1, 3, 0, 1), RankLaunch(2, 3, 1, 2)]
+    assert Roster(["a", "b", "a"]).launches() == [
+        RankLaunch(0, 3, 0, 2),
+        RankLaunch(1, 3, 0, 1),
+        RankLaunch(2, 3, 1, 2),
+    ]
