@@ -43,9 +43,10 @@ from crossbow.runtime.profiling import Profile, Profiler
 from crossbow.runtime.recorded import rebuilt, recorded
 from crossbow.runtime.results import History, TestResult
 from crossbow.runtime.resumption import Resumption, changes, check_same_run, describe_network
-from crossbow.runtime.run import Limits, RunState, TrainingRun
+from crossbow.runtime.run import Limits, TrainingRun
 from crossbow.runtime.shared_checkpoint import shared
 from crossbow.runtime.snapshot import layout_digest
+from crossbow.runtime.stretch import RunState
 from crossbow.runtime.summary import RunSummary
 from crossbow.runtime.training_engine import TrainingEngine
 from crossbow.solver import SolverConf

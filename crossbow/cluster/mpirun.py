@@ -17,7 +17,7 @@ from types import FrameType
 
 from crossbow.cluster.failure import TERMINATED
 from crossbow.cluster.fault import VARIABLE
-from crossbow.cluster.program import Program
+from crossbow.cluster.program import RankProgram
 from crossbow.console import say
 from crossbow.interruption import INTERRUPTED
 from crossbow.types import ConfigurationError
@@ -42,7 +42,7 @@ class MpiLaunch:
     restarts: int = 0
     """How often the program begins again from its newest checkpoint after the loss of a rank."""
 
-    def command(self, mpirun: str, program: Program) -> list[str]:
+    def command(self, mpirun: str, program: RankProgram) -> list[str]:
         """The command that runs a program."""
         hosts = [] if self.hosts is None else ["--hostfile", str(self.hosts)]
         ranks = ["-n", "1"] if self.ranks is None and self.hosts is None else []
@@ -51,7 +51,7 @@ class MpiLaunch:
         return [mpirun, *hosts, *ranks, *mapping, "--oversubscribe", "--bind-to", "none", *program.command()]
 
 
-def launch_on_mpi(program: Program, launch: MpiLaunch) -> int:
+def launch_on_mpi(program: RankProgram, launch: MpiLaunch) -> int:
     """Run a program with mpirun, and return its exit status. Raises ConfigurationError if there is no mpirun."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     mpirun = shutil.which("mpirun", path=path)

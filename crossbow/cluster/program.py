@@ -14,7 +14,7 @@ from crossbow.interruption import INTERRUPTED
 
 
 @dataclass(frozen=True)
-class Program:
+class RankProgram:
     """A module, as of `python -m models.lenet`, or a script."""
 
     name: str
@@ -26,13 +26,13 @@ class Program:
         """The command of Python that runs it."""
         return [sys.executable, *(["-m"] if self.is_module else []), self.name, *self.arguments]
 
-    def resumed(self) -> Program:
+    def resumed(self) -> RankProgram:
         """The program that continues what this one has begun: with --resume, and without --overwrite."""
         kept = tuple(each for each in self.arguments if each not in ("--resume", "--overwrite"))
         return replace(self, arguments=(*kept, "--resume"))
 
 
-def run_program(program: Program, before_error: Callable[[], None] = lambda: None) -> int:
+def run_program(program: RankProgram, before_error: Callable[[], None] = lambda: None) -> int:
     """Run a program in this process. Returns its exit status; the traceback of an exception is printed.
 
     before_error: called before the traceback is printed.

@@ -16,8 +16,9 @@ from crossbow.runtime.checkpointing import CheckpointWriter
 from crossbow.runtime.directory_lock import DirectoryLock
 from crossbow.runtime.monitor import Monitor, tell
 from crossbow.runtime.results import Record
-from crossbow.runtime.run import RunState, TrainingRun
+from crossbow.runtime.run import TrainingRun
 from crossbow.runtime.snapshot import Snapshot
+from crossbow.runtime.stretch import RunState
 from crossbow.runtime.training_engine import TrainingEngine
 from crossbow.timeline.recorder import COPY_FOR_CHECKPOINT, SCHEDULER, Recorder
 from crossbow.types import Array, DataError

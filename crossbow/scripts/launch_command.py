@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from crossbow.cluster.mpirun import MpiLaunch, launch_on_mpi
-from crossbow.cluster.program import Program
+from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray.launching import RayLaunch, launch_on_ray
 from crossbow.scripts.values import expanded_path, integer
 from crossbow.types import ConfigurationError
@@ -84,13 +84,13 @@ def _launch(options: argparse.Namespace) -> int:
     )
 
 
-def _program(options: argparse.Namespace) -> Program:
+def _program(options: argparse.Namespace) -> RankProgram:
     """The program of the command line. Raises ConfigurationError if there is none."""
     given = options.module or options.script
     if not given:
         raise ConfigurationError("expected a program: -m MODULE or a script. Received: none")
     name, *arguments = given
-    return Program(name, tuple(arguments), is_module=bool(options.module))
+    return RankProgram(name, tuple(arguments), is_module=bool(options.module))
 
 
 def _resources(text: str) -> dict[str, float]:

@@ -28,7 +28,7 @@ from crossbow import (
 from crossbow.cluster.launch import is_rank
 from crossbow.cluster.output import arrange_output
 from crossbow.cluster.process import join, leave
-from crossbow.cluster.program import Program
+from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray.launching import RayLaunch, launch_on_ray
 from crossbow.conf import settings
 from crossbow.console import run_command
@@ -128,7 +128,7 @@ class ModelScript:
         given, command = sys.argv[1:] if arguments is None else list(arguments), f"python -m models.{self.name}"
         if wants_cluster(given) and not is_rank(os.environ):
             module = module_of(self.build)
-            program = Program(module, tuple(given), is_module=not module.endswith(".py"))
+            program = RankProgram(module, tuple(given), is_module=not module.endswith(".py"))
             return run_command(command, lambda: launch_on_ray(program, RayLaunch()))
         arrange_output(log_all="--log-all" in given)
         return leave(run_command(command, lambda: self._train(arguments)))

@@ -11,9 +11,9 @@ import pytest
 from crossbow import ConfigurationError
 from crossbow.cluster import mpirun
 from crossbow.cluster.mpirun import MpiLaunch, launch_on_mpi
-from crossbow.cluster.program import Program
+from crossbow.cluster.program import RankProgram
 
-PROGRAM = Program("models.lenet", ("--epochs", "2"))
+PROGRAM = RankProgram("models.lenet", ("--epochs", "2"))
 
 
 def test_the_command() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from crossbow.cli import main
 from crossbow.cluster.mpirun import MpiLaunch
-from crossbow.cluster.program import Program
+from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray.launching import RayLaunch
 from crossbow.scripts import launch_command
 
@@ -34,14 +34,17 @@ def test_a_module_on_ray(launched: list[Any]) -> None:
     )
     assert main([*line.split(), "--epochs", "2", "-n", "5"]) == 7
     assert launched == [
-        Program("models.lenet", ("--epochs", "2", "-n", "5")),
+        RankProgram("models.lenet", ("--epochs", "2", "-n", "5")),
         RayLaunch("a:1", 4, 2, {"CPU": 8.0, "fast": 0.5}, 2, 3),
     ]
 
 
 def test_a_script_on_mpi(launched: list[Any]) -> None:
     assert main(["launch", "--engine", "mpi", "--hosts", "file", "--restarts", "1", "train.py", "--seed", "2"]) == 7
-    assert launched == [Program("train.py", ("--seed", "2"), is_module=False), MpiLaunch(None, None, Path("file"), 1)]
+    assert launched == [
+        RankProgram("train.py", ("--seed", "2"), is_module=False),
+        MpiLaunch(None, None, Path("file"), 1),
+    ]
 
 
 @pytest.mark.parametrize(

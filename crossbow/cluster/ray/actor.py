@@ -11,11 +11,11 @@ from typing import Any
 from crossbow.cluster.launch import RankLaunch, variables_of
 from crossbow.cluster.output import SECONDS_BEFORE_ERRORS, PrefixedLines
 from crossbow.cluster.process import connected
-from crossbow.cluster.program import Program, run_program
+from crossbow.cluster.program import RankProgram, run_program
 from crossbow.cluster.ranks import Ranks
-from crossbow.cluster.ray.mailbox import Letter, Mailbox
+from crossbow.cluster.ray.mailbox import Envelope, Mailbox
 from crossbow.cluster.ray.outbox import Outbox, OutboxStream
-from crossbow.cluster.ray.transport import Change, RayTransport
+from crossbow.cluster.ray.transport import RayTransport, ViewChange
 from crossbow.cluster.transport import Channel
 
 GROUPS = {"messages": 1, "control": 1, "output": 1}
@@ -45,7 +45,7 @@ class RankProcess:
         """The id of this process."""
         return os.getpid()
 
-    def connect(self, change: Change, peers: Sequence[Any], launch: RankLaunch) -> None:
+    def connect(self, change: ViewChange, peers: Sequence[Any], launch: RankLaunch) -> None:
         """Become one of the ranks. peers: the actors of all processes. launch: how this one was started."""
         self._deliveries = [peer.deliver.options(concurrency_group="messages") for peer in peers]
         self._transport = RayTransport(self._process, change, self._mailbox, self._post)
@@ -53,7 +53,7 @@ class RankProcess:
         os.environ.update(variables_of(launch))
         self._prefix = f"[rank {launch.rank} {change.view.ranks[launch.rank].host}] "
 
-    def run(self, program: Program) -> int:
+    def run(self, program: RankProgram) -> int:
         """Run a program, whose output the launcher takes. Returns its exit status."""
         sys.stdout = OutboxStream(self._outbox, error=False)
         sys.stderr = OutboxStream(self._outbox, error=True)
@@ -64,9 +64,9 @@ class RankProcess:
 
     def deliver(self, letter: tuple[int, int, int, bool, Any]) -> None:
         """Take in a letter of another rank."""
-        self._mailbox.deliver(Letter(*letter))
+        self._mailbox.deliver(Envelope(*letter))
 
-    def change_view(self, change: Change) -> None:
+    def change_view(self, change: ViewChange) -> None:
         """Note that ranks have left."""
         assert self._transport is not None
         self._transport.change(change)
@@ -75,13 +75,13 @@ class RankProcess:
         """Let rank 0, which this is, end training because of a signal."""
         assert self._transport is not None
         view, rank = self._transport.view.number, self._transport.rank
-        self._mailbox.deliver(Letter(view, rank, Channel.REQUEST, False, str(signal).encode()))
+        self._mailbox.deliver(Envelope(view, rank, Channel.REQUEST, False, str(signal).encode()))
 
     def take_output(self) -> tuple[list[tuple[bool, str]], bool]:
         """The output that the program has written; see `Outbox.take`."""
         return self._outbox.take(SECONDS_OF_SILENCE)
 
-    def _post(self, process: int, letter: Letter) -> None:
+    def _post(self, process: int, letter: Envelope) -> None:
         self._deliveries[process].remote(tuple(letter))
 
     def _mark_errors(self) -> None:

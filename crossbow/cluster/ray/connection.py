@@ -31,7 +31,7 @@ QUIET = {
 
 
 @dataclass(frozen=True)
-class Node:
+class ClusterNode:
     """A machine of a cluster."""
 
     id: str
@@ -46,18 +46,18 @@ class Connection:
         """local: whether the cluster was started for this connection."""
         self.ray, self.local = ray, local
 
-    def nodes(self, resources: Mapping[str, float]) -> list[Node]:
+    def nodes(self, resources: Mapping[str, float]) -> list[ClusterNode]:
         """The live nodes that have a core and these resources; this machine is the first if it is one of them."""
         own = self.ray.get_runtime_context().get_node_id()
         wanted = {"CPU": 1.0, **resources}
         found = [
-            Node(each["NodeID"], each["NodeManagerHostname"], each["Resources"])
+            ClusterNode(each["NodeID"], each["NodeManagerHostname"], each["Resources"])
             for each in self.ray.nodes()
             if each["Alive"] and all(each["Resources"].get(name, 0) >= least for name, least in wanted.items())
         ]
         return sorted(found, key=lambda node: (node.id != own, node.host, node.id))
 
-    def await_nodes(self, count: int, resources: Mapping[str, float]) -> list[Node]:
+    def await_nodes(self, count: int, resources: Mapping[str, float]) -> list[ClusterNode]:
         """That many nodes with these resources. Raises ConfigurationError after `SECONDS_FOR_NODES`."""
         deadline = time.monotonic() + SECONDS_FOR_NODES
         while len(found := self.nodes(resources)) < count:

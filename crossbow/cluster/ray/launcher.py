@@ -14,9 +14,9 @@ from types import FrameType
 from typing import Any
 
 from crossbow.cluster.failure import LOST, TERMINATED
-from crossbow.cluster.program import Program
+from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray.actor import GROUPS, RankProcess
-from crossbow.cluster.ray.connection import Connection, Node
+from crossbow.cluster.ray.connection import ClusterNode, Connection
 from crossbow.cluster.ray.roster import Roster
 from crossbow.console import say
 from crossbow.interruption import INTERRUPTED
@@ -38,12 +38,12 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 @dataclass
-class Launch:
+class Launcher:
     """A program on some nodes of a cluster."""
 
     connection: Connection
-    program: Program
-    nodes: Sequence[Node]
+    program: RankProgram
+    nodes: Sequence[ClusterNode]
     """The node of each rank; one may occur several times."""
     resources: Mapping[str, float] = field(default_factory=dict)
     """Resources that each rank claims."""
@@ -111,7 +111,7 @@ class Launch:
             self._printing.add(process)
             self._ask_for_output(process)
 
-    def _options(self, node: Node) -> dict[str, Any]:
+    def _options(self, node: ClusterNode) -> dict[str, Any]:
         """Options of the actor on a node."""
         strategies = self._ray.util.scheduling_strategies
         more = {name: value for name, value in self.resources.items() if name not in ("CPU", "GPU")}

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from crossbow.cluster.failure import LOST
 from crossbow.cluster.fault import VARIABLE
-from crossbow.cluster.program import Program
-from crossbow.cluster.ray.connection import Connection, Node, connect, own_streams
-from crossbow.cluster.ray.launcher import Launch
+from crossbow.cluster.program import RankProgram
+from crossbow.cluster.ray.connection import ClusterNode, Connection, connect, own_streams
+from crossbow.cluster.ray.launcher import Launcher
 from crossbow.console import say
 
 
@@ -33,13 +33,13 @@ class RayLaunch:
     """How often the program begins again from its newest checkpoint after the loss of rank 0, or of too many ranks."""
 
 
-def launch_on_ray(program: Program, launch: RayLaunch) -> int:
+def launch_on_ray(program: RankProgram, launch: RayLaunch) -> int:
     """Run a program on Ray, and return its exit status. Raises ConfigurationError if Ray is not installed, and if the
     cluster cannot be reached or does not have the nodes."""
     with own_streams(), connect(launch.address, os.cpu_count() or 1) as connection:
         for restarts_left in range(launch.restarts, -1, -1):
             nodes = nodes_of_ranks(connection, launch)
-            status = Launch(connection, program, nodes, launch.resources, launch.least).run()
+            status = Launcher(connection, program, nodes, launch.resources, launch.least).run()
             if status != LOST or not restarts_left:
                 return status
             say("the program begins again from its newest checkpoint")
@@ -48,7 +48,7 @@ def launch_on_ray(program: Program, launch: RayLaunch) -> int:
     raise AssertionError
 
 
-def nodes_of_ranks(connection: Connection, launch: RayLaunch) -> list[Node]:
+def nodes_of_ranks(connection: Connection, launch: RayLaunch) -> list[ClusterNode]:
     """The node of each rank. Raises ConfigurationError if there are too few."""
     if connection.local:
         return connection.await_nodes(1, launch.resources) * (launch.ranks or launch.per_host)

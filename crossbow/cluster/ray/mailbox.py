@@ -12,7 +12,7 @@ from crossbow.cluster.transport import Channel
 from crossbow.types import Array
 
 
-class Letter(NamedTuple):
+class Envelope(NamedTuple):
     """A message or an array on its way."""
 
     view: int
@@ -47,7 +47,7 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._lock, self._view = threading.Lock(), 0
-        self._early: list[Letter] = []
+        self._early: list[Envelope] = []
         self._clear()
 
     def _clear(self) -> None:
@@ -64,12 +64,12 @@ class Mailbox:
             for letter in early:
                 self._sort(letter)
 
-    def deliver(self, letter: Letter) -> None:
+    def deliver(self, letter: Envelope) -> None:
         """Take in a letter."""
         with self._lock:
             self._sort(letter)
 
-    def _sort(self, letter: Letter) -> None:
+    def _sort(self, letter: Envelope) -> None:
         key = letter.source, letter.channel
         if letter.view > self._view:
             self._early.append(letter)

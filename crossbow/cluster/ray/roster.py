@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from crossbow.cluster.launch import RankLaunch
 from crossbow.cluster.members import Lost, Rank, View
-from crossbow.cluster.ray.transport import Change
+from crossbow.cluster.ray.transport import ViewChange
 
 
 class Roster:
@@ -24,7 +24,7 @@ class Roster:
         return tuple(self._alive)
 
     @property
-    def change(self) -> Change:
+    def change(self) -> ViewChange:
         """The current view."""
         return self._change(())
 
@@ -36,7 +36,7 @@ class Roster:
             for number, host in enumerate(hosts)
         ]
 
-    def lose(self, process: int, reason: str) -> Change:
+    def lose(self, process: int, reason: str) -> ViewChange:
         """The view without a process."""
         lost = Lost(Rank(self._alive.index(process), self._hosts[process]), reason)
         self._alive.remove(process)
@@ -47,6 +47,6 @@ class Roster:
         """The process, for messages, by its rank in the current view."""
         return str(Rank(self._alive.index(process), self._hosts[process]))
 
-    def _change(self, lost: tuple[Lost, ...]) -> Change:
+    def _change(self, lost: tuple[Lost, ...]) -> ViewChange:
         ranks = tuple(Rank(number, self._hosts[process]) for number, process in enumerate(self._alive))
-        return Change(View(self._number, ranks, len(ranks) >= self._needed), tuple(self._alive), lost)
+        return ViewChange(View(self._number, ranks, len(ranks) >= self._needed), tuple(self._alive), lost)

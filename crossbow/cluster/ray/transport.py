@@ -10,17 +10,17 @@ from typing import NoReturn
 import numpy as np
 
 from crossbow.cluster.members import Lost, View
-from crossbow.cluster.ray.mailbox import Letter, Mailbox
+from crossbow.cluster.ray.mailbox import Envelope, Mailbox
 from crossbow.cluster.transport import Channel, Pending
 from crossbow.types import Array, CrossbowError
 
-Post = Callable[[int, Letter], None]
-"""Function that sends a letter to a process, which `Change.processes` numbers. It copies the content before it
+Post = Callable[[int, Envelope], None]
+"""Function that sends a letter to a process, which `ViewChange.processes` numbers. It copies the content before it
 returns."""
 
 
 @dataclass(frozen=True)
-class Change:
+class ViewChange:
     """A new view."""
 
     view: View
@@ -33,16 +33,16 @@ class Change:
 class RayTransport:
     """Implements `Transport`."""
 
-    def __init__(self, process: int, change: Change, mailbox: Mailbox, post: Post) -> None:
+    def __init__(self, process: int, change: ViewChange, mailbox: Mailbox, post: Post) -> None:
         """process: number with which this process was started. change: the first view."""
         self._process, self._mailbox, self._post = process, mailbox, post
         self._lock = threading.Lock()
-        self._changes: list[Change] = [change]
+        self._changes: list[ViewChange] = [change]
         self.regroup()
 
     # Views
 
-    def change(self, change: Change) -> None:
+    def change(self, change: ViewChange) -> None:
         """Note a new view, which begins with `regroup`."""
         with self._lock:
             self._changes.append(change)
@@ -66,7 +66,7 @@ class RayTransport:
     # Messages
 
     def send(self, message: bytes, rank: int, channel: Channel) -> None:
-        self._post(self._processes[rank], Letter(self.view.number, self.rank, int(channel), False, message))
+        self._post(self._processes[rank], Envelope(self.view.number, self.rank, int(channel), False, message))
 
     def receive(self, channel: Channel, rank: int | None = None) -> tuple[int, bytes] | None:
         return self._mailbox.take(channel, rank)
@@ -75,7 +75,7 @@ class RayTransport:
 
     def send_array(self, array: Array, rank: int, channel: Channel) -> Pending:
         content = array.view(np.uint8)
-        self._post(self._processes[rank], Letter(self.view.number, self.rank, int(channel), True, content))
+        self._post(self._processes[rank], Envelope(self.view.number, self.rank, int(channel), True, content))
         return Sent()
 
     def receive_array(self, array: Array, rank: int, channel: Channel) -> Pending:
@@ -122,7 +122,7 @@ class TreeSum:
         for child in children:
             part = np.empty_like(array)
             yield from _waits(transport.receive_array(part, child, Channel.SUM))
-            array += part
+            np.add(array, part, out=array)
         if rank:
             parent = rank - distance
             transport.send_array(array, parent, Channel.SUM)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from crossbow.cluster.ranks import Ranks
-from crossbow.cluster.ray.mailbox import Letter, Mailbox
+from crossbow.cluster.ray.mailbox import Envelope, Mailbox
 from crossbow.cluster.ray.roster import Roster
 from crossbow.cluster.ray.transport import RayTransport
 
@@ -22,7 +22,7 @@ class Processes:
             RayTransport(process, change, mailbox, self.post) for process, mailbox in enumerate(self.mailboxes)
         ]
 
-    def post(self, process: int, letter: Letter) -> None:
+    def post(self, process: int, letter: Envelope) -> None:
         """Deliver a copy, as Ray does."""
         content = letter.content.copy() if letter.array else letter.content
         self.mailboxes[process].deliver(letter._replace(content=content))

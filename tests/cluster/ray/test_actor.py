@@ -12,7 +12,7 @@ import pytest
 from crossbow.cluster import process
 from crossbow.cluster.launch import RankLaunch
 from crossbow.cluster.output import PrefixedLines
-from crossbow.cluster.program import Program
+from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray import actor
 from crossbow.cluster.ray.actor import RankProcess
 from crossbow.cluster.ray.roster import Roster
@@ -83,7 +83,7 @@ def test_messages_reach_the_other_rank(pair: list[RankProcess]) -> None:
 def test_output_and_traceback_of_a_program(pair: list[RankProcess], tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("print('text', flush=True)\nraise ValueError('on purpose')")
-    assert pair[1].run(Program(str(script), (), is_module=False)) == 1
+    assert pair[1].run(RankProgram(str(script), (), is_module=False)) == 1
     texts, more = pair[1].take_output()
     assert not more
     assert texts[0] == (False, "text\n")

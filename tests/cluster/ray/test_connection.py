@@ -12,7 +12,7 @@ import pytest
 
 from crossbow import ConfigurationError
 from crossbow.cluster.ray import connection
-from crossbow.cluster.ray.connection import Connection, Node, connect
+from crossbow.cluster.ray.connection import ClusterNode, Connection, connect
 
 
 class FakeRay:
@@ -108,7 +108,7 @@ def test_nodes_have_the_resources_and_the_own_is_first(monkeypatch: pytest.Monke
     nodes = [("a", {"CPU": 4.0, "fast": 1.0}), ("b", {"CPU": 4.0}), ("head", {}), ("dead", {"CPU": 4.0})]
     found = Connection(FakeRay(nodes), local=False)
     assert [node.host for node in found.nodes({})] == ["b", "a"]
-    assert found.await_nodes(1, {"fast": 1}) == [Node("id-of-a", "a", nodes[0][1])]
+    assert found.await_nodes(1, {"fast": 1}) == [ClusterNode("id-of-a", "a", nodes[0][1])]
     monkeypatch.setattr(connection, "SECONDS_FOR_NODES", 0)
     expected = r"expected 3 nodes \(each with a core, CPU 2\) within 0 s. Received: 2 \(b, a\)"
     with pytest.raises(ConfigurationError, match=expected):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crossbow.cluster.program import Program
+from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray import launching
 from crossbow.cluster.ray.connection import Connection
 from crossbow.cluster.ray.launching import RayLaunch, launch_on_ray, nodes_of_ranks
@@ -41,10 +41,10 @@ def test_a_cluster_on_this_machine_has_all_ranks() -> None:
 def test_after_a_loss_it_begins_again(
     monkeypatch: pytest.MonkeyPatch, statuses: list[int], status: int, runs: int
 ) -> None:
-    programs: list[Program] = []
+    programs: list[RankProgram] = []
 
     class FakeLaunch:
-        def __init__(self, connection: Any, program: Program, *more: Any) -> None:
+        def __init__(self, connection: Any, program: RankProgram, *more: Any) -> None:
             programs.append(program)
 
         def run(self) -> int:
@@ -54,7 +54,7 @@ def test_after_a_loss_it_begins_again(
     def connected(address: str | None, cores: int) -> Iterator[Connection]:
         yield Connection(FakeRay(NODES), local=False)
 
-    monkeypatch.setattr(launching, "Launch", FakeLaunch)
+    monkeypatch.setattr(launching, "Launcher", FakeLaunch)
     monkeypatch.setattr(launching, "connect", connected)
-    assert launch_on_ray(Program("m", ()), RayLaunch(restarts=2)) == status
+    assert launch_on_ray(RankProgram("m", ()), RayLaunch(restarts=2)) == status
     assert [program.arguments for program in programs] == [(), *[("--resume",)] * (runs - 1)]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossbow.cluster.ray.mailbox import Letter, Mailbox
+from crossbow.cluster.ray.mailbox import Envelope, Mailbox
 from crossbow.cluster.transport import Channel
 
 
-def message(text: bytes, *, view: int = 0, source: int = 1) -> Letter:
-    return Letter(view, source, Channel.RESULTS, False, text)
+def message(text: bytes, *, view: int = 0, source: int = 1) -> Envelope:
+    return Envelope(view, source, Channel.RESULTS, False, text)
 
 
-def numbers(values: list[float], source: int = 1) -> Letter:
-    return Letter(0, source, Channel.PARTIAL, True, np.array(values, np.float32).view(np.uint8))
+def numbers(values: list[float], source: int = 1) -> Envelope:
+    return Envelope(0, source, Channel.PARTIAL, True, np.array(values, np.float32).view(np.uint8))
 
 
 def test_messages_of_a_rank_are_taken_in_order() -> None:
