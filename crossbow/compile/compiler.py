@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from crossbow.compile.draft import Draft, DraftStep, Value, place, resolve
-from crossbow.compile.fuse import pooled_gradients, relu_fusions, takes_gradient
+from crossbow.compile.fuse import masked_terms, pooled_gradients, relu_fusions, sum_fusions, takes_gradient
 from crossbow.compile.model import SEGMENT_ALIGNMENT, ModelLayout, Segment
 from crossbow.compile.precision import narrow_vertices
 from crossbow.compile.program import NamedPlace, Place, Program, Step, VectorPlace, WholeVector
@@ -20,7 +20,7 @@ from crossbow.dataflow.validate import infer_shapes, input_shapes, statistics_of
 from crossbow.host_memory import physical_memory
 from crossbow.kernels.interface import PlainStorage, PreparedKernel, Variable
 from crossbow.kernels.library import KernelLibrary
-from crossbow.kernels.requests import CheckFinite, LoadBatch, WeightedSum
+from crossbow.kernels.requests import CheckFinite, LoadBatch, PoolingBackward, WeightedSum
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
 from crossbow.types import GraphError, LabelRange, Phase, Shape, Tensor, bytes_text
 
@@ -96,7 +96,12 @@ class _Compiler:
         self.fusions = relu_fusions(graph, () if check_numerics else library.fused_relu)
         self.fused = {producer: relu for relu, producer in self.fusions.items()}
         """Position of the ReLU after an operator that is fused with it."""
-        self.pooled = pooled_gradients(graph, self.fusions)
+        self.sums = sum_fusions(graph, () if check_numerics else library.fused_sum, self.fusions, self.narrow)
+        self.summed = {producer: total for total, producer in self.sums.items()}
+        """Position of the sum after an operator that is fused with it."""
+        self.masked = masked_terms(graph, self.sums, self.fusions)
+        """For a normalisation with such a sum and a ReLU: position of the gradient of the sum's other term."""
+        self.pooled = pooled_gradients(graph, self.fusions, self.sums)
         self.pooled_relus = frozenset(self.pooled.values())
         self.nodes_of = Counter(id(vertex.operator) for vertex in graph)
         """Number of nodes of an operator, by its id."""
@@ -256,7 +261,8 @@ class _Compiler:
             key=vertex.order,
             needs_input_gradient=needs_input_gradient,
             logits=None if (logits := self._logits(vertex)) is None else self.draft.tensors[logits],
-            fused_relu=vertex.order in self.fused,
+            fused_relu=self.summed.get(vertex.order, vertex.order) in self.fused,
+            fused_sum=vertex.order in self.summed,
             found=self.found[vertex.order],
         )
 
@@ -267,6 +273,18 @@ class _Compiler:
         if past is None or source == BATCH or not isinstance(self.graph[source].kernel, past):
             return None
         return self._value(self.graph[source].inputs[0])
+
+    def _output(self, order: int) -> Value:
+        """The value that an operator writes: its own output, or that of the last operator that is fused with it."""
+        order = self.summed.get(order, order)
+        return ("output", self.fused.get(order, order))
+
+    def _addend(self, order: int) -> dict[str, Value | Place]:
+        """The role of the other term of the sum that is fused with an operator, if there is one."""
+        if order not in self.summed:
+            return {}
+        (other,) = (source for source in self.graph[self.summed[order]].inputs if source != order)
+        return {"addend": self._value(other)}
 
     def _load_batch(self) -> None:
         slots, slot_labels = self.source.images, self.source.labels
@@ -281,12 +299,13 @@ class _Compiler:
     def _forward(self, vertex: Vertex, kernel: Kernel) -> None:
         if self.backward_part.intersection(vertex.inputs):
             self.backward_part.add(vertex.order)
-        output = ("output", self.fused.get(vertex.order, vertex.order))
+        output = self._output(self.sums.get(vertex.order, vertex.order))
         self.draft.tensors[output] = self._tensor(self.shapes[vertex.order], self._dtype(vertex))
         if vertex.order in self.backward_part:
             self.gradients.add(output)
-        if vertex.order in self.fusions:
-            self._elide(vertex, self.graph[self.fusions[vertex.order]])
+        doer = self.fusions.get(vertex.order, self.sums.get(vertex.order))
+        if doer is not None:
+            self._elide(vertex, self.graph[self.sums.get(doer, doer)])
             self._keep(vertex, kernel)
             return
         kernels = kernel.prepare(self._site(vertex))
@@ -312,7 +331,8 @@ class _Compiler:
 
     def _new_peer_roles(self, vertex: Vertex, specs: tuple[VariableSpec, ...]) -> dict[str, Value | Place]:
         roles: dict[str, Value | Place] = {f"input{i}": self._value(source) for i, source in enumerate(vertex.inputs)}
-        roles["output"] = ("output", self.fused.get(vertex.order, vertex.order))
+        roles["output"] = self._output(vertex.order)
+        roles.update(self._addend(vertex.order))
         roles["labels"] = "labels"
         if (logits := self._logits(vertex)) is not None:
             roles["logits"] = logits
@@ -349,9 +369,10 @@ class _Compiler:
         roles: ChainMap[str, Value | Place] = ChainMap({}, self._peer_roles(peer, specs))
         roles["output_gradient"] = self._value(vertex.inputs[0])
         if needed:
-            roles["input_gradient"] = ("output", vertex.order)
-            self.draft.tensors["output", vertex.order] = self._tensor(self.shapes[vertex.order], self._dtype(vertex))
-            self.gradients.add(("output", vertex.order))
+            target = roles["input_gradient"] = self._output(vertex.order)
+            self.draft.tensors[target] = self._tensor(self.shapes[vertex.order], self._dtype(vertex))
+            self.gradients.add(target)
+            roles.update(self._addend(vertex.order))
         producer = self.graph[self.fusions[peer.order]] if peer.order in self.fusions else None
         if vertex.order in self.pooled_relus:
             self._elide_gradient(vertex, self.graph[vertex.inputs[0]])
@@ -359,7 +380,16 @@ class _Compiler:
         if producer is not None and takes_gradient(producer):
             self._elide_gradient(vertex, producer)
             return
-        if vertex.order in self.pooled:
+        if producer is not None and producer.order in self.sums:
+            self._elide_gradient(vertex, self.graph[self.sums[producer.order]])
+            return
+        if vertex.order in self.masked.values():
+            self._elide(vertex, self.graph[self.sums[peer.order]])
+            return
+        if peer.order in self.masked:
+            roles["addend_gradient"] = ("output", self.masked[peer.order])
+        masks = vertex.order in self.pooled and self._pooling_masks(self.graph[self.pooled[vertex.order]])
+        if vertex.order in self.pooled and not masks:
             roles["output_gradient"] = self._pooled_relu(vertex, peer, self.graph[self.pooled[vertex.order]])
         additions = []
         for spec in specs if gradient.input == 0 else ():
@@ -376,7 +406,11 @@ class _Compiler:
                 roles[f"{spec.name}_gradient"] = self._variable("gradient", peer, spec)
                 self.written_gradients.add(key)
         shared = self.nodes_of[id(peer.operator)] > 1
-        for kernel in gradient.prepare(peer.forward, self._site(peer, needed)):
+        site = self._site(peer, needed)
+        site = replace(
+            site, fused_relu=site.fused_relu or masks, fused_sum=site.fused_sum or vertex.order in self.summed
+        )
+        for kernel in gradient.prepare(peer.forward, site):
             # The gradients of a shared operator are added up, so each must be complete.
             kernel = replace(kernel, blocks=None) if shared else kernel
             self._append(vertex.name, kernel, roles, self._dtype(vertex), backward=True)
@@ -387,6 +421,12 @@ class _Compiler:
         """Omit a gradient operator that another kernel includes: its output is its input."""
         self.draft.aliases["output", vertex.order] = self._converted(self._value(vertex.inputs[0]), self._dtype(vertex))
         self._elide(vertex, doer)
+
+    def _pooling_masks(self, relu_gradient: Vertex) -> bool:
+        """Whether the kernel of a pooling's gradient includes that of the preceding activation."""
+        assert relu_gradient.peer is not None
+        activation = self.graph[relu_gradient.peer].forward
+        return PoolingBackward in self.library.fused_relu and activation is not None and activation.is_relu
 
     def _pooled_relu(self, vertex: Vertex, pool: Vertex, relu_gradient: Vertex) -> Value:
         """The gradient of a max pooling's output times the derivative of the preceding ReLU; see `pooled_gradients`."""

@@ -26,6 +26,7 @@ class _Remembering:
         self.name: str = library.name
         self.dtypes: tuple[np.dtype[np.generic], ...] = library.dtypes
         self.fused_relu: frozenset[RequestType] = library.fused_relu
+        self.fused_sum: frozenset[RequestType] = library.fused_sum
         self.mixed: MixedPrecision | None = library.mixed
 
     def layout(self, shape: Shape) -> Layout:

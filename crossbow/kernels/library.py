@@ -46,7 +46,10 @@ class KernelLibrary(Protocol):
     dtypes: tuple[np.dtype[np.generic], ...]
     """Floating-point types that the library supports."""
     fused_relu: frozenset[RequestType]
-    """Requests whose kernels include the ReLU after their operator, if that is faster."""
+    """Requests whose kernels include the ReLU after their operator, if that is faster; `PoolingBackward` includes the
+    gradient of the ReLU before a max pooling."""
+    fused_sum: frozenset[RequestType]
+    """Requests whose kernels include the sum of their result and another tensor, if that is faster."""
 
     @property
     def mixed(self) -> MixedPrecision | None:

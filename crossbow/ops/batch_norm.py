@@ -95,6 +95,10 @@ class BatchNorm(Kernel):
     def takes_relu(self) -> RequestType | None:
         return BatchNormTraining
 
+    @property
+    def takes_sum(self) -> RequestType | None:
+        return BatchNormTraining
+
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
         if len(x) < 2:
@@ -122,7 +126,7 @@ class BatchNorm(Kernel):
 
     def setting(self, site: Site) -> BatchNormSetting:
         fraction = self.moving_average_fraction if self.statistics == "fixed" else None
-        return BatchNormSetting(self.epsilon, fraction, bias=self.bias, relu=site.fused_relu)
+        return BatchNormSetting(self.epsilon, fraction, bias=self.bias, relu=site.fused_relu, sum=site.fused_sum)
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         (x,), setting = site.inputs, self.setting(site)

@@ -144,6 +144,10 @@ class Conv(Kernel):
 class ConvGradient(Gradient):
     """Gradients of a `Conv`: of its variables and, if an operator upstream trains, of its input."""
 
+    @property
+    def takes_sum(self) -> RequestType | None:
+        return ConvolutionBackwardData
+
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, Conv)
         library, (x,), dy = site.library, site.inputs, site.output
@@ -151,5 +155,5 @@ class ConvGradient(Gradient):
         geometry = peer.geometry(x.shape)
         kernels = [library.prepare(ConvolutionBackwardWeights(x, dy, weights, bias, geometry))]
         if site.needs_input_gradient:
-            kernels.append(library.prepare(ConvolutionBackwardData(dy, weights, x, geometry)))
+            kernels.append(library.prepare(ConvolutionBackwardData(dy, weights, x, geometry, sum=site.fused_sum)))
         return tuple(kernels)

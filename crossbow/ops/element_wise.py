@@ -66,6 +66,10 @@ class ElementWiseOp(Kernel):
     def takes_relu(self) -> RequestType | None:
         return WeightedSum if self.type == "sum" else None
 
+    @property
+    def is_sum(self) -> bool:
+        return self.type == "sum" and (self.coefficients is None or all(value == 1 for value in self.coefficients))
+
     def output_shape(self, *inputs: Shape) -> Shape:
         if not inputs or any(shape != inputs[0] for shape in inputs):
             raise ValueError(f"expected inputs of one shape. Received: {', '.join(map(str, inputs)) or 'none'}")

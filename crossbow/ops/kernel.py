@@ -93,7 +93,11 @@ class Site:
     logits: Tensor | None = None
     """For operators with `gradient_past`: the input of the previous operator, if there is one; role `logits`."""
     fused_relu: bool = False
-    """Whether the following ReLU is fused: `output` is the ReLU's, and a BatchNorm's gradient includes the ReLU's."""
+    """Whether the following ReLU is fused: `output` is the ReLU's, and a BatchNorm's gradient includes the ReLU's. For
+    the gradient of a max pooling: whether it includes that of the ReLU before the pooling."""
+    fused_sum: bool = False
+    """Whether the following sum with another tensor, role `addend`, is fused. `fused_relu` then means the ReLU after
+    the sum."""
     found: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """Intermediate results that the gradients with respect to many inputs share."""
 
@@ -163,6 +167,11 @@ class Kernel:
         return None
 
     @property
+    def takes_sum(self) -> RequestType | None:
+        """The request with which a kernel can include the sum after the operator, and the ReLU after that."""
+        return None
+
+    @property
     def is_frozen(self) -> bool:
         """Whether training changes no variable, so that the gradients of none are needed."""
         return False
@@ -170,6 +179,11 @@ class Kernel:
     @property
     def is_relu(self) -> bool:
         """Whether the output is max(input, 0), which the operator before may compute as well."""
+        return False
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether the output is the sum of all inputs, which the operator before may compute as well."""
         return False
 
     @property
@@ -262,8 +276,10 @@ _OF_ONE_CLASS = (
     "gradient_takes_relu",
     "derivative_from_output",
     "takes_relu",
+    "takes_sum",
     "is_frozen",
     "is_relu",
+    "is_sum",
     "picks_largest",
 )
 
@@ -278,6 +294,11 @@ class Gradient:
 
     input: int = 0
     """Index of the peer's input."""
+
+    @property
+    def takes_sum(self) -> RequestType | None:
+        """The request with which a kernel can add another gradient to that of the peer's input."""
+        return None
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         """The kernels, in order. `site` is the peer's."""

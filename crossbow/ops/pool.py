@@ -153,7 +153,7 @@ class PoolGradient(Gradient):
         (x,) = site.inputs
         if not site.needs_input_gradient:
             return ()
-        return (site.library.prepare(PoolingBackward(site.output, x, peer.geometry(x.shape))),)
+        return (site.library.prepare(PoolingBackward(site.output, x, peer.geometry(x.shape), relu=site.fused_relu)),)
 
 
 def pooled_size(size: int, extent: int, stride: int, padding: tuple[int, int], rounding: str) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,11 +30,10 @@ class Observation:
         """The activity of each learner; empty where it is not measured."""
 
     def distances(self, blocks: int | None = None) -> list[float | None]:
-        """‖w_i − z‖ / ‖z‖ of each learner, or an estimate from this many blocks (`distance`), which may be computed
+        """‖w_i − z‖ / ‖z‖ of each learner, or an estimate from this many blocks (`distances`), which may be computed
         while tasks run if vectors are in the host's memory; None for learners that read z itself."""
-        z = on_host(self._recovery.base[0])
-        weights = [replica.weights for replica in self._replicas]
-        return [None if each is None else distance(on_host(each), z, blocks) for each in weights]
+        weights = [None if replica.weights is None else on_host(replica.weights) for replica in self._replicas]
+        return distances(weights, on_host(self._recovery.base[0]), blocks)
 
     @property
     def data_wait_seconds(self) -> float:
@@ -118,16 +118,23 @@ BLOCK = 1 << 16
 """Elements that are compared at a time, so that they stay in the cache."""
 
 
-def distance(weights: Array, base: Array, blocks: int | None = None) -> float:
-    """‖w − z‖ / ‖z‖ in float64; infinite if only z is zero. blocks: estimate it from at most this many blocks of 65,536
-    elements, evenly spaced; None compares all."""
+def distances(weights: Sequence[Array | None], base: Array, blocks: int | None = None) -> list[float | None]:
+    """‖w − z‖ / ‖z‖ of each w in float64, infinite if only z is zero; None stays None.
+
+    blocks: estimate it from at most this many blocks of 65,536 elements, evenly spaced; None compares all."""
     count = -(-base.size // BLOCK)
     chosen = range(count) if blocks is None or blocks >= count else np.linspace(0, count - 1, blocks).astype(int)
-    difference = norm = 0.0
-    for block in chosen:
-        place = slice(int(block) * BLOCK, (int(block) + 1) * BLOCK)
-        w, z = (vector[place].astype(np.float64) for vector in (weights, base))
-        # Not a dot product: NumPy's may use threads, which stay busy for a while and slow the learners down.
-        difference += float(np.square(w - z).sum())
-        norm += float(np.square(z).sum())
-    return 0.0 if difference == 0 else float(np.sqrt(difference / norm)) if norm else float("inf")
+    places = [slice(int(block) * BLOCK, (int(block) + 1) * BLOCK) for block in chosen]
+    norm = math.fsum(_sum_of_squares(base[place]) for place in places)
+
+    def distance(w: Array) -> float:
+        difference = math.fsum(_sum_of_squares(np.subtract(w[place], base[place])) for place in places)
+        return 0.0 if difference == 0 else math.sqrt(difference / norm) if norm else math.inf
+
+    return [None if w is None else distance(w) for w in weights]
+
+
+def _sum_of_squares(values: Array) -> float:
+    # Not a dot product: NumPy's may use threads, which stay busy for a while and slow the learners down.
+    wide = values.astype(np.float64)
+    return float(np.square(wide, out=wide).sum())

@@ -21,7 +21,22 @@ Value = Hashable
 NOTHING = ("nothing",)
 
 
+def _sum_after(graph: Graph, vertex: Vertex) -> Vertex:
+    """The sum that reads a vertex."""
+    (total,) = (v for v in graph if v.forward is not None and v.forward.is_sum and vertex.order in v.inputs)
+    return total
+
+
 def _vertex_value(graph: Graph, vertex: Vertex, role: str) -> Value:
+    if role == "addend":
+        (other,) = set(_sum_after(graph, vertex).inputs) - {vertex.order}
+        return ("output", other)
+    if role == "addend_gradient":
+        assert vertex.peer is not None
+        total = _sum_after(graph, graph[vertex.peer])
+        gradients = [v for v in graph if v.peer == total.order and isinstance(v.kernel, Gradient)]
+        (other,) = (v for v in gradients if total.inputs[v.kernel.input] != vertex.peer)  # type: ignore[union-attr]
+        return ("output", other.order)
     if isinstance(vertex.kernel, Gradient):
         if role == "output_gradient":
             return ("output", vertex.inputs[0])
@@ -124,6 +139,10 @@ class Values:
             return ("masked", vertex.order)
         return _vertex_value(self.graph, vertex, role)
 
+    def _is_sum(self, order: int) -> bool:
+        kernel = self.graph[order].forward
+        return kernel is not None and kernel.is_sum
+
     def _same_values(self, program: Program) -> dict[Value, Value]:
         """What elided steps say: for a value the earlier one that it is, or that is written as this one at once."""
         same: dict[Value, Value] = {}
@@ -133,7 +152,8 @@ class Values:
             vertex = self.vertex_of[step.operator]
             if step.kernel.alias is None:  # another kernel does it: that of the vertex before, or of the peer's
                 assert not step.places
-                same["output", vertex.order] = ("output", vertex.inputs[0])
+                if vertex.peer is None or not self._is_sum(vertex.peer):  # whose gradient is written with another one
+                    same["output", vertex.order] = ("output", max(vertex.inputs))
             else:
                 source, target = (step.places[role] for role in step.kernel.alias)
                 assert isinstance(source, ArenaPlace)

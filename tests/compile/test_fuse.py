@@ -520,7 +520,7 @@ def test_the_derivative_of_the_pooled_values_is_that_of_their_sources(
     backward = [step.operator for step in made.program.steps if step.backward and not step.elided]
     assert backward.index("relu.gradient") < backward.index("max.gradient")
     assert elided(made.program)["relu.gradient"] == "in that of 'max.gradient'"
-    monkeypatch.setattr("crossbow.compile.compiler.pooled_gradients", lambda graph, fusions: {})
+    monkeypatch.setattr("crossbow.compile.compiler.pooled_gradients", lambda graph, fusions, sums: {})
     apart, expected = executed(network(), IMAGES, library)
     assert "relu.gradient" not in elided(apart.program)
     assert loss == expected
@@ -533,7 +533,7 @@ def test_the_derivative_of_the_pooled_values_is_that_of_their_sources(
 def test_the_activation_need_not_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     head = behind(mode="tanh")
     program = compile_network(head, IMAGES)
-    monkeypatch.setattr("crossbow.compile.compiler.pooled_gradients", lambda graph, fusions: {})
+    monkeypatch.setattr("crossbow.compile.compiler.pooled_gradients", lambda graph, fusions, sums: {})
     apart = compile_network(head, IMAGES)
     output = 4 * 5 * 9 * 9 * 8
     assert apart.plan.lower_bound - program.plan.lower_bound >= output

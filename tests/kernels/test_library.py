@@ -16,6 +16,8 @@ from crossbow.kernels.requests import (
     ConvolutionGeometry,
     CopyForward,
     InnerProductForward,
+    PoolingBackward,
+    PoolingGeometry,
     Request,
     WeightedSum,
 )
@@ -64,6 +66,7 @@ def fused(kind: type[Request], library: KernelLibrary) -> Request:
             image, Variable((3, 3, 1, 1), dtype), None, image, ConvolutionGeometry((1, 1)), relu=True
         ),
         InnerProductForward: InnerProductForward(x, Variable((3, 3), dtype), None, x, relu=True),
+        PoolingBackward: PoolingBackward(image, image, PoolingGeometry((1, 1)), relu=True),
         WeightedSum: WeightedSum((x, x), x, (1.0, 1.0), relu=True),
     }[kind]
 

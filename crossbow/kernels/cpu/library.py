@@ -35,6 +35,7 @@ class Cpu:
     """
 
     dtypes: tuple[np.dtype[np.generic], ...] = (FLOAT32,)
+    fused_sum: frozenset[RequestType] = frozenset()
     mixed = None
 
     def __init__(self, *, winograd: bool = True, onednn: bool | None = None) -> None:

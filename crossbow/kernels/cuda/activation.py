@@ -32,6 +32,6 @@ def _prepared(request: ActivationForward | ActivationBackward, name: str, tensor
     numbers = np.int64(tensor.elements), np.int32(MODES.index(request.mode)), *constants
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        return (kernel.each(tensor.elements, *(buffers[role] for role in request.roles), *numbers),)
+        return (kernel.each(tensor.elements, *(buffers[role] for role in request.roles), *numbers, pointwise=True),)
 
     return request.prepared("cuda", bind)

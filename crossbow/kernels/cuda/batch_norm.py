@@ -1,7 +1,11 @@
-"""Batch normalisation, with the ReLU after it in the same passes: kernels of our own.
+"""Batch normalisation, with the sum and the ReLU after it in the same passes: kernels of our own.
 
-The forward pass keeps the batch's mean and the inverse of its standard deviation for the gradient. A ReLU's gradient
-needs nothing else: it follows from the normalised value, which is computed again.
+If a block can take all values of its channels, one kernel computes the statistics and normalises, and one computes all
+gradients. Otherwise there are two each: the first adds up parts of the channels, and every block of the second adds up
+the parts of its own channels.
+
+The forward pass keeps the batch's mean and the inverse of its standard deviation for the gradient. The gradient of a
+ReLU needs nothing else, because the normalised value is computed again; after a sum, it needs the output.
 """
 
 from __future__ import annotations
@@ -10,48 +14,58 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from crossbow.kernels.cuda.channels import Channels
-from crossbow.kernels.cuda.launch import computed_in
+from crossbow.kernels.cuda.channels import MOST_OF_A_BLOCK, Channels
+from crossbow.kernels.cuda.launch import Launch, computed_in
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.requests import BatchNormBackward, BatchNormInference, BatchNormSetting, BatchNormTraining
-from crossbow.types import Array
+from crossbow.types import Array, Tensor
+
+LINEAR, OF_NORMALISED, OF_OUTPUT = np.int32(0), np.int32(1), np.int32(2)
+"""The argument of a ReLU's derivative, as in sources/batch_norm.cu."""
+ALIGNMENT = 8
+"""Bytes: the copy of the count is stored before the sums, which are doubles."""
 
 
 @CUDA.kernel(BatchNormTraining)
 def training(request: BatchNormTraining) -> PreparedKernel:
     x, setting = request.x, request.setting
-    channels = Channels(x, 1, x.shape[1:2])
     fraction = np.float64(0 if setting.fraction is None else 1 - setting.fraction)
+    numbers = np.float64(setting.epsilon), fraction, np.int32(setting.relu)
+    # The count must not be updated before all blocks have read it, which takes a second kernel.
+    whole = None if setting.fraction is None else _whole(x)
+    channels = whole or Channels(x, 1, x.shape[1:2])
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        b, sums, counted = buffers, buffers["workspace"], setting.fraction is None
-        count, count_next = (b["count"], b["count_next"]) if counted else (None, None)
-        running = b["running_mean"], b["running_variance"], count, b["running_mean_next"], b["running_variance_next"]
-        numbers = np.float64(setting.epsilon), fraction
-        parameters = b["weights"], _bias(b, setting), b["kept"], count
+        given = buffers["input0"], _optional(buffers, "addend", setting.sum), *_parameters(buffers, setting)
+        running = [buffers[f"running_{name}"] for name in ("mean", "variance", "mean_next", "variance_next")]
+        written = buffers["kept"], buffers["output"]
+        if whole is not None:
+            return (_call(whole, "batch_norm_training", *given, *running, *written, more=numbers, sums=True),)
+        counts = setting.fraction is None
+        count, count_next = _optional(buffers, "count", counts), _optional(buffers, "count_next", counts)
+        counted, sums = buffers["workspace"][:ALIGNMENT], buffers["workspace"][ALIGNMENT:]
+        arguments = *given, sums, counted if counts else None, *running, count_next, *written
         return (
-            channels.each("batch_norm_statistics", b["input0"], sums, sums=True),
-            channels.total("batch_norm_observe", b["input0"], sums, b["kept"], *running, more=numbers),
-            channels.each(
-                "batch_norm_normalise", b["input0"], *parameters, b["output"], count_next, more=(_relu(setting),)
-            ),
+            _call(channels, "batch_norm_statistics", buffers["input0"], count, sums, counted, sums=True),
+            _call(channels, "batch_norm_normalise", *arguments, more=numbers, sums=True),
         )
 
     kept = 2 * x.shape[1] * computed_in(x.dtype).itemsize
-    return request.prepared("cuda", bind, workspace=channels.workspace, kept=kept)
+    workspace = 0 if whole is not None else ALIGNMENT + channels.workspace
+    return request.prepared("cuda", bind, workspace=workspace, kept=kept)
 
 
 @CUDA.kernel(BatchNormInference)
 def inference(request: BatchNormInference) -> PreparedKernel:
     x, setting = request.x, request.setting
     channels = Channels(x, 1, x.shape[1:2])
-    numbers = computed_in(x.dtype).type(setting.epsilon), _relu(setting)
+    numbers = computed_in(x.dtype).type(setting.epsilon), np.int32(setting.relu)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
+        given = buffers["input0"], _optional(buffers, "addend", setting.sum), *_parameters(buffers, setting)
         running = buffers["running_mean"], buffers["running_variance"]
-        arrays = buffers["input0"], buffers["weights"], _bias(buffers, setting), *running, buffers["output"]
-        return (channels.each("batch_norm_inference", *arrays, more=numbers),)
+        return (_call(channels, "batch_norm_inference", *given, *running, buffers["output"], more=numbers),)
 
     return request.prepared("cuda", bind, in_place=False)
 
@@ -59,26 +73,58 @@ def inference(request: BatchNormInference) -> PreparedKernel:
 @CUDA.kernel(BatchNormBackward)
 def backward(request: BatchNormBackward) -> PreparedKernel:
     x, dx, setting = request.x, request.dx, request.setting
-    channels = Channels(x, 1, x.shape[1:2])
+    whole, after_sum = _whole(x), setting.masks_sum
+    channels = whole or Channels(x, 1, x.shape[1:2])
+    relu = OF_OUTPUT if after_sum else OF_NORMALISED if setting.relu else LINEAR
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        sums, bias, relu = buffers["workspace"], _bias(buffers, setting) if setting.relu else None, (_relu(setting),)
-        given = buffers["input0"], buffers["output_gradient"], buffers["weights"], bias, buffers["kept"], sums
-        gradients = buffers["weights_gradient"], buffers["bias_gradient"] if setting.bias else None
-        calls: list[Call] = [
-            channels.each("batch_norm_products", *given, more=relu, sums=True),
-            channels.total("channel_gradients", sums, *gradients),
-        ]
-        if dx is not None:
-            calls.append(channels.each("batch_norm_backward", *given, buffers["input_gradient"], more=relu))
-        return calls
+        x, dy, y = buffers["input0"], buffers["output_gradient"], _optional(buffers, "output", after_sum)
+        bias = _optional(buffers, "bias", setting.bias and relu == OF_NORMALISED)
+        parameters = buffers["weights"], bias, buffers["kept"]
+        gradients = buffers["weights_gradient"], _optional(buffers, "bias_gradient", setting.bias)
+        masked, target = (
+            _optional(buffers, "addend_gradient", after_sum),
+            _optional(buffers, "input_gradient", dx is not None),
+        )
+        if whole is not None:
+            arguments = x, y, dy, *parameters, *gradients, masked, target
+            return (_call(whole, "batch_norm_gradient", *arguments, more=(relu,), sums=True),)
+        sums = buffers["workspace"]
+        given, left = (dy, relu) if masked is None else (masked, LINEAR)
+        return (
+            _call(channels, "batch_norm_products", x, y, dy, *parameters, sums, masked, more=(relu,), sums=True),
+            _call(
+                channels,
+                "batch_norm_backward",
+                x,
+                given,
+                *parameters,
+                sums,
+                *gradients,
+                target,
+                more=(left,),
+                sums=True,
+            ),
+        )
 
-    return request.prepared("cuda", bind, workspace=channels.workspace)
+    return request.prepared("cuda", bind, workspace=0 if whole is not None else channels.workspace)
 
 
-def _bias(buffers: Buffers, setting: BatchNormSetting) -> Array | None:
-    return buffers["bias"] if setting.bias else None
+def _whole(x: Tensor) -> Channels | None:
+    """The division of a tensor in which a block takes all values of its channels; None if these are too many."""
+    channels = Channels(x, 1, x.shape[1:2], whole=True)
+    return channels if channels.elements_of_whole <= MOST_OF_A_BLOCK and not channels.wide else None
 
 
-def _relu(setting: BatchNormSetting) -> np.int32:
-    return np.int32(setting.relu)
+def _call(
+    channels: Channels, name: str, *arguments: Array | None, more: tuple[np.generic, ...] = (), sums: bool = False
+) -> Launch:
+    return channels.each("batch_norm", name, *arguments, more=more, sums=sums)
+
+
+def _optional(buffers: Buffers, role: str, there: bool) -> Array | None:
+    return buffers[role] if there else None
+
+
+def _parameters(buffers: Buffers, setting: BatchNormSetting) -> tuple[Array, Array | None]:
+    return buffers["weights"], _optional(buffers, "bias", setting.bias)

@@ -13,10 +13,21 @@ from crossbow.types import ConfigurationError, Layout, Shape, Tensor
 GRID = 1024
 """Number of blocks that suffices for a large GPU. It is the same for every GPU, and so is the order of the sums."""
 CHUNK = 8
-"""Number of elements that a thread takes at a time, as in sources/channels.cu. A channel with fewer elements is not
-divided among threads."""
+"""Number of elements that a thread takes at a time in single precision, as in sources/channels.cuh. A channel with
+fewer elements is not divided among threads."""
 SIDE_BY_SIDE = 32
 """Minimum number of channels of a block, if neighbouring channels are adjacent in memory."""
+SUMS = 16
+"""Bytes of the two sums of a thread."""
+SECTOR = 32
+"""Bytes: a block that takes all values of its channels reads at least as many adjacent ones."""
+MOST_THREADS = 1024
+"""Number of threads of a block that takes all values of its channels, if these are many."""
+MOST_OF_A_BLOCK = 2**16
+"""Maximum number of elements of such a block, which reads them twice. More would take longer than two kernels that use
+the whole GPU. An estimate, which has not been measured."""
+MOST_NARROW = 2**30
+"""Number of elements of a tensor from which positions have 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +43,9 @@ class _Axis:
 class Channels:
     """A tensor whose elements have variables by their position on some axes, divided among blocks."""
 
-    def __init__(self, x: Tensor, axis: int, variable: Shape) -> None:
-        """variable: the shape of the variables, which lie along the axes from `axis` on."""
+    def __init__(self, x: Tensor, axis: int, variable: Shape, *, whole: bool = False) -> None:
+        """variable: the shape of the variables, which lie along the axes from `axis` on. whole: whether one block takes
+        all values of a channel."""
         self.dtype = x.dtype
         axes = _axes(x, axis, variable)
         own, common = [a for a in axes if a.number is not None], [a for a in axes if a.number is None]
@@ -43,35 +55,54 @@ class Channels:
         major, minor = [_Axis(1, 0, 0)] * (2 - len(own)) + own
         outer, inner = [_Axis(1, 0, None)] * (2 - len(common)) + common
         self.count, values = major.size * minor.size, outer.size * inner.size
-        free = BLOCK // min(_power_of_two(values), BLOCK)  # how many channels' values fit into a block
-        side_by_side = minor.stride == 1 and self.count > 1
-        width = min(_power_of_two(self.count), max(free, SIDE_BY_SIDE) if side_by_side else free)
-        lanes, tiles = BLOCK // width, -(-self.count // width)
-        parts = max(1, min(-(-GRID // tiles), values // (lanes * CHUNK)))
+        least = 1  # channels of a block
+        if minor.stride == 1 and self.count > 1:
+            least = min(_power_of_two(self.count), SECTOR // x.dtype.itemsize if whole else SIDE_BY_SIDE)
+        self.elements_of_whole = least * values
+        """Number of elements of a block that takes all values of its channels."""
+        self.threads = BLOCK
+        if whole:
+            self.threads = min(max(BLOCK, _power_of_two(-(-least * values // CHUNK))), MOST_THREADS)
+        free = self.threads // min(_power_of_two(values), self.threads)  # how many channels' values fit into a block
+        width = min(_power_of_two(self.count), max(free, least))
+        lanes, self._tiles = self.threads // width, -(-self.count // width)
+        parts = 1 if whole else max(1, min(-(-GRID // self._tiles), values // (lanes * CHUNK)))
         part = -(-values // (parts * lanes)) * lanes
         self.parts = -(-values // part)
-        self._blocks = tiles * self.parts
-        self._total_width = BLOCK // min(_power_of_two(self.parts), BLOCK)
         division = (self.count, values, width, self.parts, part)
         by_channel = (minor.size, major.stride, minor.stride, major.number or 0, minor.number or 0)
-        self._structure = Structure(*division, *by_channel, inner.size, outer.stride, inner.stride)
+        self.wide = x.elements >= MOST_NARROW
+        numbers = (*division, *by_channel, inner.size, outer.stride, inner.stride)
+        self._structure = Structure(*numbers, dtype=np.int64 if self.wide else np.int32)
 
     @property
     def workspace(self) -> int:
         """Bytes of the sums of all parts."""
         return self.parts * 2 * self.count * 8
 
-    def each(self, name: str, *arguments: Argument, more: tuple[np.generic, ...] = (), sums: bool = False) -> Launch:
-        """Return the call of a kernel over all elements; `sums`: whether it adds up each part. The kernel receives the
-        division among blocks between `arguments` and `more`."""
-        kernel, shared = CudaKernel("channels", name, self.dtype), BLOCK * 8 if sums else 0
-        return kernel.blocks(self._blocks, *arguments, self._structure, *more, shared=shared)
+    def each(
+        self, file: str, name: str, *arguments: Argument, more: tuple[np.generic, ...] = (), sums: bool = False
+    ) -> Launch:
+        """Return the call of a kernel of a file over all elements; `sums`: whether its threads add up. The kernel
+        receives the division among blocks between `arguments` and `more`."""
+        return self._call(file, name, self._tiles * self.parts, arguments, more, sums)
 
-    def total(self, name: str, *arguments: Argument, more: tuple[np.generic, ...] = ()) -> Launch:
+    def totals(self, file: str, name: str, *arguments: Argument) -> Launch:
         """Return the call of a kernel over all channels, which adds up the sums of the parts."""
-        width = self._total_width
-        kernel, blocks = CudaKernel("channels", name, self.dtype), -(-self.count // width)
-        return kernel.blocks(blocks, *arguments, self._structure, np.int32(width), *more, shared=BLOCK * 8)
+        return self._call(file, name, self._tiles, arguments, (), sums=True)
+
+    def _call(
+        self,
+        file: str,
+        name: str,
+        blocks: int,
+        arguments: tuple[Argument, ...],
+        more: tuple[np.generic, ...],
+        sums: bool,
+    ) -> Launch:
+        kernel = CudaKernel(file, name, self.dtype, wide=self.wide)
+        shared = self.threads * SUMS if sums else 0
+        return kernel.blocks(blocks, *arguments, self._structure, *more, threads=self.threads, shared=shared)
 
 
 def _axes(x: Tensor, axis: int, variable: Shape) -> list[_Axis]:

@@ -20,6 +20,8 @@ import numpy as np
 
 from crossbow.kernels.cuda import cudnn, cudnn_library
 from crossbow.kernels.cuda.api import api, remember
+from crossbow.kernels.cuda.channels import MOST_OF_A_BLOCK, MOST_THREADS
+from crossbow.kernels.cuda.copy import copied
 from crossbow.kernels.cuda.launch import BLOCK, NARROW, CudaKernel, Launch, Structure, current, pointer
 from crossbow.kernels.cuda.storage import ChannelsLastStorage
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel, Storage, Variable
@@ -31,10 +33,12 @@ from crossbow.kernels.requests import (
     ConvolutionGeometry,
 )
 from crossbow.kernels.strides import strides
-from crossbow.types import Array, ConfigurationError, Layout, Tensor
+from crossbow.types import Array, ConfigurationError, Layout, Tensor, address
 
-WORKSPACE_LIMIT = 64 * 2**20
-"""Maximum number of bytes of an algorithm's workspace, if there is an algorithm that needs no more."""
+LEAST_LIMIT, MOST_LIMIT = 64 * 2**20, 2**30
+"""Bounds of `workspace_limit`, in bytes."""
+SHARE_OF_FREE = 64
+"""An algorithm's workspace takes at most this part of the free memory: every learner needs one."""
 
 TIMED = 16
 """Maximum number of timing results: cuDNN has eight algorithms, and may try each in its default arithmetic too."""
@@ -148,7 +152,7 @@ def choose(direction: Direction, problem: Problem, deterministic: bool) -> Algor
     """Return the algorithm for a problem on the current device: the same one at every call.
 
     With `deterministic`, it is the first of the direction's deterministic algorithms that cuDNN has for the problem;
-    otherwise the one with the shortest measured time. In both cases the first algorithm within WORKSPACE_LIMIT is
+    otherwise the one with the shortest measured time. In both cases the first algorithm within `workspace_limit` is
     chosen, or, if none is, the one that needs least. An algorithm that fails, with any status, is skipped. Raises
     CudnnError if none is left, and CUDA's error if the GPU cannot be used after a failure.
     """
@@ -161,8 +165,15 @@ def chosen() -> dict[tuple[Direction, Problem, bool], Algorithm]:
     return {key: algorithm for (_, key), algorithm in table.items() if isinstance(algorithm, Algorithm)}
 
 
+def workspace_limit(deterministic: bool) -> int:
+    """Maximum number of bytes of an algorithm's workspace, if there is an algorithm that needs no more. With
+    `deterministic`, it does not depend on the memory that is free, so that two runs choose the same algorithms."""
+    return LEAST_LIMIT if deterministic else min(max(api().free_memory() // SHARE_OF_FREE, LEAST_LIMIT), MOST_LIMIT)
+
+
 def _choose(direction: Direction, problem: Problem, deterministic: bool) -> Algorithm:
-    timed = [] if deterministic else _timed(direction, problem)
+    limit = workspace_limit(deterministic)
+    timed = [] if deterministic else _timed(direction, problem, limit)
     candidates = dict.fromkeys((*timed, *((number, problem.math_type) for number in direction.deterministic)))
     known: list[Algorithm] = []
     failure: cudnn.CudnnError | None = None
@@ -171,7 +182,7 @@ def _choose(direction: Direction, problem: Problem, deterministic: bool) -> Algo
             known.append(Algorithm(number, math_type, _workspace(direction, problem, number, math_type)))
         except cudnn.CudnnError as error:
             failure = _passed_over(error)
-    for algorithm in sorted(known, key=lambda one: max(one.workspace - WORKSPACE_LIMIT, 0)):
+    for algorithm in sorted(known, key=lambda one: max(one.workspace - limit, 0)):
         try:
             if (algorithm.number, algorithm.math_type) not in timed:  # some are refused only when they run
                 _try(direction, problem, algorithm)
@@ -200,21 +211,21 @@ def _workspace(direction: Direction, problem: Problem, number: int, math_type: i
     return nbytes.value
 
 
-def _timed(direction: Direction, problem: Problem) -> list[tuple[int, int]]:
-    """Number and arithmetic of the algorithms within WORKSPACE_LIMIT, the fastest first. cuDNN runs each on temporary
-    memory. For tensors of 16 bits cuDNN chooses the arithmetic; for others it is the problem's."""
+def _timed(direction: Direction, problem: Problem, limit: int) -> list[tuple[int, int]]:
+    """Number and arithmetic of the algorithms whose workspace is within the limit, the fastest first. cuDNN runs each
+    on temporary memory. For tensors of 16 bits cuDNN chooses the arithmetic; for others it is the problem's."""
     descriptors, memory = problem.descriptors(), _memory(direction, problem)
     first, second, result = (
         (descriptors[operand], pointer(array)) for operand, array in zip(direction.operands, memory, strict=True)
     )
-    workspace = api().zeros(WORKSPACE_LIMIT)
+    workspace = api().zeros(max(limit, 1))
     found, count = (cudnn_library.AlgorithmPerformance * TIMED)(), ctypes.c_int()
     try:
         cudnn.check(
             f"cudnnFindConvolution{direction.name}AlgorithmEx",
             current().cudnn,
             *(*first, *second, descriptors["convolution"], *result),
-            *(TIMED, ctypes.byref(count), found, pointer(workspace), WORKSPACE_LIMIT),
+            *(TIMED, ctypes.byref(count), found, pointer(workspace), limit),
         )
     except cudnn.CudnnError as error:
         _passed_over(error)
@@ -248,10 +259,13 @@ def _call(
     arrays: Mapping[str, Array],
     workspace: Array | None,
     dtype: np.dtype[np.generic],
+    *,
+    add: bool = False,
 ) -> cudnn.CudnnCall:
-    """Return cuDNN's call for x, w and y of a type, in cuDNN's form. descriptors: with the algorithm's arithmetic."""
+    """Return cuDNN's call for x, w and y of a type, in cuDNN's form. descriptors: with the algorithm's arithmetic. add:
+    whether the result is added to what is there."""
     first, second, last = ((descriptors[operand], pointer(arrays[operand])) for operand in direction.operands)
-    alpha, beta = (cudnn.scalar(value, dtype) for value in (1, 0))
+    alpha, beta = cudnn.scalar(1, dtype), cudnn.scalar(int(add), dtype)
     return cudnn.CudnnCall(
         f"cudnnConvolution{direction.name}",
         (
@@ -280,19 +294,20 @@ class Part:
         """Return the call that copies the array to the workspace."""
         return _moved(self.own, array, self.staged, memory, self.before)
 
-    def empty(self, memory: Array, array: Array) -> Launch:
-        """Return the call that copies from the workspace to the array."""
-        return _moved(self.staged, memory, self.own, array, [-size for size in self.before])
+    def empty(self, memory: Array, array: Array, *, add: bool = False) -> Launch:
+        """Return the call that copies from the workspace to the array, or adds to it."""
+        return _moved(self.staged, memory, self.own, array, [-size for size in self.before], add=add)
 
 
-def _moved(source: Tensor, x: Array, target: Tensor, y: Array, before: Sequence[int]) -> Launch:
+def _moved(source: Tensor, x: Array, target: Tensor, y: Array, before: Sequence[int], *, add: bool = False) -> Launch:
     axes = [[*_four(tensor)] for tensor in (source, target)]
     shift = [0] * (4 - len(before)) + [*before]
     order = sorted(range(4), key=lambda axis: -axes[1][axis][1])  # adjacent threads write adjacent elements
     pairs = [[tensor[axis] for axis in order] for tensor in axes]
     fours = [Structure(*(size for size, _ in pair), *(step for _, step in pair)) for pair in pairs]
     kernel = CudaKernel("convolution", "move", source.dtype)
-    return kernel.each(target.elements, x, fours[0], y, fours[1], Structure(*(shift[axis] for axis in order)))
+    shifts = Structure(*(shift[axis] for axis in order))
+    return kernel.each(target.elements, x, fours[0], y, fours[1], shifts, np.int32(add))
 
 
 def _four(tensor: Tensor) -> Sequence[tuple[int, int]]:
@@ -347,8 +362,9 @@ class Convolution:
     def name(self) -> str:
         return f"cudnn:{self.direction.algorithm_name(self.algorithm.number)}"
 
-    def calls(self, buffers: Buffers, roles: Mapping[str, str]) -> list[Call]:
-        """The calls, for the buffers of the roles that x, w and y have."""
+    def calls(self, buffers: Buffers, roles: Mapping[str, str], *, add: bool = False) -> list[Call]:
+        """The calls, for the buffers of the roles that x, w and y have. add: whether the result is added to what is
+        there."""
         before: list[Call] = []
         after: list[Call] = []
         result = self.direction.operands[-1]
@@ -356,13 +372,16 @@ class Convolution:
         for operand, part in self.parts.items():
             memory, array = buffers["workspace"][part.place], arrays[operand]
             if operand == result:
-                after.append(part.empty(memory, array))
+                after.append(part.empty(memory, array, add=add))
             else:
                 before.append(part.fill(memory, array))
             arrays[operand] = memory
         own = buffers["workspace"][self.own] if self.algorithm.workspace else None
-        dtype = self.problem.x.dtype
-        return [*before, _call(self.direction, self.descriptors, self.algorithm, arrays, own, dtype), *after]
+        call = _call(
+            *(self.direction, self.descriptors, self.algorithm, arrays, own, self.problem.x.dtype),
+            add=add and result not in self.parts,
+        )
+        return [*before, call, *after]
 
 
 def _first_possible(direction: Direction, problem: Problem, deterministic: bool) -> tuple[Problem, Algorithm]:
@@ -419,7 +438,8 @@ def forward(request: ConvolutionForward, arithmetic: ConvolutionArithmetic = EXA
     def bind(buffers: Buffers) -> Sequence[Call]:
         calls = convolution.calls(buffers, roles)
         if request.relu or request.bias is not None:
-            calls.append(kernel.each(y.elements, buffers["output"], buffers.get("bias"), *numbers))
+            arguments = buffers["output"], buffers.get("bias"), *numbers
+            calls.append(kernel.each(y.elements, *arguments, pointwise=True))
         return calls
 
     return request.prepared(convolution.name, bind, workspace=convolution.workspace, storages=storages)
@@ -430,8 +450,13 @@ def backward_data(request: ConvolutionBackwardData, arithmetic: ConvolutionArith
     convolution = Convolution(BACKWARD_DATA, request.dx, request.weights, request.dy, geometry, arithmetic)
     roles = {"x": "input_gradient", "w": "weights", "y": "output_gradient"}
 
+    copy = copied(request.dx, request.dx)
+
     def bind(buffers: Buffers) -> Sequence[Call]:
-        return convolution.calls(buffers, roles)
+        calls = convolution.calls(buffers, roles, add=request.sum)
+        if request.sum and address(buffers["addend"]) != address(buffers["input_gradient"]):
+            calls.insert(0, copy(buffers["addend"], buffers["input_gradient"]))
+        return calls
 
     return request.prepared(convolution.name, bind, workspace=convolution.workspace)
 
@@ -462,7 +487,9 @@ class ChannelSums:
         self.width = min(CHANNELS_OF_A_BLOCK, 1 << (channels - 1).bit_length()) if inner == 1 else 1
         self.tiles = -(-channels // self.width)
         wanted = -(-outer * inner // (BLOCK // self.width * ADDED_BY_A_THREAD))
-        self.parts = max(1, min(wanted, ENOUGH_BLOCKS // self.tiles))
+        self.parts, self.threads = max(1, min(wanted, ENOUGH_BLOCKS // self.tiles)), BLOCK
+        if self.parts > 1 and outer * inner * self.width <= MOST_OF_A_BLOCK:
+            self.parts, self.threads = 1, MOST_THREADS  # one kernel instead of two
         self.nbytes = 8 * self.parts * channels if self.parts > 1 else 0
         """Bytes of memory for sums of parts, in double precision."""
 
@@ -470,10 +497,9 @@ class ChannelSums:
         """The calls that add up dy."""
         sizes, parts = [np.int64(size) for size in self.sizes], np.int64(self.parts)
         adding = CudaKernel("convolution", "sum_channels", self.dtype)
-        blocks, shared = self.tiles * self.parts, 8 * BLOCK
-        calls: list[Call] = [
-            adding.blocks(blocks, dy, sums, partial, *sizes, parts, np.int64(self.width), shared=shared)
-        ]
+        arguments = dy, sums, partial, *sizes, parts, np.int64(self.width)
+        blocks, shared = self.tiles * self.parts, 8 * self.threads
+        calls: list[Call] = [adding.blocks(blocks, *arguments, threads=self.threads, shared=shared)]
         if self.parts > 1:
             ending, channels = CudaKernel("convolution", "add_parts", self.dtype), self.sizes[1]
             calls.append(ending.each(channels, partial, sums, np.int64(channels), parts))

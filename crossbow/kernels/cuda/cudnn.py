@@ -16,15 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from crossbow.kernels.cuda.api import api
-from crossbow.kernels.cuda.cudnn_library import (
-    ActivationDescriptor,
-    ConvolutionDescriptor,
-    FilterDescriptor,
-    LRNDescriptor,
-    OpTensorDescriptor,
-    PoolingDescriptor,
-    TensorDescriptor,
-)
+from crossbow.kernels.cuda.cudnn_library import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
 from crossbow.kernels.cuda.launch import computed_in, current
 from crossbow.types import CrossbowError
 
@@ -32,18 +24,8 @@ from crossbow.types import CrossbowError
 STATUS_SUCCESS, STATUS_BAD_PARAM, STATUS_NOT_SUPPORTED = 0, 2000, 3000
 DATA_FLOAT, DATA_DOUBLE, DATA_HALF, DATA_BFLOAT16 = 0, 1, 2, 9
 DEFAULT_MATH, TENSOR_OP_MATH, TENSOR_OP_MATH_ALLOW_CONVERSION, FMA_MATH = 0, 1, 2, 3
-NOT_PROPAGATE_NAN, PROPAGATE_NAN = 0, 1
-NON_DETERMINISTIC, DETERMINISTIC = 0, 1
 TENSOR_NCHW, TENSOR_NHWC = 0, 1
-CONVOLUTION, CROSS_CORRELATION = 0, 1
-POOLING_MAX, POOLING_AVERAGE_COUNT_INCLUDE_PADDING, POOLING_AVERAGE_COUNT_EXCLUDE_PADDING = 0, 1, 2
-POOLING_MAX_DETERMINISTIC = 3
-ACTIVATION_SIGMOID, ACTIVATION_RELU, ACTIVATION_TANH, ACTIVATION_CLIPPED_RELU, ACTIVATION_IDENTITY = 0, 1, 2, 3, 5
-SOFTMAX_FAST, SOFTMAX_ACCURATE, SOFTMAX_LOG = 0, 1, 2
-SOFTMAX_MODE_INSTANCE, SOFTMAX_MODE_CHANNEL = 0, 1
-LRN_CROSS_CHANNEL_DIM1 = 0
-BATCHNORM_PER_ACTIVATION, BATCHNORM_SPATIAL, BATCHNORM_SPATIAL_PERSISTENT = 0, 1, 2
-OP_TENSOR_ADD, OP_TENSOR_MUL, OP_TENSOR_MIN, OP_TENSOR_MAX = 0, 1, 2, 3
+CROSS_CORRELATION = 1
 CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, CONVOLUTION_FWD_ALGO_GEMM = 0, 1, 2
 CONVOLUTION_FWD_ALGO_DIRECT, CONVOLUTION_FWD_ALGO_FFT, CONVOLUTION_FWD_ALGO_FFT_TILING = 3, 4, 5
 CONVOLUTION_FWD_ALGO_WINOGRAD, CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED, CONVOLUTION_FWD_ALGO_COUNT = 6, 7, 8
@@ -145,35 +127,6 @@ def convolution_descriptor(
     check("cudnnSetConvolutionNdDescriptor", made, len(padding), *axes, CROSS_CORRELATION, computing)
     check("cudnnSetConvolutionGroupCount", made, groups)
     check("cudnnSetConvolutionMathType", made, math_type)
-    return made
-
-
-def pooling_descriptor(mode: int, kernel: Sequence[int], padding: Sequence[int], stride: Sequence[int]) -> Descriptor:
-    """A pooling over two or three spatial axes; NaN is larger than everything."""
-    made = Descriptor(PoolingDescriptor)
-    axes = (integers(kernel), integers(padding), integers(stride))
-    check("cudnnSetPoolingNdDescriptor", made, mode, PROPAGATE_NAN, len(kernel), *axes)
-    return made
-
-
-def activation_descriptor(mode: int, coefficient: float = 0.0) -> Descriptor:
-    """An activation function; coefficient: the ceiling of ACTIVATION_CLIPPED_RELU."""
-    made = Descriptor(ActivationDescriptor)
-    check("cudnnSetActivationDescriptor", made, mode, PROPAGATE_NAN, coefficient)
-    return made
-
-
-def lrn_descriptor(size: int, alpha: float, beta: float, k: float) -> Descriptor:
-    """Local response normalisation over `size` channels."""
-    made = Descriptor(LRNDescriptor)
-    check("cudnnSetLRNDescriptor", made, size, alpha, beta, k)
-    return made
-
-
-def op_tensor_descriptor(operation: int, dtype: np.dtype[np.generic]) -> Descriptor:
-    """An operation on the elements of two tensors."""
-    made = Descriptor(OpTensorDescriptor)
-    check("cudnnSetOpTensorDescriptor", made, operation, DATA_TYPES[computed_in(dtype).name], PROPAGATE_NAN)
     return made
 
 

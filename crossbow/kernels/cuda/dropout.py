@@ -15,6 +15,9 @@ from crossbow.types import Tensor
 
 WORDS = 4
 """Elements that a block of random words is for."""
+FEW = 2**18
+"""Maximum number of elements that have a thread each, which draws its own words, so that the kernel can be part of a
+series."""
 
 
 @CUDA.kernel(DropoutForward)
@@ -35,13 +38,14 @@ def _prepared(request: DropoutForward | DropoutBackward, x: Tensor) -> PreparedK
         *random_key(request.seed, request.key),
     )
     kernel, threads = CudaKernel("dropout", "drop", x.dtype), -(-x.elements // WORDS)
-    if not x.in_logical_order:
-        _, channels, height, width = x.shape
-        kernel, threads = CudaKernel("dropout", "drop_channels_last", x.dtype), x.elements
-        numbers = (*numbers, np.int64(channels), np.int64(height * width))
+    pointwise = x.elements <= FEW or not x.in_logical_order
+    if pointwise:
+        kernel, threads = CudaKernel("dropout", "drop_each", x.dtype), x.elements
+        channels = 1 if x.in_logical_order else x.shape[1]
+        numbers = (*numbers, np.int64(channels), np.int64(x.elements // (x.shape[0] * channels)))
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        return (kernel.each(threads, *(buffers[role] for role in request.roles), *numbers),)
+        return (kernel.each(threads, *(buffers[role] for role in request.roles), *numbers, pointwise=pointwise),)
 
     return request.prepared("cuda", bind)
 

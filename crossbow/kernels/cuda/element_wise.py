@@ -83,7 +83,8 @@ def _sum(request: Request, y: Tensor, coefficients: Sequence[float], relu: bool 
             factors += [0.0] * (MOST - len(factors))
             positive = np.int32(relu and stop == len(terms))
             values = [real(factor) for factor in factors]
-            calls.append(kernel.each(y.elements, *_filled(first, *others), *values, target, elements, positive))
+            arguments = (*_filled(first, *others), *values, target, elements, positive)
+            calls.append(kernel.each(y.elements, *arguments, pointwise=True))
         return calls
 
     return request.prepared("cuda", bind)
@@ -95,7 +96,10 @@ def _product(request: Request, y: Tensor) -> PreparedKernel:
     def bind(buffers: Buffers) -> Sequence[Call]:
         target = buffers[write]
         parts = _parts([buffers[role] for role in request.reads], target)
-        return [kernel.each(y.elements, *_filled(first, *others), target, elements) for _, first, others in parts]
+        return [
+            kernel.each(y.elements, *_filled(first, *others), target, elements, pointwise=True)
+            for _, first, others in parts
+        ]
 
     return request.prepared("cuda", bind)
 

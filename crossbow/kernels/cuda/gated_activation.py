@@ -30,6 +30,6 @@ def _prepared(request: GatedActivationForward | GatedActivationBackward, name: s
     numbers = np.int64(elements), np.int32(GATES.index(request.gate))
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        return (kernel.each(elements, *(buffers[role] for role in request.roles), *numbers),)
+        return (kernel.each(elements, *(buffers[role] for role in request.roles), *numbers, pointwise=True),)
 
     return request.prepared("cuda", bind)

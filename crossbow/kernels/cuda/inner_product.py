@@ -17,6 +17,7 @@ from crossbow.kernels.cuda.copy import copied
 from crossbow.kernels.cuda.cublas import CublasMatrix, matrix_product
 from crossbow.kernels.cuda.launch import BLOCK, MOST_BLOCKS, CudaKernel
 from crossbow.kernels.cuda.rooms import CUDA
+from crossbow.kernels.cuda.series import MOST_WORK, SMALL
 from crossbow.kernels.cuda.storage import ChannelsLastStorage
 from crossbow.kernels.interface import Buffers, Call, PlainStorage, PreparedKernel, Storage, Variable
 from crossbow.kernels.requests import (
@@ -73,10 +74,48 @@ class ProductSteps:
             reorder = copied(replace(tensor, layout=Layout.PLAIN), tensor)
             self.add(lambda at: reorder(at(place), at(role)))
 
+    def multiply(
+        self,
+        sizes: tuple[int, int, int],
+        a: tuple[Place, int, bool],
+        b: tuple[Place, int, bool],
+        target: Place,
+        *,
+        bias: str = "",
+        relu: bool = False,
+    ) -> None:
+        """Append target ← a b (+ the bias of each column, the role `bias`), then optionally max(…, 0).
+
+        sizes: rows of a, columns of b, columns of a. Factors: place, elements of a row in memory, whether transposed.
+        """
+        rows, columns, inner = sizes
+        elements = rows * columns
+        if elements <= SMALL and elements * inner <= MOST_WORK:
+            small, steps = self.kernel("small_product"), [(1, w) if turned else (w, 1) for _, w, turned in (a, b)]
+            numbers = [np.int32(number) for number in (*sizes, *steps[0], *steps[1], relu)]
+
+            def product(at: Callable[[Place], Array]) -> Call:
+                arguments = at(a[0]), at(b[0]), at(bias) if bias else None, at(target), *numbers
+                return small.each(elements, *arguments, work=inner)
+
+            self.add(product)
+            return
+
+        def product_of_library(at: Callable[[Place], Array]) -> Call:
+            left, right = (CublasMatrix(at(place), width, transposed) for place, width, transposed in (a, b))
+            return matrix_product(sizes, left, right, CublasMatrix(at(target), columns), self.dtype)
+
+        self.add(product_of_library)
+        if bias or relu:
+            kernel, constants = self.kernel("add_bias"), (np.int64(elements), np.int64(columns), np.int32(relu))
+            self.add(
+                lambda at: kernel.each(elements, at(target), at(bias) if bias else None, *constants, pointwise=True)
+            )
+
     def sum_rows(self, outer: int, rows: int, columns: int, source: Place, target: Place) -> None:
         """Append the sum of (outer, rows, columns) to (outer, columns)."""
         width = min(COLUMNS, _power_of_two(columns))
-        threads = min(max(32, width * _power_of_two(rows)), 1024 if rows >= MANY_ROWS else BLOCK)
+        threads = 1024 if rows >= MANY_ROWS else BLOCK
         blocks = min(outer * -(-columns // width), MOST_BLOCKS)
         kernel, sizes = self.kernel("sum_rows"), (np.int64(outer), np.int64(rows), np.int64(columns), np.int32(width))
         shared = threads * np.dtype(np.float64).itemsize
@@ -114,18 +153,14 @@ def forward(request: InnerProductForward) -> PreparedKernel:
     steps = ProductSteps(request, x.dtype)
     (outputs, features), rows = weights.shape, math.prod(y.shape[:-1])
     source, target = _rows(steps, x, "input0", weights), steps.target(y, "output")
-    steps.add(
-        lambda at: matrix_product(
-            (rows, outputs, features),
-            CublasMatrix(at(source), features),
-            CublasMatrix(at("weights"), features, transposed=True),
-            CublasMatrix(at(target), outputs),
-            x.dtype,
-        )
+    steps.multiply(
+        (rows, outputs, features),
+        (source, features, False),
+        ("weights", features, True),
+        target,
+        bias="" if bias is None else "bias",
+        relu=relu,
     )
-    if bias is not None or relu:
-        kernel, numbers = steps.kernel("add_bias"), (np.int64(y.elements), np.int64(outputs), np.int32(relu))
-        steps.add(lambda at: kernel.each(y.elements, at(target), None if bias is None else at("bias"), *numbers))
     steps.store(y, target, "output")
     return steps.prepared(storages)
 
@@ -137,15 +172,7 @@ def backward_data(request: InnerProductBackwardData) -> PreparedKernel:
     (outputs, features), rows = weights.shape, math.prod(dy.shape[:-1])
     gradient = steps.logical(dy, "output_gradient")
     target = "input_gradient" if _as_it_lies(dx, weights) else steps.target(dx, "input_gradient")
-    steps.add(
-        lambda at: matrix_product(
-            (rows, features, outputs),
-            CublasMatrix(at(gradient), outputs),
-            CublasMatrix(at("weights"), features),
-            CublasMatrix(at(target), features),
-            dx.dtype,
-        )
-    )
+    steps.multiply((rows, features, outputs), (gradient, outputs, False), ("weights", features, False), target)
     steps.store(dx, target, "input_gradient")
     return steps.prepared()
 
@@ -156,17 +183,10 @@ def backward_weights(request: InnerProductBackwardWeights) -> PreparedKernel:
     steps = ProductSteps(request, x.dtype)
     (outputs, features), rows = weights.shape, math.prod(dy.shape[:-1])
     source, gradient = _rows(steps, x, "input0", weights), steps.logical(dy, "output_gradient")
-    steps.add(
-        lambda at: matrix_product(
-            (outputs, features, rows),
-            CublasMatrix(at(gradient), outputs, transposed=True),
-            CublasMatrix(at(source), features),
-            CublasMatrix(at("weights_gradient"), features),
-            x.dtype,
-        )
-    )
-    if bias is not None:
+    if bias is not None:  # first: it can be part of a series with the kernels that computed dy
         steps.sum_rows(1, rows, outputs, gradient, "bias_gradient")
+    product = (outputs, features, rows)
+    steps.multiply(product, (gradient, outputs, True), (source, features, False), "weights_gradient")
     return steps.prepared()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ MOST_BLOCKS = 4096
 OPTIONS = ("-std=c++17",)
 REALS = {"float32": "float", "float64": "double"}
 """Types that kernels compute in, by name: REAL in their sources."""
+_INCLUDE = re.compile(r'^#include "(.+)"\n', re.MULTILINE)
 NARROW = ("float16", "bfloat16")
 """Types of 16 bits that tensors may consist of, which are computed with in float32: STORED in the sources."""
 
@@ -92,6 +94,14 @@ class Launch:
     parameters: int
     """Address of the array of the arguments' addresses, as cuLaunchKernel takes it."""
     references: Sequence[object] = field(repr=False, default=())
+    kernel: CudaKernel = field(repr=False, kw_only=True)
+    arguments: Sequence[Argument] = field(repr=False, kw_only=True)
+    elements: int = field(default=0, kw_only=True)
+    """Number of elements that the threads of any grid share; 0 if the grid must be this one."""
+    work: int = field(default=0, kw_only=True)
+    """Number of elements that are read for one of these, if they are few enough for a series; otherwise 0."""
+    pointwise: bool = field(default=False, kw_only=True)
+    """Whether a thread reads and writes only its own elements of tensors that any thread writes."""
     capturable: ClassVar[bool] = True
     """Whether it may become part of a CUDA graph: its work depends on the GPU's memory alone."""
 
@@ -121,22 +131,51 @@ class CudaKernel:
     dtype: np.dtype[np.generic]
     generated: str = ""
     """Code that follows the file's, for kernels generated during preparation."""
+    wide: bool = False
+    """Whether positions in tensors have 64 bits: `Index` in the sources."""
 
-    def each(self, elements: int, *arguments: Argument) -> Launch:
-        """Return the call with a thread for each element, or for several if there are very many."""
-        return self.blocks(min(max(1, -(-elements // BLOCK)), MOST_BLOCKS), *arguments)
+    def each(
+        self, elements: int, *arguments: Argument, shared: int = 0, work: int = 0, pointwise: bool = False
+    ) -> Launch:
+        """Return the call with a thread for each element, or for several if there are very many. The kernel must work
+        with any number of blocks. shared, work, pointwise: as in `Launch`."""
+        blocks = min(max(1, -(-elements // BLOCK)), MOST_BLOCKS)
+        return self._launch(blocks, arguments, BLOCK, shared, elements, work or int(pointwise), pointwise)
 
     def blocks(self, blocks: int, *arguments: Argument, threads: int = BLOCK, shared: int = 0) -> Launch:
         """Return the call with these numbers of blocks and threads. shared: bytes of dynamic shared memory."""
+        return self._launch(blocks, arguments, threads, shared, 0, 0, False)
+
+    def _launch(
+        self,
+        blocks: int,
+        arguments: Sequence[Argument],
+        threads: int,
+        shared: int,
+        elements: int,
+        work: int,
+        pointwise: bool,
+    ) -> Launch:
         values = [_by_value(argument) for argument in arguments]
         pointers = np.array([address(value) for value in values], np.uint64)
         if not len(values):
             pointers = np.zeros(1, np.uint64)
         source = source_of(self.file) + self.generated
-        functions = remember(("source", source, self.dtype), lambda: _compiled(source, self.dtype))
+        functions = remember(("source", source, self.dtype, self.wide), lambda: self._compiled(source))
         function = functions(self.name)
         references = (*arguments, *values, pointers)
-        return Launch(self.name, function, blocks, threads, shared, address(pointers), references)
+        return Launch(
+            *(self.name, function, blocks, threads, shared, address(pointers), references),
+            kernel=self,
+            arguments=arguments,
+            elements=elements,
+            work=work,
+            pointwise=pointwise,
+        )
+
+    def _compiled(self, source: str) -> Callable[[str], int]:
+        wide = ("-DWIDE=1",) if self.wide else ()
+        return functools.cache(api().compile(source, (*OPTIONS, *options_for(self.dtype), *wide)))
 
 
 def _by_value(argument: Argument) -> NDArray[Any]:
@@ -150,14 +189,16 @@ def _by_value(argument: Argument) -> NDArray[Any]:
     return np.array(address(argument), np.uint64)
 
 
-def _compiled(source: str, dtype: np.dtype[np.generic]) -> Callable[[str], int]:
-    return functools.cache(api().compile(source, (*OPTIONS, *options_for(dtype))))
+def source_of(file: str) -> str:
+    """The text of a .cu file, with the files that it includes, after the code that all files share."""
+    return text_of("") + text_of(file)
 
 
 @functools.cache
-def source_of(file: str) -> str:
-    """The text of a .cu file after the code that all files share."""
-    return (SOURCES / "common.cuh").read_text() + (SOURCES / f"{file}.cu").read_text()
+def text_of(file: str) -> str:
+    """The text of a .cu file, with the files that it includes; without a name, the code that all files share."""
+    text = (SOURCES / (f"{file}.cu" if file else "common.cuh")).read_text()
+    return _INCLUDE.sub(lambda found: (SOURCES / found[1]).read_text(), text)
 
 
 def options_for(dtype: np.dtype[np.generic]) -> tuple[str, ...]:

@@ -13,8 +13,10 @@ from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.registry import Rooms, load
 from crossbow.kernels.requests import (
     BatchNormTraining,
+    ConvolutionBackwardData,
     ConvolutionForward,
     InnerProductForward,
+    PoolingBackward,
     Request,
     RequestType,
     WeightedSum,
@@ -49,8 +51,9 @@ class Cuda:
             raise ConfigurationError(f"Cuda: dtype must be {' or '.join(REALS)}. Received: {kind}")
         self.dtypes: tuple[np.dtype[np.generic], ...] = (kind,)
         self.fused_relu: frozenset[RequestType] = frozenset(
-            (BatchNormTraining, ConvolutionForward, InnerProductForward, WeightedSum)
+            (BatchNormTraining, ConvolutionForward, InnerProductForward, PoolingBackward, WeightedSum)
         )
+        self.fused_sum: frozenset[RequestType] = frozenset((BatchNormTraining, ConvolutionBackwardData))
         self.mixed = None if narrow is None else Mixed(narrow_type(narrow))
         tensor_cores = tf32 or narrow is not None
         self.channels_last = tensor_cores if channels_last is None else channels_last

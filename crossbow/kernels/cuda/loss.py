@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from crossbow.kernels.cuda.four import four, threads_per_line
-from crossbow.kernels.cuda.launch import BLOCK, MOST_BLOCKS, REALS, Argument, CudaKernel, Structure
+from crossbow.kernels.cuda.launch import BLOCK, REALS, Argument, CudaKernel, Structure
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.requests import (
@@ -49,14 +49,13 @@ def softmax_loss_backward(request: SoftmaxLossBackward) -> PreparedKernel:
     elements, rows, by = np.int64(p.elements), rows_of(p, ignored_label), normaliser_of(normalisation, p)
     counts = min(shares_of(labels.elements), BLOCK) if normalisation == "valid" else 0
     size = np.dtype(np.int64).itemsize
-    blocks = min(-(-p.elements // BLOCK), MOST_BLOCKS)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         values, classes, state = (buffers[role] for role in request.reads)
         counted = buffers["workspace"] if counts else None
         calls = [counting.blocks(counts, classes, state, rows, counted, shared=BLOCK * size)] if counts else []
         arguments = (values, classes, state, buffers["input_gradient"], elements, rows, by, counted, np.int32(counts))
-        return [*calls, kernel.blocks(blocks, *arguments, shared=BLOCK * size)]
+        return [*calls, kernel.each(p.elements, *arguments, shared=BLOCK * size, work=1)]
 
     return request.prepared("cuda", bind, workspace=counts * size)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from crossbow.kernels.cuda.launch import BLOCK, MOST_BLOCKS, CudaKernel
+from crossbow.kernels.cuda.launch import BLOCK, CudaKernel
 from crossbow.kernels.cuda.loss import normaliser_of, rows_of, shares_of, sum_of
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.cuda.transfer import to_device
@@ -44,7 +44,6 @@ def softmax_loss_backward(request: SoftmaxLossBackward) -> PreparedKernel:
     rows, by = rows_of(p, request.ignored_label), normaliser_of(_kind(request.normalisation), p)
     sums = min(shares_of(request.labels.elements), BLOCK) if request.normalisation == "valid" else 0
     size = np.dtype(np.float64).itemsize
-    blocks = min(-(-p.elements // BLOCK), MOST_BLOCKS)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         values, labels, state = (buffers[role] for role in request.reads)
@@ -53,6 +52,6 @@ def softmax_loss_backward(request: SoftmaxLossBackward) -> PreparedKernel:
         targets = (on_device, smoothing, np.float64(weights.sum()))
         elements, number = np.int64(p.elements), np.int32(sums)
         arguments = (values, labels, state, buffers["input_gradient"], elements, rows, *targets, by, summed, number)
-        return [*calls, kernel.blocks(blocks, *arguments, shared=BLOCK * size)]
+        return [*calls, kernel.each(p.elements, *arguments, shared=BLOCK * size, work=1)]
 
     return request.prepared("cuda", bind, workspace=sums * size)

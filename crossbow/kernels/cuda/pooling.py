@@ -69,7 +69,8 @@ def backward(request: PoolingBackward) -> PreparedKernel:
         def call(part: slice) -> Launch:
             arguments: list[Argument] = [buffers["output_gradient"][part]]
             if not average:
-                arguments.append(windows.kept(buffers, part))
+                y = buffers["output"][part] if request.relu else None
+                arguments += [windows.kept(buffers, part), y]
             arguments += [buffers["input_gradient"][part], windows.structure(part)]
             return kernel.each(windows.threads(dx, part), *arguments)
 

@@ -17,7 +17,8 @@ def forward(request: ScalingForward) -> PreparedKernel:
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         offsets = None if bias is None else buffers["bias"]
-        return (channels.each("scaling_forward", buffers["input0"], buffers["weights"], offsets, buffers["output"]),)
+        arguments = buffers["input0"], buffers["weights"], offsets, buffers["output"]
+        return (channels.each("channels", "scaling_forward", *arguments),)
 
     return request.prepared("cuda", bind)
 
@@ -31,11 +32,12 @@ def backward(request: ScalingBackward) -> PreparedKernel:
         sums, dy = buffers["workspace"], buffers["output_gradient"]
         gradients = buffers["weights_gradient"], None if bias is None else buffers["bias_gradient"]
         calls: list[Call] = [
-            channels.each("scaling_products", buffers["input0"], dy, sums, sums=True),
-            channels.total("channel_gradients", sums, *gradients),
+            channels.each("channels", "scaling_products", buffers["input0"], dy, sums, sums=True),
+            channels.totals("channels", "scaling_gradients", sums, *gradients),
         ]
         if dx is not None:  # last: it may share memory with the output gradient
-            calls.append(channels.each("scaling_forward", dy, buffers["weights"], None, buffers["input_gradient"]))
+            scaled = dy, buffers["weights"], None, buffers["input_gradient"]
+            calls.append(channels.each("channels", "scaling_forward", *scaled))
         return calls
 
     return request.prepared("cuda", bind, workspace=channels.workspace)

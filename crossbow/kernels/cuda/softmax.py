@@ -37,7 +37,7 @@ def _along_lines(request: Request, tensor: Tensor, axis: int, *constants: Argume
     def bind(buffers: Buffers) -> Sequence[Call]:
         arguments = (*(buffers[role] for role in request.roles), *constants, np.int64(lines))
         if threads == 1:
-            return (kernel.each(lines, *arguments),)
+            return (kernel.each(lines, *arguments, work=tensor.shape[axis]),)
         blocks, shared = min(lines, MOST_BLOCKS), threads * np.dtype(np.float64).itemsize
         return (kernel.blocks(blocks, *arguments, threads=threads, shared=shared),)
 

@@ -57,7 +57,7 @@ def store_results(loss: Array | None, accuracy: Array | None, state: Array, resu
     types = [value.dtype for value in (loss, accuracy) if value is not None]
     if len(set(types)) != 1:
         raise ValueError(f"expected a loss and an accuracy of one type. Received: {', '.join(map(str, types))}")
-    return CudaKernel("task", "store_results", types[0]).blocks(1, loss, accuracy, state, results, threads=32)
+    return CudaKernel("task", "store_results", types[0]).blocks(1, loss, accuracy, state, results)
 
 
 @CUDA.kernel(CheckFinite)

@@ -24,8 +24,9 @@ def training(
     bias: Floats | None = None,
     count: Floats | None = None,
     count_next: Floats | None = None,
+    addend: Floats | None = None,
 ) -> None:
-    """y = weights · (x − μ) / √(σ² + ε) + bias, and the running statistics. Keeps μ and 1 / √(σ² + ε)."""
+    """y = weights · (x − μ) / √(σ² + ε) + bias (+ addend), and the running statistics. Keeps μ and 1 / √(σ² + ε)."""
     axes = _all_but_channels(input0)
     values = input0.size // input0.shape[1]
     mean = np.mean(input0, axis=axes, dtype=np.float64)
@@ -34,6 +35,8 @@ def training(
     saved_mean[...] = mean
     saved_inverse[...] = 1 / np.sqrt(variance + setting.epsilon)
     _normalise(input0, saved_mean, saved_inverse, weights, bias, output)
+    if addend is not None:
+        output += addend
     factor = 1 - setting.fraction if setting.fraction is not None else 0.0
     if count is not None and count_next is not None:
         factor = 1 / (1 + count.item())
@@ -53,10 +56,13 @@ def inference(
     running_variance: Floats,
     setting: BatchNormSetting,
     bias: Floats | None = None,
+    addend: Floats | None = None,
 ) -> None:
-    """y = weights · (x − running mean) / √(running variance + ε) + bias."""
+    """y = weights · (x − running mean) / √(running variance + ε) + bias (+ addend)."""
     inverse = 1 / np.sqrt(running_variance + setting.epsilon)
     _normalise(input0, running_mean, inverse.astype(output.dtype), weights, bias, output)
+    if addend is not None:
+        output += addend
 
 
 @computes(BatchNormBackward, in_place=False)
@@ -71,16 +77,22 @@ def backward(
     bias: Floats | None = None,
     bias_gradient: Floats | None = None,
     input_gradient: Floats | None = None,
+    output: Floats | None = None,
+    addend_gradient: Floats | None = None,
 ) -> None:
     """dweights = Σ dy · x̂, dbias = Σ dy, dx = weights / σ · (dy − mean(dy) − x̂ · mean(dy · x̂)).
 
-    With a ReLU after it, dy is first multiplied by the ReLU's derivative: 0 where the normalised value is ≤ 0, else 1.
+    With a ReLU after it, dy is first multiplied by the ReLU's derivative: 0 where the normalised value or, after a sum,
+    the output is ≤ 0, else 1. After a sum, this is also the gradient of the addend.
     """
     axes = _all_but_channels(input0)
     values = input0.size // input0.shape[1]
     mean, inverse = _saved(kept, input0)
     normalised = (input0 - _channels(mean, input0)) * _channels(inverse, input0)
-    if setting.relu:
+    if output is not None and addend_gradient is not None:
+        output_gradient = output_gradient * np.where(output <= 0, 0, 1).astype(input0.dtype)
+        addend_gradient[...] = output_gradient
+    elif setting.relu:
         before = np.empty_like(input0)
         _normalise(input0, mean, inverse, weights, bias, before)
         output_gradient = output_gradient * np.where(before <= 0, 0, 1).astype(input0.dtype)

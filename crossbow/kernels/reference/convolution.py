@@ -34,9 +34,14 @@ def forward(
 
 @computes(ConvolutionBackwardData)
 def backward_data(
-    *, output_gradient: Floats, weights: Floats, input_gradient: Floats, geometry: ConvolutionGeometry
+    *,
+    output_gradient: Floats,
+    weights: Floats,
+    input_gradient: Floats,
+    geometry: ConvolutionGeometry,
+    addend: Floats | None = None,
 ) -> None:
-    """The gradient of every window, wᵀ dy, added up at the window's location in the input."""
+    """The gradient of every window, wᵀ dy, added up at the window's location in the input (+ addend)."""
     dy = output_gradient
     room = padded(np.zeros_like(input_gradient), dy.shape, geometry, 0)
     for ins, outs in _groups(input_gradient, weights, geometry):
@@ -44,7 +49,8 @@ def backward_data(
         windows = windows.reshape(windows.shape[0], math.prod(geometry.kernel), dy.shape[0], *dy.shape[2:])
         for number, place in positions(dy.shape, geometry):
             room[:, ins][place] += windows[:, number].swapaxes(0, 1)
-    input_gradient[...] = inside(room, input_gradient.shape, geometry)
+    gradient = inside(room, input_gradient.shape, geometry)
+    input_gradient[...] = gradient if addend is None else gradient + addend
 
 
 @computes(ConvolutionBackwardWeights)

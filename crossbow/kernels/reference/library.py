@@ -22,6 +22,7 @@ class Reference:
 
     name: str = "reference"
     fused_relu: frozenset[RequestType] = frozenset()
+    fused_sum: frozenset[RequestType] = frozenset()
     mixed = None
     rooms = Rooms("Reference", REFERENCE)
 

@@ -85,8 +85,20 @@ def forward_expected(*, input0: Floats, output: Floats, geometry: PoolingGeometr
 
 
 @computes(PoolingBackward, lambda request: request.geometry.method != "average")
-def backward_picked(*, output_gradient: Floats, kept: Array, input_gradient: Floats, geometry: PoolingGeometry) -> None:
-    """The gradient of an output goes to the element that it came from. Windows may overlap, so gradients add up."""
+def backward_picked(
+    *,
+    output_gradient: Floats,
+    kept: Array,
+    input_gradient: Floats,
+    geometry: PoolingGeometry,
+    output: Floats | None = None,
+) -> None:
+    """The gradient of an output goes to the element that it came from. Windows may overlap, so gradients add up.
+
+    With a ReLU before the pooling, the gradient is multiplied by the ReLU's derivative, 0 where the output is ≤ 0.
+    """
+    if output is not None:
+        output_gradient = output_gradient * np.where(output <= 0, 0, 1).astype(output.dtype)
     picked = _kept(kept, output_gradient.shape)
     room = padded(np.zeros_like(input_gradient), output_gradient.shape, geometry, 0)
     for position, place in positions(output_gradient.shape, geometry):

@@ -19,10 +19,22 @@ class BatchNormSetting:
     bias: bool
     relu: bool = False
     """Whether the following ReLU is fused: the output is the ReLU's, and its gradient is part of this one's."""
+    sum: bool = False
+    """Whether the following sum with another tensor, `addend`, is fused. A fused ReLU is that after the sum."""
 
     @property
     def parameters(self) -> Roles:
         return ("weights", "bias") if self.bias else ("weights",)
+
+    @property
+    def inputs(self) -> Roles:
+        """The tensors that a forward kernel reads."""
+        return ("input0", "addend") if self.sum else ("input0",)
+
+    @property
+    def masks_sum(self) -> bool:
+        """Whether the gradient includes that of a ReLU after a sum, which is the gradient of the addend, too."""
+        return self.sum and self.relu
 
     @property
     def observed(self) -> Roles:
@@ -47,11 +59,11 @@ class BatchNormTraining(Request):
 
     @property
     def label(self) -> str:
-        return _with_relu(self.name, self.setting)
+        return _with_fused(self.name, self.setting)
 
     @property
     def reads(self) -> Roles:
-        return ("input0", *self.setting.parameters, *self.setting.observed)
+        return (*self.setting.inputs, *self.setting.parameters, *self.setting.observed)
 
     @property
     def writes(self) -> Roles:
@@ -74,16 +86,16 @@ class BatchNormInference(Request):
 
     @property
     def label(self) -> str:
-        return _with_relu(self.name, self.setting)
+        return _with_fused(self.name, self.setting)
 
     @property
     def reads(self) -> Roles:
-        return ("input0", *self.setting.parameters, "running_mean", "running_variance")
+        return (*self.setting.inputs, *self.setting.parameters, "running_mean", "running_variance")
 
 
 @dataclass(frozen=True)
 class BatchNormBackward(Request):
-    """The gradients of a batch normalisation with its fused ReLU.
+    """The gradients of a batch normalisation with its fused ReLU; after a fused sum, also the gradient of the addend.
 
     dx: None if the gradient of the input is not needed.
     """
@@ -95,10 +107,12 @@ class BatchNormBackward(Request):
 
     @property
     def label(self) -> str:
-        return _with_relu(self.name, self.setting)
+        return _with_fused(self.name, self.setting)
 
     @property
     def reads(self) -> Roles:
+        if self.setting.masks_sum:
+            return ("input0", "output", "output_gradient", "weights", "kept")
         # With a ReLU, the bias determines where the ReLU was flat.
         parameters = self.setting.parameters if self.setting.relu else ("weights",)
         return ("input0", "output_gradient", *parameters, "kept")
@@ -106,10 +120,13 @@ class BatchNormBackward(Request):
     @property
     def writes(self) -> Roles:
         own = tuple(f"{role}_gradient" for role in self.setting.parameters)
+        own = (*own, "addend_gradient") if self.setting.masks_sum else own
         return own if self.dx is None else (*own, "input_gradient")
 
     @property
     def in_place(self) -> RolePair | None:
+        if self.setting.masks_sum:
+            return ("output_gradient", "addend_gradient")
         return None if self.dx is None else BACKWARD
 
 
@@ -198,5 +215,5 @@ class LayerNormBackward(Request):
         return None if self.dx is None else BACKWARD
 
 
-def _with_relu(name: str, setting: BatchNormSetting) -> str:
-    return f"{name}{' relu' if setting.relu else ''}"
+def _with_fused(name: str, setting: BatchNormSetting) -> str:
+    return f"{name}{' sum' if setting.sum else ''}{' relu' if setting.relu else ''}"

@@ -3,7 +3,8 @@
 A request declares a kernel's contract once, for all libraries: the shapes, the settings, and the *roles* of its
 buffers. Roles of a forward kernel are `input0`, `input1`, …, `output`, `labels`, `logits` (the input of the softmax
 whose output a loss reads), the names of the variables (`weights`, `bias`), `kept`, `state`, `slot_positions`. Roles of
-a gradient kernel are the same, and `output_gradient`, `input_gradient`, `weights_gradient`, `bias_gradient`.
+a gradient kernel are the same, and `output_gradient`, `input_gradient`, `weights_gradient`, `bias_gradient`. A kernel
+that includes the sum after its operator also reads the other term, `addend`; its gradient is `addend_gradient`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from crossbow.kernels.interface import Variable
-from crossbow.kernels.requests.request import BACKWARD, Request, Roles, gradients, with_bias
+from crossbow.kernels.requests.request import BACKWARD, Request, RolePair, Roles, gradients, with_bias
 from crossbow.types import Phase, Tensor
 
 
@@ -100,14 +100,27 @@ class ConvolutionForward(Request):
 
 @dataclass(frozen=True)
 class ConvolutionBackwardData(Request):
-    """The gradient of a convolution's input."""
+    """The gradient of a convolution's input (sum: plus `addend`)."""
 
     dy: Tensor
     weights: Variable
     dx: Tensor
     geometry: ConvolutionGeometry
+    sum: bool = False
 
-    reads, writes = ("output_gradient", "weights"), ("input_gradient",)
+    writes = ("input_gradient",)
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}{' sum' if self.sum else ''}"
+
+    @property
+    def reads(self) -> Roles:
+        return ("output_gradient", "weights", *(("addend",) if self.sum else ()))
+
+    @property
+    def in_place(self) -> RolePair | None:
+        return ("addend", "input_gradient") if self.sum else None
 
 
 @dataclass(frozen=True)
@@ -167,21 +180,28 @@ class PoolingForward(Request):
 
 @dataclass(frozen=True)
 class PoolingBackward(Request):
-    """The gradient of a pooling's input."""
+    """The gradient of a pooling's input.
+
+    relu: only for a maximum, whether the gradient of a ReLU before the pooling is included. Its derivative follows from
+    the output.
+    """
 
     dy: Tensor
     dx: Tensor
     geometry: PoolingGeometry
+    relu: bool = False
 
     writes = ("input_gradient",)
 
     @property
     def label(self) -> str:
-        return f"{self.name} {self.geometry.method}"
+        return f"{self.name} {self.geometry.method}{' relu' if self.relu else ''}"
 
     @property
     def reads(self) -> Roles:
-        return ("output_gradient",) if self.geometry.method == "average" else ("output_gradient", "kept")
+        if self.geometry.method == "average":
+            return ("output_gradient",)
+        return ("output_gradient", "kept", *(("output",) if self.relu else ()))
 
 
 @dataclass(frozen=True)

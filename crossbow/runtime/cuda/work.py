@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from crossbow.dataflow.graph import reported_loss, reported_measure
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import current
 from crossbow.kernels.cuda.ranges import Ranges, no_range, nvtx_range
+from crossbow.kernels.cuda.series import in_series
 from crossbow.kernels.cuda.task import store_results
 from crossbow.kernels.cuda.transfer import to_device
 from crossbow.runtime.assembly import Assembly, Pipeline
@@ -24,6 +26,9 @@ from crossbow.types import Array
 
 PARITIES = (0, 1)
 
+DIRECT = 2
+"""Maximum number of calls that are made directly instead of as a graph."""
+
 WorkKey = tuple[Purpose, int, int]
 """Purpose, parity and input buffer of a task."""
 StepKey = tuple[Purpose | Literal["send"], int]
@@ -34,14 +39,18 @@ class Work:
     """The calls of a task, or of a part of a task, in order.
 
     The first run makes them one by one, so that libraries load their code, which is not possible during a capture. The
-    second run captures them, and later runs launch the graph.
+    second run captures them, and later runs launch the graph. So work that is never run, or once, is never captured.
+    One or two calls are always made directly, because the launch of a graph takes longer.
     """
 
     def __init__(self, steps: Sequence[BoundStep], *, graph: bool, ranges: Ranges = no_range) -> None:
         """ranges: for calls that are made one by one."""
         self._ranges = ranges
         self.steps = tuple(steps)
-        self._graph = graph and all(getattr(step.call, "capturable", False) for step in steps) and bool(steps)
+        self.calls = _in_series(steps)
+        """What is submitted, with small kernels joined."""
+        capturable = all(getattr(step.call, "capturable", False) for step in steps)
+        self._graph = graph and capturable and len(self.calls) > DIRECT
         self._launched = False
         self._executable = 0
         self.failed: str | None = None
@@ -66,9 +75,8 @@ class Work:
             self._launched = True
 
     def run_timed(self, marks: Marks) -> None:
-        """Submit the same calls one by one, and mark the end of each."""
-        self._call(marks.step)
-        self._launched = True
+        """Submit the same calls one by one, small kernels on their own, and mark the end of each."""
+        self._call(marks)
 
     @property
     def is_graph(self) -> bool:
@@ -81,16 +89,17 @@ class Work:
             api().runtime.graphExecDestroy(self._executable)
             self._executable = 0
 
-    def _call(self, called: Callable[[BoundStep], None] = lambda step: None) -> None:
+    def _call(self, marks: Marks | None = None) -> None:
         self.failed = None
-        for step in self.steps:
+        for step in self.calls if marks is None else self.steps:
             try:
                 with self._ranges(step.operator):
                     step.call()
             except BaseException:
                 self.failed = step.operator
                 raise
-            called(step)
+            if marks is not None:
+                marks.step(step)
 
     def _capture(self) -> int:
         runtime, stream = api().runtime, current().pointer
@@ -108,6 +117,15 @@ class Work:
         finally:
             if graph:
                 runtime.graphDestroy(graph)
+
+
+def _in_series(steps: Sequence[BoundStep]) -> tuple[BoundStep, ...]:
+    """The steps, those of small kernels joined; their operators are named together."""
+    joined, rest = [], iter(steps)
+    for call, count in in_series([step.call for step in steps]):
+        names = dict.fromkeys(step.operator for step in itertools.islice(rest, count))
+        joined.append(BoundStep(", ".join(names), call))
+    return tuple(joined)
 
 
 def run(work: Work, marks: Marks | None) -> None:
@@ -170,12 +188,13 @@ def _bound_work(
     program, trained = pipeline.program, assembly.program
     memory = Memory(learner.arena, trained.model, vectors, place.arrays, trained.statistics, to_device)
     parts = program.bind(memory)
-    steps = [*parts.forward, *parts.backward]
+    steps = list(parts.forward)
     loss, accuracy = (
         None if found is None else program.output(found.order, memory)
         for found in (reported_loss(program.graph), reported_measure(program.graph))
     )
     if loss is not None or accuracy is not None:
         steps.append(BoundStep("results", store_results(loss, accuracy, place.arrays["state"], learner.turns.results)))
+    steps += parts.backward
     work, release = new_work(assembly, steps), pipeline.loader.release
     return BoundWork(work, place, loss is not None, accuracy is not None, release)

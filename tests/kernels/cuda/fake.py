@@ -345,13 +345,13 @@ def _bound(argument: Any, value: NDArray[Any]) -> Bound:
     return Bound(argument.dtype, value.nbytes, extent(argument))
 
 
-COMPUTING = ("Forward", "Backward", "AddTensor", "OpTensor", "ScaleTensor", "SetTensor", "TransformTensor")
+COMPUTING = ("Forward", "Backward")
 
 
 def _computes(name: str) -> bool:
     """Whether a function of cuDNN's gives work to a stream."""
     asks = name.startswith(("cudnnGet", "cudnnSet", "cudnnFind", "cudnnCreate", "cudnnDestroy"))
-    return name == "cudnnSetTensor" or (not asks and any(word in name for word in COMPUTING))
+    return not asks and any(word in name for word in COMPUTING)
 
 
 def convolution_ranges(library: FakeCudnn, name: str, values: Sequence[int]) -> list[Range]:
@@ -401,15 +401,16 @@ def fake_cuda(devices: int = 1, seed: int = 0, *, races: bool = True, threads_te
     """Let the CUDA library run here. seed: of the order in which streams go on; races: whether they are looked for;
     threads_tell: whether threads know what others have waited for."""
     fake = FakeCuda(devices, seed, races=races, threads_tell=threads_tell)
-    original = launch.Launch
+    original = launch.CudaKernel._launch
 
-    def made(name: str, function: int, blocks: int, threads: int, shared: int, parameters: int, references: Any) -> Any:
-        fake.bind(parameters, references)
-        return original(name, function, blocks, threads, shared, parameters, references)
+    def made(*arguments: Any) -> launch.Launch:
+        call = original(*arguments)
+        fake.bind(call.parameters, call.references)
+        return call
 
-    launch.Launch = made  # type: ignore[assignment, misc]
+    launch.CudaKernel._launch = made  # type: ignore[assignment, method-assign]
     try:
         with replaced(fake):
             yield fake
     finally:
-        launch.Launch = original  # type: ignore[misc]
+        launch.CudaKernel._launch = original  # type: ignore[method-assign]

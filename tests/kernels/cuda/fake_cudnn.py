@@ -170,7 +170,6 @@ class FakeCudnn:
                 return functools.partial(FakeCudnn._destroy, kind=kind)
         actions: dict[str, Callable[..., None]] = {
             "cudnnGetConvolution{}WorkspaceSize": FakeCudnn._workspace_size,
-            "cudnnGetConvolution{}Algorithm_v7": FakeCudnn._algorithms,
             "cudnnFindConvolution{}AlgorithmEx": FakeCudnn._timed_algorithms,
             "cudnnConvolution{}": FakeCudnn._convolve,
         }

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossbow.host_memory import aligned_zeros
-from crossbow.kernels.cuda import channels
+from crossbow.kernels.cuda import batch_norm, channels
 from crossbow.kernels.cuda.channels import Channels
+from crossbow.kernels.cuda.launch import computed_in
 from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.reference import Reference
 from crossbow.kernels.requests import BatchNormBackward, BatchNormInference, BatchNormSetting, BatchNormTraining
 from crossbow.types import ConfigurationError, Layout, Shape, Tensor
-from tests.combinations import in_turn
+from tests.combinations import in_turn, pairwise
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.running import Numbers
 from tests.kernels.reference.running import draw
@@ -43,6 +46,8 @@ SETTINGS = [
     BatchNormSetting(0.1, 0.9, bias=False),
     BatchNormSetting(1e-3, None, bias=True),
 ]
+in_one_kernel = pytest.mark.parametrize("most", [channels.MOST_OF_A_BLOCK, 0], ids=["one kernel", "two kernels"])
+"""How many elements a block may have: all, or none."""
 every_shape = pytest.mark.parametrize(("shape", "layout"), SHAPES, ids=lambda value: str(value))
 every_setting = pytest.mark.parametrize("setting", SETTINGS, ids=str)
 
@@ -63,35 +68,41 @@ def execute_all(
     offset: float = 0,
     gradient: Numbers | None = None,
     broken: tuple[str, float] | None = None,
+    rounded: Any = np.float32,
 ) -> dict[str, Numbers]:
     """Training, the gradient and inference on one input: everything that they write.
 
-    shared: the statistics are updated where they lie, and the gradient's input is the output's gradient.
-    broken: a parameter, and what its first channel has.
+    shared: the statistics are updated where they lie, and the gradient of the input, or of the sum's other term, is
+    where the output's gradient was.
+    broken: a parameter, and what its first channel has. rounded: the type that tensors of the reference are rounded to.
     """
     if reference:
         x = Tensor(x.shape, np.dtype(np.float64))
-    library: Any = Reference(x.dtype) if reference else Cuda(x.dtype)
+    real = computed_in(x.dtype)
+    library: Any = Reference(x.dtype) if reference else Cuda(real)
     count = x.shape[1]
 
     def memory(values: Any = np.nan) -> Numbers:
         array = x.view(aligned_zeros(x.nbytes))
-        array[...] = values
+        array[...] = np.asarray(values).astype(rounded)
         return array
 
     names = (*setting.parameters, *setting.observed)
-    vectors = {name: draw(count, dtype=np.float32, seed=seed).astype(x.dtype) for seed, name in enumerate(names, 20)}
-    vectors["running_variance"] = np.abs(vectors["running_variance"]) + np.asarray(0.5, x.dtype)
+    vectors = {name: draw(count, dtype=np.float32, seed=seed).astype(real) for seed, name in enumerate(names, 20)}
+    vectors["running_variance"] = np.abs(vectors["running_variance"]) + np.asarray(0.5, real)
     if "count" in vectors:
-        vectors["count"] = np.full(1, 3, x.dtype)
+        vectors["count"] = np.full(1, 3, real)
     if broken is not None:
         vectors[broken[0]][0] = broken[1]
     inputs = draw(*x.shape, dtype=np.float32) + np.float32(offset)
     buffers = {"input0": memory(inputs), "output": memory(), **{n: v.copy() for n, v in vectors.items()}}
     buffers["output_gradient"] = memory(draw(*x.shape, dtype=np.float32, seed=1) if gradient is None else gradient)
-    buffers["input_gradient"] = buffers["output_gradient"] if shared else memory()
+    buffers["addend"] = memory(draw(*x.shape, dtype=np.float32, seed=2))
+    place = "addend_gradient" if setting.masks_sum else "input_gradient"
+    for role in ("input_gradient", "addend_gradient"):
+        buffers[role] = buffers["output_gradient"] if shared and role == place else memory()
     for name in setting.parameters:
-        buffers[f"{name}_gradient"] = np.full(count, np.nan, x.dtype)
+        buffers[f"{name}_gradient"] = np.full(count, np.nan, real)
     for name in setting.observed:
         buffers[f"{name}_next"] = buffers[name] if shared else np.full_like(vectors[name], np.nan)
     training = library.prepare(BatchNormTraining(x, x, setting))
@@ -123,32 +134,107 @@ def assert_close(received: dict[str, Numbers], expected: dict[str, Numbers], tol
         np.testing.assert_allclose(received[role], value, rtol=0, atol=tolerance * scale, err_msg=role)
 
 
+@pairwise
 @every_setting
 @every_shape
-@pytest.mark.parametrize("relu", [False, True])
-def test_agrees_with_the_reference(shape: Shape, layout: Layout, setting: BatchNormSetting, relu: bool) -> None:
-    x, setting = Tensor(shape, np.dtype(np.float32), layout), replace(setting, relu=relu)
+@in_one_kernel
+@pytest.mark.parametrize("after", ["", "relu", "sum", "sum, relu"])
+def test_agrees_with_the_reference(
+    shape: Shape, layout: Layout, setting: BatchNormSetting, most: int, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_norm, "MOST_OF_A_BLOCK", most)
+    x = Tensor(shape, np.dtype(np.float32), layout)
+    setting = replace(setting, relu="relu" in after, sum="sum" in after)
     received = received_from(x, setting)
     assert_close(received, execute_all(x, setting, reference=True))
-    if relu:
+    assert np.isnan(received["addend_gradient"]).all() == (after != "sum, relu")
+    if "relu" in after:
         assert received["output"].min() == received["tested"].min() == 0  # some were negative
 
 
+@in_turn
 @every_shape
-def test_in_double_precision(shape: Shape, layout: Layout) -> None:
-    x, setting = Tensor(shape, np.dtype(np.float64), layout), replace(SETTINGS[0], relu=True)
+@in_one_kernel
+@pytest.mark.parametrize("sum", [False, True])
+def test_in_double_precision(
+    shape: Shape, layout: Layout, most: int, sum: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_norm, "MOST_OF_A_BLOCK", most)
+    x, setting = Tensor(shape, np.dtype(np.float64), layout), replace(SETTINGS[0], relu=True, sum=sum)
     assert_close(received_from(x, setting), execute_all(x, setting, reference=True), 1e-13)
+
+
+@in_turn
+@every_shape
+@in_one_kernel
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+def test_tensors_of_16_bits(
+    shape: Shape, layout: Layout, most: int, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the same rounded numbers, each result is rounded once."""
+    monkeypatch.setattr(batch_norm, "MOST_OF_A_BLOCK", most)
+    x, setting = Tensor(shape, np.dtype(kind), layout), replace(SETTINGS[0], relu=True, sum=True)
+    received = received_from(x, setting)
+    expected = execute_all(x, setting, reference=True, rounded=kind)
+    bits = 2 ** -float(ml_dtypes.finfo(kind).nmant)
+    for role, value in expected.items():
+        scale = max(1.0, float(np.abs(value).max()))
+        narrow = received[role].dtype == kind
+        difference = np.abs(received[role].astype(np.float64) - value)
+        # A value at the kink of the ReLU may be on its other side.
+        assert np.quantile(difference, 0.95) <= (2 * bits if narrow else 1e-5) * scale, role
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_positions_of_64_bits_change_no_bit(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, setting = Tensor((3, 5, 4, 6), np.dtype(np.float32), layout), replace(SETTINGS[0], relu=True, sum=True)
+    monkeypatch.setattr(batch_norm, "MOST_OF_A_BLOCK", 0)
+    narrow = received_from(x, setting)
+    monkeypatch.undo()
+    monkeypatch.setattr(channels, "MOST_NARROW", 1)  # such tensors have two kernels
+    for role, value in received_from(x, setting).items():
+        np.testing.assert_array_equal(value, narrow[role], err_msg=role)
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "fraction", "calls"),
+    [
+        ((64, 16, 32, 32), PLAIN, 0.9, (1, 1)),
+        ((65, 16, 32, 32), PLAIN, 0.9, (2, 2)),
+        ((8, 16, 32, 32), CHANNELS_LAST, 0.9, (1, 1)),
+        ((9, 16, 32, 32), CHANNELS_LAST, 0.9, (2, 2)),
+        ((8, 16, 32, 32), PLAIN, None, (2, 1)),  # the count is read by all blocks before it is updated
+    ],
+)
+def test_one_kernel_each_way_while_a_block_can_take_a_channel(
+    shape: Shape, layout: Layout, fraction: float | None, calls: tuple[int, int]
+) -> None:
+    x, setting = Tensor(shape, np.dtype(np.float32), layout), BatchNormSetting(1e-5, fraction, bias=True)
+    with fake_cuda() as cuda:
+        cuda.compile = lambda source, options: lambda name: 1  # type: ignore[method-assign]
+        buffers: Any = defaultdict(lambda: np.zeros(16, np.uint8))
+        kernels = [
+            Cuda(np.float32).prepare(r) for r in (BatchNormTraining(x, x, setting), BatchNormBackward(x, x, x, setting))
+        ]
+        assert tuple(len(kernel.bind(buffers)) for kernel in kernels) == calls
 
 
 @in_turn
 @every_setting
 @every_shape
-@pytest.mark.parametrize("relu", [False, True])
-def test_in_place(shape: Shape, layout: Layout, setting: BatchNormSetting, relu: bool) -> None:
+@in_one_kernel
+@pytest.mark.parametrize("after", ["", "relu", "sum, relu"])
+def test_in_place(
+    shape: Shape, layout: Layout, setting: BatchNormSetting, most: int, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The statistics too, as in a learner's local tasks."""
-    x, setting = Tensor(shape, np.dtype(np.float32), layout), replace(setting, relu=relu)
+    monkeypatch.setattr(batch_norm, "MOST_OF_A_BLOCK", most)
+    x = Tensor(shape, np.dtype(np.float32), layout)
+    setting = replace(setting, relu="relu" in after, sum="sum" in after)
     apart, shared = received_from(x, setting), received_from(x, setting, shared=True)
     assert apart.keys() == shared.keys()
+    if "sum" not in after:
+        apart.pop("addend_gradient")
     for role, value in apart.items():
         np.testing.assert_array_equal(shared[role], value, err_msg=role)
 
@@ -235,14 +321,14 @@ def test_blocks_have_every_value_once(data: st.DataObject) -> None:
     x, grid = Tensor(shape, np.dtype(np.float32), layout), channels.GRID
     try:
         channels.GRID = data.draw(st.sampled_from([1, 16, grid]))
-        division = Channels(x, axis, variable)
+        division = Channels(x, axis, variable, whole=data.draw(st.booleans()))
     finally:
         channels.GRID = grid
     count, values, width, parts, part, minor, s0, s1, n0, n1, inner, v0, v1 = division._structure.values.tolist()
     assert count == np.prod(variable)
     assert count * values == x.elements
     assert 0 <= parts * part - values < part
-    assert part % (256 // width) == 0
+    assert part % (division.threads // width) == 0
     i, j = np.arange(count)[:, np.newaxis], np.arange(values)
     places = i // minor * s0 + i % minor * s1 + j // inner * v0 + j % inner * v1
     numbers = np.broadcast_to(i // minor * n0 + i % minor * n1, places.shape)

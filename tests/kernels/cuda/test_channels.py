@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crossbow.kernels.cuda.channels import CHUNK, GRID, SIDE_BY_SIDE, Channels
+from crossbow.kernels.cuda.channels import CHUNK, GRID, MOST_THREADS, SECTOR, SIDE_BY_SIDE, Channels
 from crossbow.kernels.cuda.launch import BLOCK
 from crossbow.types import ConfigurationError, Layout, Shape, Tensor
 from tests.kernels.cuda.fake import fake_cuda
@@ -66,10 +66,35 @@ def test_parts_cover_the_values_and_blocks_the_channels(
     assert s["part"] % (BLOCK // s["width"]) == 0
     assert made.workspace == made.parts * 2 * 8 * made.count
     with fake_cuda():
-        call = made.each("scaling_forward")
+        call = made.each("channels", "scaling_forward")
         assert (call.blocks, call.shared) == (-(-made.count // s["width"]) * made.parts, 0)
-        assert made.each("scaling_forward", sums=True).shared == BLOCK * 8
-        assert made.total("channel_gradients").blocks * BLOCK >= made.count
+        assert made.each("channels", "scaling_forward", sums=True).shared == BLOCK * 16
+        assert made.totals("channels", "scaling_gradients").blocks == -(-made.count // s["width"])
+
+
+@cases
+def test_one_block_can_take_all_values_of_its_channels(
+    shape: Shape, axis: int, variable: Shape, layout: Layout
+) -> None:
+    made = Channels(Tensor(shape, np.dtype(np.float32), layout), axis, variable, whole=True)
+    s = structure(made)
+    assert made.parts == 1
+    assert s["part"] >= s["values"]
+    assert BLOCK <= made.threads <= MOST_THREADS
+    assert made.threads % s["width"] == 0
+    least = min(made.count, SECTOR // 4) if s["minor_stride"] == 1 and made.count > 1 else 1
+    assert s["width"] >= least
+    assert made.elements_of_whole >= least * s["values"]
+    assert (made.threads == BLOCK) == (made.elements_of_whole <= BLOCK * CHUNK)
+
+
+def test_positions_have_64_bits_in_large_tensors_only() -> None:
+    large = Channels(Tensor((2**20, 2**10), np.dtype(np.float32)), 1, (2**10,))
+    assert large.wide
+    assert large._structure.values.dtype == np.int64
+    small = Channels(Tensor((2**20 - 1, 2**10), np.dtype(np.float32)), 1, (2**10,))
+    assert not small.wide
+    assert small._structure.values.dtype == np.int32
 
 
 def test_long_channels_have_several_parts_and_short_ones_are_not_divided() -> None:

@@ -83,6 +83,11 @@ class Example:
             ConvolutionBackwardData(self.y, self.weights, self.x, self.geometry), self.arithmetic
         )
 
+    def backward_data_and_sum(self) -> PreparedKernel:
+        return convolution.backward_data(
+            ConvolutionBackwardData(self.y, self.weights, self.x, self.geometry, sum=True), self.arithmetic
+        )
+
     def backward_weights(self) -> PreparedKernel:
         x, y, arithmetic = self.x, self.y, self.arithmetic
         return convolution.backward_weights(
@@ -91,7 +96,8 @@ class Example:
 
     def buffers(self, kernel: PreparedKernel) -> dict[str, Numbers]:
         """For all roles of a kernel, what is written filled with NaN."""
-        tensors = {"input0": self.x, "input_gradient": self.x, "output": self.y, "output_gradient": self.y}
+        inputs = dict.fromkeys(("input0", "input_gradient", "addend"), self.x)
+        tensors = {**inputs, "output": self.y, "output_gradient": self.y}
         made: dict[str, Numbers] = {}
         for role in (*kernel.reads, *kernel.writes):
             name = role if role in tensors else role.removesuffix("_gradient")
@@ -163,6 +169,31 @@ def test_the_kernels_agree_with_the_reference(layout: Layout, dtype: np.dtype[An
 @layouts
 def test_weights_may_lie_in_logical_order_whatever_the_images_do(layout: Layout) -> None:
     Example(layout=layout, plain_weights=True).check()
+
+
+@layouts
+@pytest.mark.parametrize("padding", [((1, 1), (1, 1)), ((0, 2), (1, 0))], ids=["equal", "with a border"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_another_gradient_is_added(
+    fake: FakeCuda, layout: Layout, padding: tuple[tuple[int, int], ...], shared: bool
+) -> None:
+    """By cuDNN's beta, where the other gradient is; otherwise after a copy. If the gradient is cut out of a larger one,
+    then while it is cut out."""
+    geometry = ConvolutionGeometry((3, 3), padding=padding)
+    example = Example(geometry=geometry, layout=layout)
+    example.values["addend"] = np.random.default_rng(1).standard_normal(example.x.shape)
+    kernel = example.backward_data_and_sum()
+    assert kernel.in_place == ("addend", "input_gradient")
+    buffers = example.buffers(kernel)
+    if shared:
+        buffers["input_gradient"] = buffers["addend"]
+    calls = kernel.bind(buffers)
+    for call in calls:
+        call()
+    expected = example.expected()["input_gradient"] + example.values["addend"]
+    np.testing.assert_allclose(buffers["input_gradient"], expected, rtol=1e-5, atol=1e-5)
+    if padding[0] == padding[1]:
+        assert len(calls) == (1 if shared else 2)
 
 
 @layouts
@@ -239,12 +270,21 @@ def test_else_they_are_the_fastest(fake: FakeCuda) -> None:
 
 def test_the_fastest_keep_within_the_workspace_limit(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     large = 1024 + 72 * cudnn.CONVOLUTION_FWD_ALGO_WINOGRAD  # of the fake, and what depends on the output's size
-    monkeypatch.setattr(convolution, "WORKSPACE_LIMIT", large)
+    monkeypatch.setattr(convolution, "workspace_limit", lambda deterministic: large)
     run_all(Example(x=(1, 4, 3, 2), outputs=2, deterministic=False))
     assert chosen(fake, "cudnnConvolutionForward") == [cudnn.CONVOLUTION_FWD_ALGO_FFT_TILING]
-    monkeypatch.setattr(convolution, "WORKSPACE_LIMIT", 0)  # none does: the one that needs least
+    monkeypatch.setattr(convolution, "workspace_limit", lambda deterministic: 0)  # none does: the one that needs least
     run_all(Example(x=(1, 4, 3, 2), outputs=4, deterministic=False))
     assert chosen(fake, "cudnnConvolutionForward")[1:] == [cudnn.CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM] * 2
+
+
+@pytest.mark.parametrize(
+    ("free", "limit"), [(0, 64 << 20), (4 << 30, 64 << 20), (20 << 30, 320 << 20), (75 << 30, 1 << 30)]
+)
+def test_the_workspace_limit_is_a_part_of_the_free_memory(fake: FakeCuda, free: int, limit: int) -> None:
+    fake.runtime.total_memory = free
+    assert convolution.workspace_limit(False) == limit
+    assert convolution.workspace_limit(True) == convolution.LEAST_LIMIT  # two runs choose the same
 
 
 def test_an_algorithm_is_chosen_once(fake: FakeCuda) -> None:
@@ -466,8 +506,12 @@ def test_sums_of_channels(shape: Shape, layout: Layout, dtype: np.dtype[Any]) ->
 
 
 def test_long_sums_are_shared_by_blocks() -> None:
-    assert convolution.ChannelSums(Tensor((16, 3, 33, 31), FLOAT32)).parts == 4
-    assert convolution.ChannelSums(Tensor((2, 3, 4, 4), FLOAT32)).parts == 1
+    long, medium, short = (
+        convolution.ChannelSums(Tensor(shape, FLOAT32)) for shape in ((80, 3, 33, 31), (16, 3, 33, 31), (2, 3, 4, 4))
+    )
+    assert (long.parts, long.threads) == (20, 256)
+    assert (medium.parts, medium.threads) == (1, 1024)  # one kernel, of larger blocks
+    assert (short.parts, short.threads) == (1, 256)
     many = convolution.ChannelSums(Tensor((512, 64, 112, 112), FLOAT32, Layout.CHANNELS_LAST))
     assert many.parts * many.tiles == convolution.ENOUGH_BLOCKS
 

@@ -171,7 +171,7 @@ def test_relu_leaves_nan(fake: FakeCuda) -> None:
 
 
 def test_calls_without_bias_and_relu_are_one_product(fake: FakeCuda) -> None:
-    compare(*split((3, 40), 1, Layout.PLAIN, 7, FLOAT32), with_bias=False)
+    compare(*split((70, 40), 1, Layout.PLAIN, 70, FLOAT32), with_bias=False)
     assert [recorded.name for recorded in fake.calls] == ["cublasGemmEx"] * 3
 
 

@@ -67,6 +67,40 @@ def compare(x: Numbers, windows: Shape, g: PoolingGeometry, layout: Layout = Lay
         np.testing.assert_array_equal(received["trained"], expected["trained"])
 
 
+@layouts
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("kernel", "stride"), [(2, 2), (3, 1), (17, 16)])
+def test_the_gradient_of_a_relu_before_a_maximum(layout: Layout, dtype: Any, kernel: int, stride: int) -> None:
+    """The gradient of a maximum that is not positive is 0, but NaN stays NaN."""
+    g = PoolingGeometry((kernel, kernel), (stride, stride), method="max")
+    x = Tensor((3, 5, 33, 33), np.dtype(dtype), layout)
+    windows = (33 - kernel) // stride + 1
+    y = Tensor((3, 5, windows, windows), np.dtype(dtype), layout)
+    tensors = {"input0": x, "output": y, "output_gradient": y, "input_gradient": x}
+    values: dict[str, Any] = {"input0": np.maximum(draw(*x.shape, dtype=dtype) - 2.5, 0)}
+    values["output_gradient"] = draw(*y.shape, dtype=dtype, seed=1)
+    values["output_gradient"][0, 0, 0, 0] = np.nan
+    results = []
+    for reference in (False, True):
+        forward = run(
+            lambda library, t: library.prepare(PoolingForward(t["input0"], t["output"], g, Phase.TRAIN, SEED, KEY)),
+            tensors,
+            values,
+            reference=reference,
+        )
+        assert 0 < (forward["output"] > 0).mean() < 1
+        results.append(
+            run(
+                lambda library, t: library.prepare(PoolingBackward(t["output"], t["input0"], g, relu=True)),
+                tensors,
+                {**values, **forward},
+                reference=reference,
+            )["input_gradient"]
+        )
+    np.testing.assert_allclose(*results, rtol=2e-6, atol=2e-6)
+    assert np.isnan(results[0]).any()
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     case=cases(), layout=st.sampled_from(Layout), ties=st.booleans(), dtype=st.sampled_from([np.float32, np.float64])

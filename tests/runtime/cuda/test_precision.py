@@ -61,6 +61,13 @@ def test_weights_are_nearly_those_of_the_cpu(name: str, devices: str, precision:
     assert_near(train(precision, devices, **RUNS[name]), engine.train(cpu, **RUNS[name]), precision)
 
 
+@types
+def test_residual_units(precision: str) -> None:
+    """The sum after a normalisation is rounded once, and so is a gradient that a convolution adds."""
+    build = engine.with_residuals
+    assert_near(train(precision, build=build), engine.train("cpu", build=build), precision)
+
+
 @one_in(2)
 @types
 def test_graphs_and_the_order_of_streams_change_no_bit(precision: str) -> None:

@@ -18,17 +18,16 @@ from crossbow.kernels.cuda.api import api
 from crossbow.runtime.cuda.stream import CudaStream
 from crossbow.runtime.cuda.synchroniser import NcclCollective
 from crossbow.types import address
-from tests.kernels.cuda.fake import fake_cuda
+from tests.kernels.cuda.fake import FakeDriver, fake_cuda
 from tests.kernels.cuda.fake_runtime import FakeRuntime
 from tests.runtime.cuda.test_training import context
 
 
 class Counted:
-    """The CUDA runtime, which counts the calls of a thread."""
+    """The CUDA runtime or driver, which counts the calls of a thread."""
 
-    def __init__(self, runtime: FakeRuntime) -> None:
-        self._runtime, self._thread = runtime, threading.current_thread()
-        self.counts: Counter[str] = Counter()
+    def __init__(self, runtime: FakeRuntime | FakeDriver, counts: Counter[str]) -> None:
+        self._runtime, self._thread, self.counts = runtime, threading.current_thread(), counts
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._runtime, name)
@@ -37,24 +36,27 @@ class Counted:
         return found
 
 
-@pytest.mark.parametrize(("rule", "graphs", "events"), [(SMA(), 2, 2), (SSGD(), 1, 3)])
-def test_the_calls_that_submit_a_tick(rule: Any, graphs: int, events: int) -> None:
-    """Once all is captured. graphs: that a task launches, under S-SGD without a step; events: that it records."""
+@pytest.mark.parametrize(("rule", "steps", "events"), [(SMA(), 1, 2), (SSGD(), 0, 3)])
+def test_the_calls_that_submit_a_tick(rule: Any, steps: int, events: int) -> None:
+    """Once all is captured. steps: kernels after a task, none under S-SGD; events: that a task records."""
     learners = 3
     with fake_cuda() as cuda, context("cuda:0", learners=learners, rule=rule) as running:
         running.train(4 * learners, TrainingUnit.TASKS)
         done = []
-        cuda.runtime = counted = Counted(cuda.runtime)  # type: ignore[assignment]
+        counts: Counter[str] = Counter()
+        cuda.runtime = Counted(cuda.runtime, counts)  # type: ignore[assignment]
+        cuda.driver = Counted(cuda.driver, counts)  # type: ignore[assignment]
         for ticks in (2, 4):
-            counted.counts.clear()
+            counts.clear()
             running.train(ticks * learners, TrainingUnit.TASKS)
-            done.append(counted.counts.copy())
+            done.append(counts.copy())
     # A task, its step; and the end of the tick, which waits for each learner, merges, and says so.
     tick = {
         "getDevice": learners * (1 + 1) + 2,
         "streamWaitEvent": learners * (2 + 1) + learners,
         "memcpyAsync": learners,
-        "graphLaunch": learners * graphs + 1,
+        "graphLaunch": learners,
+        "launchKernel": learners * steps + 1,
         "eventRecord": learners * events + 1,
     }
     assert done[1] - done[0] == {name: 2 * count for name, count in tick.items()}

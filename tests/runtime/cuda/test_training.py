@@ -14,6 +14,7 @@ from crossbow import (
     SMA,
     SSGD,
     Dataflow,
+    DataflowNode,
     DurationUnit,
     ExecutionContext,
     ModelConf,
@@ -24,10 +25,11 @@ from crossbow import (
     SystemConf,
     TrainingUnit,
 )
-from crossbow.ops import BatchNorm, Conv, Dropout, InnerProduct, Pool, ReLU, SoftMax, SoftMaxLoss
+from crossbow.ops import BatchNorm, Conv, Dropout, ElementWiseOp, InnerProduct, Pool, ReLU, SoftMax, SoftMaxLoss
 from crossbow.synch import DiLoCo, ModelAveraging, PolyakRuppert, SynchronousEASGD
 from crossbow.types import NonFiniteError, NonFiniteLossError, TaskError
 from examples.custom_operator import Swish
+from models.layers import add, classifier
 from tests.combinations import covering
 from tests.kernels.cuda.fake import fake_cuda
 from tests.support import Array, chain, pictures
@@ -194,7 +196,23 @@ def with_an_operator_that_is_used_twice() -> Dataflow:
     return Dataflow(SubGraph(head)).set_phase(Phase.TRAIN)
 
 
-@pytest.mark.parametrize("build", [with_an_operator_from_outside, with_an_operator_that_is_used_twice])
+def with_residuals() -> Dataflow:
+    """Two residual units, the second with a projection: sums in normalisations, and gradients that are added up."""
+
+    def normalised(name: str, outputs: int, x: DataflowNode) -> DataflowNode:
+        conv = add(f"{name}-conv", Conv(number_of_outputs=outputs, kernel_size=3, padding=1, bias=False), x)
+        return add(f"{name}-norm", BatchNorm(), conv)
+
+    first = add("conv", Conv(number_of_outputs=4, kernel_size=3, bias=False))
+    x = add("relu", ReLU(), add("norm", BatchNorm(), first))
+    x = add("relu1", ReLU(), add("sum1", ElementWiseOp(type="sum"), normalised("unit1", 4, x), x))
+    both = normalised("unit2", 6, x), normalised("shortcut", 6, x)
+    x = add("relu2", ReLU(), add("sum2", ElementWiseOp(type="sum"), *both))
+    x = add("pool", Pool(method="average", global_pooling=True), x)
+    return classifier(first, add("ip", InnerProduct(number_of_outputs=3), x))
+
+
+@pytest.mark.parametrize("build", [with_an_operator_from_outside, with_an_operator_that_is_used_twice, with_residuals])
 def test_other_networks(build: Callable[[], Dataflow]) -> None:
     assert_same(train("cuda:0", build=build), train("cpu", build=build))
 

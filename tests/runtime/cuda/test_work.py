@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from crossbow import Dataflow, TrainingUnit
 from crossbow.compile import BoundStep
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import current, on
 from crossbow.runtime.cuda.stream import CudaStream
-from crossbow.runtime.cuda.work import Work
+from crossbow.runtime.cuda.work import DIRECT, Work
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.fake_runtime import FakeRuntime
-from tests.runtime.cuda.test_training import assert_same, train
+from tests.runtime.cuda.test_training import assert_same, context, network, train, with_residuals
+from tests.support import engine_of
+
+
+@pytest.mark.parametrize("build", [network, with_residuals])
+def test_joined_kernels_change_no_bit(build: Callable[[], Dataflow], monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = train("cuda:0", build=build)
+    monkeypatch.setattr("crossbow.runtime.cuda.work.in_series", lambda calls: [(call, 1) for call in calls])
+    assert_same(train("cuda:0", build=build), joined, 0)
 
 
 def test_work_that_cannot_be_captured_runs_call_by_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +68,7 @@ class Capturable:
 
 
 def calls_of(done: list[str]) -> list[BoundStep]:
-    return [BoundStep(name, Capturable(done, name)) for name in ("first", "second")]
+    return [BoundStep(name, Capturable(done, name)) for name in ("first", "second", "third")]
 
 
 @pytest.fixture
@@ -78,23 +87,35 @@ def test_calls_are_made_once_then_captured_then_launched(stream: CudaStream) -> 
     for run, graph in ((1, False), (2, True), (3, True), (4, True)):
         work.run()
         assert work.is_graph == graph
-        assert done == ["first", "second"] * min(run, 2)
+        assert done == ["first", "second", "third"] * min(run, 2)
     work.close()
     assert not work.is_graph
     work.close()
 
 
-@pytest.mark.parametrize("reason", ["not asked for", "a call that cannot be captured", "nothing to do"])
+@pytest.mark.parametrize("reason", ["not asked for", "a call that cannot be captured", "two calls", "nothing to do"])
 def test_without_a_graph_calls_are_made_every_time(reason: str, stream: CudaStream) -> None:
     done: list[str] = []
-    steps = [] if reason == "nothing to do" else calls_of(done)
+    steps = calls_of(done)[: {"nothing to do": 0, "two calls": DIRECT}.get(reason)]
     if reason == "a call that cannot be captured":
-        steps.append(BoundStep("third", lambda: done.append("third")))
+        steps.append(BoundStep("fourth", lambda: done.append("fourth")))
     work = Work(steps, graph=reason != "not asked for")
     for run in (1, 2, 3):
         work.run()
         assert not work.is_graph
         assert len(done) == run * len(steps)
+
+
+def test_graphs_that_are_never_launched_are_not_captured() -> None:
+    """With τ = 1, the input buffers change with the parity, so half of the tasks are never run."""
+    with fake_cuda() as cuda, context("cuda:0", learners=1) as running:
+        running.train(12, TrainingUnit.TASKS)
+        (learner,) = engine_of(running).coordination.learners
+        trained = {key: bound.compute for key, bound in learner.tasks.items() if key[0] == "synchronise"}
+        assert len(trained) == 4
+        assert sum(work.is_graph for work in trained.values()) == 2
+        assert len(cuda.runtime._executables) == 2
+        assert not any(work.is_graph for work in learner.steps.values())  # one kernel each
 
 
 def test_the_operator_that_fails_is_named_until_the_next_run(stream: CudaStream) -> None:

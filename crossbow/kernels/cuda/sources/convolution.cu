@@ -5,9 +5,9 @@ struct Shift {
     int64 by[4];
 };
 
-// y ← x with a border of zeros or, with negative shifts, x without its border. Fastest if the axes are in the order of
-// y's elements in memory.
-KERNEL move(const stored *x, Four from, stored *y, Four to, Shift shift) {
+// y ← x with a border of zeros or, with negative shifts, x without its border; or (add) y plus that. Fastest if the axes
+// are in the order of y's elements in memory.
+KERNEL move(const stored *x, Four from, stored *y, Four to, Shift shift, int add) {
     EACH(i, elements(to)) {
         int64 rest = i, source = 0, target = 0;
         bool inside = true;
@@ -18,7 +18,8 @@ KERNEL move(const stored *x, Four from, stored *y, Four to, Shift shift) {
             source += there * from.stride[axis];
             inside = inside && there >= 0 && there < from.size[axis];
         }
-        y[target] = inside ? x[source] : (real)0;
+        real value = inside ? (real)x[source] : (real)0;
+        y[target] = add ? y[target] + value : value;
     }
 }
 

@@ -30,8 +30,9 @@ KERNEL drop(
     }
 }
 
-// Channels-last: an element uses the random word of its logical index.
-KERNEL drop_channels_last(
+// A thread for each element, which uses the random word of its logical index. Images (…, positions, channels) lie
+// channels-last; others have one channel.
+KERNEL drop_each(
     const stored *x, const int64 *state, stored *y, int64 n, uint32 least, real scale, uint32 key, uint32 seed_low,
     uint32 seed_high, int64 channels, int64 positions
 ) {

@@ -9,6 +9,21 @@ KERNEL add_bias(stored *y, const stored *bias, int64 n, int64 columns, int relu)
     }
 }
 
+// y = a b (+ the bias of each column, unless null), then optionally max(y, 0). Factors are given by the steps of their rows
+// and columns in memory. For small products: the sums are in double precision.
+KERNEL small_product(const stored *a, const stored *b, const stored *bias, stored *y, int rows, int columns, int inner,
+                     int a_row, int a_column, int b_row, int b_column, int relu) {
+    EACH(i, rows * columns) {
+        int row = (int)i / columns, column = (int)i % columns;
+        const stored *left = a + row * a_row, *right = b + column * b_column;
+        double sum = 0;
+        for (int k = 0; k < inner; ++k) sum += (double)(real)left[k * a_column] * (real)right[k * b_row];
+        real value = (real)sum;
+        if (bias) value += bias[column];
+        y[i] = relu && value < 0 ? (real)0 : value;  // NaN stays NaN
+    }
+}
+
 // y[o][c] = Σ_r x[o][r][c]. A block processes `width` columns at once, a power of two; its threads with the same column
 // share the rows. Their sums are added pairwise.
 KERNEL sum_rows(const stored *x, stored *y, int64 outer, int64 rows, int64 columns, int width) {

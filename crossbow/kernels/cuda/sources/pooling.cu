@@ -266,7 +266,8 @@ KERNEL pooling_max_large(const stored *x, stored *y, uint8 *kept, Pooling p) {
 }
 
 // The gradient of max and stochastic pooling, from the position of each output.
-KERNEL pooling_picked_backward(const stored *dy, const uint8 *kept, stored *dx, Pooling p) {
+// y: with a ReLU before the pooling, whose derivative follows from it; otherwise null.
+KERNEL pooling_picked_backward(const stored *dy, const uint8 *kept, const stored *y, stored *dx, Pooling p) {
     EACH_SPOT(i, inputs_of(p), p) {
         Spot spot = input_spot(p, i);
         real sum[TOGETHER] = {};
@@ -274,7 +275,10 @@ KERNEL pooling_picked_backward(const stored *dy, const uint8 *kept, stored *dx, 
         over_windows(p, spot, [&](int output, int position, const int *) {
             EACH_OUTER(k, spot) {
                 int at = output + k * between;
-                if (kept_at(kept, p, at) == position) sum[k] += dy[at];
+                if (kept_at(kept, p, at) != position) continue;
+                real gradient = dy[at];
+                if (y) gradient *= (real)y[at] <= 0 ? (real)0 : (real)1;
+                sum[k] += gradient;
             }
         });
         int place = input_place(p, spot), distance = inputs_of(p);
