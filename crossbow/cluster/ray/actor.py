@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from crossbow.cluster.fault import VARIABLE
 from crossbow.cluster.launch import RankLaunch, variables_of
 from crossbow.cluster.output import SECONDS_BEFORE_ERRORS, PrefixedLines
 from crossbow.cluster.process import connected
@@ -32,6 +33,7 @@ class RankProcess:
         directories of modules. directory: where the program runs, if this host has it."""
         if "OMP_NUM_THREADS" not in environment:
             os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to 1
+        os.environ.pop(VARIABLE, None)  # Ray's processes may have it from an earlier start
         os.environ.update(environment)
         sys.path[:0] = [each for each in path if each not in sys.path]
         with contextlib.suppress(OSError):

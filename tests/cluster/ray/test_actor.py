@@ -45,6 +45,7 @@ def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[RankProcess]:
     """Two connected processes; this one becomes the second."""
     monkeypatch.setattr(process, "_joined", [])
     monkeypatch.setattr(os, "environ", dict(os.environ))
+    os.environ["CROSSBOW_FAULT"] = "kill:1@2"
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "stdout", sys.stdout)
@@ -61,6 +62,7 @@ def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[RankProcess]:
 def test_it_prepares_the_process(pair: list[RankProcess]) -> None:
     assert (os.environ["CROSSBOW_X"], os.environ["CROSSBOW_RANK"]) == ("1", "1")
     assert "OMP_NUM_THREADS" not in os.environ
+    assert "CROSSBOW_FAULT" not in os.environ
     assert sys.path[0] == "/modules"
     assert pair[0].ready() == os.getpid()
     ranks = process.join()
