@@ -211,9 +211,13 @@ def test_a_weight(network: str, devices: str, learners: int, kernels: str) -> No
         variables = running.variables
         spoil(running, f"{head}.weights")
         error = fails(running)
-        assert error.operator == head
+        # With several devices, the learners' weights are added up while the learners compute: either is the first.
+        if "," in devices and error.operator == "all-reduce":
+            assert "in the mean of what learners send" in str(error)
+        else:
+            assert error.operator == head
+            assert "in the output." in str(error)
         assert error.task < running.engine.parts.setting.learners  # all of the first tick fail; one is the first
-        assert "in the output." in str(error)
         spoil(running, f"{head}.weights")
         assert fails(running, running.test).operator == head
         assert fails(running, lambda: running.predict(data.train.images)).operator == head

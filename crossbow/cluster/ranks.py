@@ -47,6 +47,10 @@ class Ranks:
         """This rank."""
         return self.view.ranks[self.rank]
 
+    def alone(self) -> Ranks:
+        """This rank without the others."""
+        return Ranks(View(self.view.number, (self.own,)))
+
     @property
     def transport(self) -> Transport:
         """The connection to the other ranks, if there are any."""

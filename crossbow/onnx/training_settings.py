@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 
 from crossbow.onnx.network import MARK
-from crossbow.ops import BatchNorm, Constant, Conv, DataTransform, InnerProduct, Kernel, LayerNorm, Scale
+from crossbow.ops import BatchNorm, Constant, Conv, DataTransform, Embedding, InnerProduct, Kernel, LayerNorm, Scale
 from crossbow.types import Array
 
 KEY = f"{MARK}.training"
@@ -23,6 +23,7 @@ FIELDS: Mapping[type[Kernel], tuple[str, ...]] = {
     BatchNorm: (*_MULTIPLIERS, "statistics"),
     Conv: _MULTIPLIERS,
     DataTransform: ("mirror", "padding"),
+    Embedding: ("weight_learning_rate_multiplier",),
     InnerProduct: _MULTIPLIERS,
     LayerNorm: _MULTIPLIERS,
     Scale: _MULTIPLIERS,

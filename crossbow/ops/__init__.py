@@ -10,6 +10,7 @@ from crossbow.ops.conv import Conv, ConvGradient
 from crossbow.ops.data_transform import DataTransform
 from crossbow.ops.dropout import Dropout, DropoutGradient
 from crossbow.ops.element_wise import ElementWiseOp, ElementWiseOpGradient
+from crossbow.ops.embedding import Embedding, EmbeddingGradient
 from crossbow.ops.euclidean_loss import EuclideanLoss, EuclideanLossGradient
 from crossbow.ops.flatten import Flatten, FlattenGradient
 from crossbow.ops.gelu import GELU, GELUGradient
@@ -29,6 +30,7 @@ from crossbow.ops.pool import Pool, PoolGradient
 from crossbow.ops.relu import ReLU, ReLUGradient
 from crossbow.ops.reshape import Reshape, ReshapeGradient
 from crossbow.ops.scale import Scale, ScaleGradient
+from crossbow.ops.self_attention import SelfAttention, SelfAttentionGradient
 from crossbow.ops.silu import SiLU, SiLUGradient
 from crossbow.ops.slice import Slice, SliceGradient
 from crossbow.ops.softmax import SoftMax, SoftMaxGradient
@@ -59,6 +61,8 @@ __all__ = [
     "DropoutGradient",
     "ElementWiseOp",
     "ElementWiseOpGradient",
+    "Embedding",
+    "EmbeddingGradient",
     "EuclideanLoss",
     "EuclideanLossGradient",
     "Flatten",
@@ -94,6 +98,8 @@ __all__ = [
     "ReshapeGradient",
     "Scale",
     "ScaleGradient",
+    "SelfAttention",
+    "SelfAttentionGradient",
     "SiLU",
     "SiLUGradient",
     "Site",

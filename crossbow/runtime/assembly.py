@@ -11,7 +11,7 @@ from crossbow.dataflow.graph import Graph
 from crossbow.runtime.arithmetic import VectorArithmetic
 from crossbow.runtime.coefficients import ANY
 from crossbow.runtime.flags import Flags
-from crossbow.runtime.replica import COUNT_NBYTES, BaseModel, Replica
+from crossbow.runtime.replica import COUNT_NBYTES, BaseModel, OuterModel, Replica, outer_vectors
 from crossbow.runtime.setting import RunSetting
 
 SLOTS = 8
@@ -54,13 +54,17 @@ class Needs:
         """Weights, gradients, moments and statistics, and arenas, of these numbers of base models and learners."""
         setting, program = self.setting, self.training
         used = setting.rule.vectors(setting.solver, ANY)
-        several = setting.adds_parts + setting.ranks.several  # the mean, and the unfinished sum of ranks
+        several = setting.adds_parts + setting.tick_ranks.several  # the mean, and the unfinished sum of ranks
         moments = len(used & {"base_velocity", "base_second_moment"})
         of_a_base = 1 + setting.barrier + moments + several + setting.mean_first
         own = {"velocity", "second_moment", "taken", "received"}
         of_a_learner = 1 + (not setting.rule.reads_base) + len(used & own)
         vectors = of_a_base * bases + of_a_learner * learners
         statistics = (1 + setting.barrier + several) * bases + (1 + setting.barrier) * learners
+        if setting.between is not None:
+            unfinished = int(setting.ranks.several)
+            vectors += outer_vectors(setting.between) + unfinished
+            statistics += 2 + unfinished
         model, observed = (layout.elements * layout.dtype.itemsize for layout in (program.model, program.statistics))
         counters = setting.rule.counters(setting.solver, ANY)
         counts = ("base_step_count" in counters) * bases * setting.learners + ("step_count" in counters) * learners
@@ -97,6 +101,13 @@ class Assembly:
     flags: Flags
     arithmetic: VectorArithmetic
     needs: Needs
+    outer: OuterModel | None = None
+    """With two levels, z between the hosts."""
+
+    @property
+    def base(self) -> BaseModel:
+        """The base model that is tested and saved."""
+        return self.bases[0] if self.outer is None else self.outer.base
 
     @property
     def program(self) -> Program:

@@ -30,13 +30,13 @@ from crossbow.runtime.flags import Flags
 from crossbow.runtime.flow import Flow
 from crossbow.runtime.free import FreeCoordination
 from crossbow.runtime.memory import assign
-from crossbow.runtime.replica import BaseModel, new_base_model, new_replica
+from crossbow.runtime.replica import BaseModel, new_base_model, new_outer_model, new_replica
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.setting import RunSetting
 from crossbow.runtime.sharing import Sharing
 from crossbow.runtime.tick import TickCoordination
 from crossbow.solver import SolverConf
-from crossbow.synch import SMA, BarrierRule, Collective, Rule, RuleSequence, has_barrier
+from crossbow.synch import SMA, BarrierRule, Collective, Rule, RuleSequence, TwoLevel, has_barrier
 from crossbow.synch.progress import check_local_variables, check_skip
 from crossbow.timeline.recorder import Recorder
 from crossbow.types import ConfigurationError, LabelRange, Phase
@@ -45,11 +45,16 @@ CLOSE_SECONDS = 0.5
 """Seconds that closing waits for each learner's current task."""
 
 
-def new_backend(rule: Rule | RuleSequence | None, system: SystemConf) -> Backend:
+def new_backend(rule: Rule | RuleSequence | TwoLevel | None, system: SystemConf) -> Backend:
     """Return the configured devices, without streams yet. Raises ConfigurationError, also for a rule that does not run
     on them."""
     devices = parse_devices(system.devices)
     if isinstance(devices[0], CudaDevice):
+        if isinstance(rule, TwoLevel):
+            raise ConfigurationError(
+                f"ModelConf: rule must have one level on GPUs. Received: rule={rule}, "
+                f"devices={','.join(system.devices)}"
+            )
         if not has_barrier(rule) and len(devices) > 1:
             raise ConfigurationError(
                 "ModelConf: rule must be one with a barrier on several GPUs; without one, learners need memory that "
@@ -61,11 +66,15 @@ def new_backend(rule: Rule | RuleSequence | None, system: SystemConf) -> Backend
     return CpuBackend(system)
 
 
+def check_rule_of_ranks(rule: Rule | RuleSequence | TwoLevel | None) -> None:
+    """Raise ConfigurationError for a rule that does not work across ranks."""
+    if not has_barrier(rule):
+        raise ConfigurationError(f"ModelConf: rule must be one with a barrier across ranks. Received: {rule}")
+
+
 def _check_ranks(model: ModelConf, system: SystemConf, collective: Collective | None) -> None:
     """Raise ConfigurationError for what does not work across ranks."""
-    if isinstance(model.rule, RuleSequence) or not has_barrier(model.rule):
-        kind = "a sequence of rules" if isinstance(model.rule, RuleSequence) else model.rule
-        raise ConfigurationError(f"ModelConf: rule must be a single rule with a barrier across ranks. Received: {kind}")
+    check_rule_of_ranks(model.rule)
     if any(isinstance(device, CudaDevice) for device in parse_devices(system.devices)):
         raise ConfigurationError(
             f"SystemConf: devices must be CPUs across ranks. Received: devices={','.join(system.devices)}"
@@ -91,20 +100,30 @@ def new_setting(
 ) -> RunSetting:
     """Return the setting for a backend's learners, and those of other ranks, which must call this too. Raises
     ConfigurationError for options that cannot be combined."""
-    given = model.rule if isinstance(model.rule, Rule) else SMA()
+    given = model.rule if isinstance(model.rule, Rule | TwoLevel) else SMA()
     if ranks.several:
         _check_ranks(model, system, collective)
     of_ranks = ranks.gather([backend.threads[device] for device in backend.device_of])
     threads = [each for of_rank in of_ranks for each in of_rank]
     placement = Placement(len(threads), sum(map(len, of_ranks[: ranks.rank])), len(of_ranks[ranks.rank]))
-    rule = given.settled([float(max(each, 1)) for each in threads])
+    between = None
+    if isinstance(given, TwoLevel):
+        within, between = given.settled([float(max(each, 1)) for each in of_ranks[ranks.rank]], ranks.size)
+        rule: Rule = within
+        if model.local_variables:
+            raise ConfigurationError(
+                f"local_variables must be () with two levels. Received: local_variables={model.local_variables}"
+            )
+    else:
+        rule = given.settled([float(max(each, 1)) for each in threads])
     check_local_variables(model.local_variables, rule)
     rule.check_solver(solver)
     check_skip(model.skip, rule, solver)
-    clock = work_clock(len(threads), rule.tau, model.wpc, barrier=isinstance(rule, BarrierRule))
+    host_ticks = None if between is None else between.tau
+    clock = work_clock(len(threads), rule.tau, model.wpc, barrier=isinstance(rule, BarrierRule), host_ticks=host_ticks)
     devices = len(backend.devices)
     return RunSetting(
-        data, model, solver, system, given, rule, len(threads), devices, clock, bad, ranks, placement, recorder
+        data, model, solver, system, given, rule, len(threads), devices, clock, bad, ranks, placement, between, recorder
     )
 
 
@@ -124,9 +143,10 @@ def new_coordination(
         raise
 
 
-def new_flow(reports: Reports, setting: RunSetting, coordination: Coordination) -> Flow:
-    """Return the flow of tasks, and of results between ranks."""
-    sharing = Sharing(setting.ranks, reports) if setting.ranks.several else None
+def new_flow(reports: Reports, setting: RunSetting, coordination: Coordination, sharing: Sharing | None) -> Flow:
+    """Return the flow of tasks, and of results between ranks. sharing: that of several engines."""
+    if setting.ranks.several:
+        sharing = sharing or Sharing(setting.ranks)
     return Flow(reports, setting.learners, coordination, setting.recorder, sharing)
 
 
@@ -169,6 +189,11 @@ def _assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetti
     needs = Needs(setting, program, None if checked is None else checked.program, narrow)
     backend.check_plan(needs, others)
     bases = _new_bases(setting, backend, program)
+    outer = None
+    if setting.between is not None:
+        outer = new_outer_model(program, setting.between, backend.zeros(0))
+        assign(outer.base.buffers[0], bases[0].buffers[0])
+        assign(outer.base.statistics[0], bases[0].statistics[0])
     arithmetic = VectorArithmetic(
         backend.library,
         setting.dtype,
@@ -184,7 +209,7 @@ def _assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetti
     own = setting.placement.own
     flags = Flags(own, 1 if setting.adds_parts else own)
     return Assembly(
-        setting, check, order, trained, checked, check_order, bases, tuple(replicas), flags, arithmetic, needs
+        setting, check, order, trained, checked, check_order, bases, tuple(replicas), flags, arithmetic, needs, outer
     )
 
 

@@ -13,6 +13,7 @@ from crossbow.data import Dataset
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.order import TrainingOrder
 from crossbow.dataflow.graph import Graph
+from crossbow.runtime.building import check_rule_of_ranks
 from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.engine import Engine
@@ -21,12 +22,13 @@ from crossbow.runtime.observation import Observation
 from crossbow.runtime.phases import Phases, engines_of
 from crossbow.runtime.results import TestResult
 from crossbow.runtime.scheduler import Callbacks
+from crossbow.runtime.sharing import Sharing
 from crossbow.runtime.snapshot import Snapshot
 from crossbow.runtime.summary import RunSummary
 from crossbow.runtime.training_engine import TrainingEngine
 from crossbow.runtime.tuning import Tuning
 from crossbow.solver import SolverConf
-from crossbow.synch import Collective, Rule, RuleSequence
+from crossbow.synch import Collective, Rule, RuleSequence, TwoLevel
 from crossbow.timeline.recorder import Recorder
 from crossbow.types import Array, Phase
 
@@ -45,11 +47,12 @@ def new_engine(
     """Create the engine for a model's rule and a system's learners. recorder: records its timeline. ranks: by default
     those of this process. Raises GraphError or ConfigurationError."""
     recorder, ranks = recorder or Recorder(), ranks or join()
+    sharing = Sharing(ranks) if ranks.several else None
     bad = _new_bad_examples(data) if system.on_bad_record == "skip" else None
 
     def make(changed_model: ModelConf = model, changed_system: SystemConf = system, beside: int = 0) -> Engine:
         confs = changed_model, solver, changed_system
-        return Engine(training, check, data, *confs, collective, beside, bad, recorder, ranks)
+        return Engine(training, check, data, *confs, collective, beside, bad, recorder, ranks, sharing)
 
     def with_rule(rule: Rule, beside: int) -> Engine:
         return make(dataclasses.replace(model, rule=rule), system, beside)
@@ -58,11 +61,13 @@ def new_engine(
         return make(model, dataclasses.replace(system, learners_per_device=learners), beside)
 
     if ranks.connected:
-        return make()
+        check_rule_of_ranks(model.rule)
     if isinstance(model.rule, RuleSequence):
         engines = engines_of(model.rule, with_rule)
         return ChangingEngine(engines, Phases(model.rule, engines))
-    if system.learners_per_device != "auto" or system.deterministic:
+    if ranks.connected:
+        return make()
+    if system.learners_per_device != "auto" or system.deterministic or isinstance(model.rule, TwoLevel):
         return make()
     first = make()
     counts = {first.backend.device_of.count(device) for device in range(len(first.backend.devices))}

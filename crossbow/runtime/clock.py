@@ -20,16 +20,25 @@ class ScheduledTask(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkClock:
-    """A tick is `tasks_per_tick` (wpc) tasks: with a barrier, τ for every learner, in rotation."""
+    """A tick is `tasks_per_tick` (wpc) tasks: with a barrier, τ for every learner, in rotation. With two levels, a tick
+    of z is several ticks of the hosts."""
 
     learners: int
     tau: int
     wpc: int | None = None
     """Without a barrier: number of tasks in a tick, if it is not k · τ."""
     barrier: bool = True
+    host_ticks: int | None = None
+    """Number of ticks of the hosts in a tick of z; None with one level."""
 
     @property
     def tasks_per_tick(self) -> int:
+        """Number of tasks, of all learners, in a tick of z."""
+        return self.tasks_per_host_tick * (self.host_ticks or 1)
+
+    @property
+    def tasks_per_host_tick(self) -> int:
+        """Number of tasks, of all learners, in a tick of the hosts; with one level, in a tick."""
         return self.wpc or self.learners * self.tau
 
     def whole_ticks(self, tasks: int) -> int:
@@ -37,9 +46,10 @@ class WorkClock:
         return max(0, -(-tasks // self.tasks_per_tick) * self.tasks_per_tick)
 
     def schedule(self, first: int) -> Iterator[ScheduledTask]:
-        """The tasks of a tick that begins with task `first`, in order. They rotate over the learners, whose last
-        tasks end the tick; without a barrier, they go to any free learner. An iterator, as a tick may be very long."""
-        for number in range(self.tasks_per_tick):
+        """The tasks of a tick (with two levels, of the hosts) that begins with task `first`, in order. They rotate over
+        the learners, whose last tasks end the tick; without a barrier, they go to any free learner. An iterator, as a
+        tick may be very long."""
+        for number in range(self.tasks_per_host_tick):
             if self.barrier:
                 last = number // self.learners == self.tau - 1
                 yield ScheduledTask(first + number, "synchronise" if last else "local", number % self.learners)
@@ -47,10 +57,12 @@ class WorkClock:
                 yield ScheduledTask(first + number, "train", None)
 
 
-def work_clock(learners: int, tau: int, wpc: int | None, *, barrier: bool = True) -> WorkClock:
+def work_clock(
+    learners: int, tau: int, wpc: int | None, *, barrier: bool = True, host_ticks: int | None = None
+) -> WorkClock:
     """The clock for a rule's τ, or for `wpc` tasks in a tick. Raises ConfigurationError if the two disagree."""
     if wpc is None or not barrier:
-        return WorkClock(learners, tau, wpc, barrier)
+        return WorkClock(learners, tau, wpc, barrier, host_ticks)
     if wpc % learners:
         raise ConfigurationError(
             f"ModelConf: wpc must be a multiple of the number of learners, {learners}, under a rule with a barrier. "
@@ -60,4 +72,4 @@ def work_clock(learners: int, tau: int, wpc: int | None, *, barrier: bool = True
         raise ConfigurationError(
             f"ModelConf: wpc={wpc} with {learners} learners means tau={wpc // learners}. Received: a rule of tau={tau}"
         )
-    return WorkClock(learners, wpc // learners)
+    return WorkClock(learners, wpc // learners, host_ticks=host_ticks)

@@ -10,7 +10,7 @@ import numpy as np
 
 from crossbow.conf import Domain, configuration, refuse, setting
 from crossbow.domains import Choice, EnumMember, Flag, Integer, Names, Number
-from crossbow.synch import Rule, RuleSequence
+from crossbow.synch import Rule, RuleSequence, TwoLevel
 from crossbow.types import TrainingUnit
 
 FILES_TOGETHER = 8
@@ -26,9 +26,9 @@ class ModelConf:
 
     batch_size: int = setting(Integer(at_least=1), default=32)
     """Examples in the batch of one learner."""
-    rule: Rule | RuleSequence | None = None
-    """The rule that combines replicas and base model, or a sequence of rules; None is SMA(alpha=1/k) with k
-    learners."""
+    rule: Rule | RuleSequence | TwoLevel | None = None
+    """The rule that combines replicas and base model, a sequence of rules, or a rule within ranks and one between them;
+    None is SMA(alpha=1/k) with k learners."""
     wpc: int | None = setting(Integer(at_least=1, optional=True), default=None, meaning="k · τ")
     """Tasks in a clock tick, with k learners; a multiple of k under a rule with a barrier."""
     slack: int | None = setting(Integer(at_least=0, optional=True), default=None, meaning="as many as the rule allows")
@@ -56,7 +56,7 @@ class ModelConf:
     It changes speed, not results."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.rule, Rule | RuleSequence | None):
+        if not isinstance(self.rule, Rule | RuleSequence | TwoLevel | None):
             raise refuse(self, "rule", self.rule, "a rule of crossbow.synch, as SMA(alpha=0.5), or None")
 
 

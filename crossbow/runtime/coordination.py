@@ -38,6 +38,10 @@ class Coordination(Protocol):
     def end_tick(self, task: Task) -> None:
         """End a tick whose tasks were all submitted. task: the task that ends the tick."""
 
+    def exchange_hosts(self, pace: Pace, tick: int) -> None:
+        """With two levels, exchange with the other hosts at the end of a tick of z. tick: the host's next
+        one. No task may be running."""
+
     def adapt(self, pace: Pace, drain: Callable[[], None]) -> AnyDecision | None:
         """Adapt to measurements, between two ticks. drain: waits until no task is running."""
 

@@ -36,6 +36,7 @@ from crossbow.runtime.replica import Replica
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.results import TestResult
 from crossbow.runtime.scheduler import Callbacks, Scheduler
+from crossbow.runtime.sharing import Sharing
 from crossbow.runtime.snapshot import Snapshot, Snapshots
 from crossbow.runtime.summary import RunSummary, summarise
 from crossbow.runtime.usage import Usage
@@ -68,19 +69,21 @@ class Engine:
         bad: Mapping[Phase, BadExamples] | None = None,
         recorder: Recorder | None = None,
         ranks: Ranks | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         """beside: bytes of the machine's memory that other engines use at the same time. bad: the bad examples of each
         phase, which may be shared with other engines; None if a bad example is an error. recorder: records the
         timeline of several engines; None if this engine has one of its own. ranks: by default those of this process.
-        Raises GraphError or ConfigurationError, after ending all threads."""
+        sharing: shares results between ranks for several engines. Raises GraphError or ConfigurationError, after ending
+        all threads."""
         recorder, ranks = recorder or Recorder(), ranks or join()
         self.backend = new_backend(model.rule, system)
         setting = new_setting(data, model, solver, system, self.backend, bad or {}, recorder, ranks, collective)
         self.parts = assemble(training, check, self.backend, setting, beside)
         reports = Reports(self.parts.loaders, setting.learners)
         self.coordination = new_coordination(self.parts, self.backend, reports, collective)
-        self.position = Position(setting.clock.tasks_per_tick)
-        self.flow = new_flow(reports, setting, self.coordination)
+        self.position = Position(setting.clock.tasks_per_host_tick)
+        self.flow = new_flow(reports, setting, self.coordination, sharing)
         self.recovery = Recovery(self.parts, self.backend, self.coordination, self.flow, self.position)
         schedule = Schedule(solver, self.tasks_per_epoch, restart=model.restart)
         core = self.coordination, self.flow, self.recovery, self.position

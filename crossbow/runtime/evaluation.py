@@ -69,7 +69,7 @@ class Evaluation:
             self._model = PredictionModel(parts.check_graph, kind, setting.system, self._backend)
             self._prediction = StreamPrediction(self._model, self._backend)
         if self._values_of != self._usage.base_changes:
-            base, program = parts.bases[0], parts.program
+            base, program = parts.base, parts.program
             values = program.model.unpack(on_host(base.buffers[parity]))
             self._model.set({**values, **program.statistics.unpack(on_host(base.statistics[parity]))})
             self._values_of = self._usage.base_changes

@@ -46,6 +46,8 @@ class Flow:
         """coordination: decides whether results are delivered in task order, and observes them if they are not.
         sharing: exchanges results with other ranks."""
         self._recorder, self._sharing = recorder, sharing
+        if sharing is not None:
+            sharing.join(reports)
         self._reports, self._learners, self._coordination = reports, learners, coordination
         self._in_order = coordination.in_order
         self._doing = ""
@@ -77,15 +79,17 @@ class Flow:
         """Deliver results in the context. first: number of the first task to submit."""
         self._doing, self._next_result, self._on_result = doing, first, on_result
         if self._sharing is not None:
-            self._sharing.begin()
+            self._sharing.begin(self._reports)
         try:
             yield
         finally:
             self._doing, self._on_result = "", ignore_result  # the engine outlives a run, and must not keep it alive
 
     def restart(self, tasks: int) -> None:
-        """Set the number of tasks that are done, with none pending."""
+        """Set the number of tasks that are done, with none pending. All ranks restart at the same places."""
         self._next_result = self._done = tasks
+        if self._sharing is not None:  # another rank may have gone on: its results do not belong to the tasks before
+            self._sharing.begin(self._reports)
 
     def restore(self, tasks: int, data_wait_seconds: float) -> None:
         """Continue after this number of tasks, in which learners waited for data this long."""

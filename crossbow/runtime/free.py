@@ -71,6 +71,9 @@ class FreeCoordination:
     def end_tick(self, task: Task) -> None:
         """Do nothing: this coordination has no ticks to end."""
 
+    def exchange_hosts(self, pace: Pace, tick: int) -> None:
+        """Do nothing: there is one level."""
+
     def _deal(self) -> None:
         """Assign the tasks that can begin, in order. Any thread may call it."""
         free = self.exchange.free
@@ -108,8 +111,8 @@ class FreeCoordination:
 
     def regroup(self, speeds: Sequence[float], pace: Pace) -> Regrouping:
         """Regroup the learners by these speeds. No task may be running."""
+        assert isinstance(self._given_rule, Grouping)
         rule = self._given_rule.settled(speeds)
-        assert isinstance(rule, Grouping)
         assert isinstance(rule.groups, tuple)
         assert isinstance(self.exchange, BaseExchange)
         self.exchange.follow(rule, pace)

@@ -9,7 +9,10 @@ class Position:
     """Counts the ticks of an engine."""
 
     def __init__(self, tasks_per_tick: int) -> None:
+        """tasks_per_tick: with two levels, of the hosts."""
         self._tasks_per_tick = tasks_per_tick
+        self.tick_of_z = 0
+        """With two levels, the tick of the hosts with which the current tick of z began."""
         self._tick = self._first_tick = 0
         self._tasks_before = self._merges_before = 0
 

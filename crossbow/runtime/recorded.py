@@ -7,7 +7,7 @@ import enum
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from crossbow.synch import RULES, Rule, RulePhase, RuleSequence
+from crossbow.synch import RULES, Rule, RulePhase, RuleSequence, TwoLevel
 from crossbow.types import ConfigurationError, DataError
 
 T = TypeVar("T")
@@ -44,6 +44,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[s
 def _value(value: Any) -> Any:
     if isinstance(value, RuleSequence):
         return {"phases": [[_value(phase.rule), phase.merges] for phase in value.phases]}
+    if isinstance(value, TwoLevel):
+        return {"within": _value(value.within), "between": _value(value.between)}
     if isinstance(value, Rule):
         return {"rule": value.name, **(recorded(value) if dataclasses.is_dataclass(value) else {})}
     if isinstance(value, enum.Enum):
@@ -53,15 +55,18 @@ def _value(value: Any) -> Any:
 
 def _rebuilt_value(value: Any, default: Any) -> Any:
     if isinstance(value, Mapping):
-        return _rule_or_sequence(value)
+        return _any_rule(value)
     if isinstance(default, enum.Enum):
         return type(default)[value]
     return _tuples(value)
 
 
-def _rule_or_sequence(record: Mapping[str, Any]) -> Rule | RuleSequence:
+def _any_rule(record: Mapping[str, Any]) -> Rule | RuleSequence | TwoLevel:
     if "phases" in record:
         return RuleSequence(tuple(RulePhase(_rule(rule), merges) for rule, merges in record["phases"]))
+    if "within" in record:
+        levels: dict[str, Any] = {level: _rule(record[level]) for level in ("within", "between")}
+        return TwoLevel(**levels)
     return _rule(record)
 
 
@@ -82,5 +87,7 @@ def _text(value: Any) -> str:
         return str(value)
     if "phases" in value:
         return ", ".join(f"{_text(rule)} for {merges}" for rule, merges in value["phases"])
+    if "within" in value:
+        return f"{_text(value['within'])} within ranks, {_text(value['between'])} between them"
     fields = ", ".join(f"{name}={each}" for name, each in value.items() if name != "rule")
     return f"{value['rule']}({fields})"

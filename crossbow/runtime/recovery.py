@@ -29,7 +29,8 @@ class Recovery:
     ) -> None:
         self._bases, self._replicas, self._flags = assembly.bases, assembly.replicas, assembly.flags
         self._backend, self._coordination, self._flow, self._position = backend, coordination, flow, position
-        self._keeps = backend.runs_ahead or not assembly.setting.barrier
+        self._base, self._outer = assembly.base, assembly.outer
+        self._keeps = backend.runs_ahead or not assembly.setting.barrier or assembly.outer is not None
         self._kept: tuple[int, Sequence[Array]] | None = None
         """Tick, z and its statistics at the beginning of the last training call, if a failure may lose them."""
         self.base_changes = 0
@@ -38,7 +39,7 @@ class Recovery:
     @property
     def base(self) -> tuple[Array, Array]:
         """The current z and its statistics."""
-        base, tick = self._bases[0], self._position.tick
+        base, tick = self._base, self._position.tick
         return base.current(tick), base.statistics[tick % 2]
 
     def keep(self) -> None:
@@ -50,7 +51,7 @@ class Recovery:
 
     def is_finite(self, tick: int) -> bool:
         """Whether z of this tick, the current or the previous one, and its statistics are finite."""
-        base = self._bases[0]
+        base = self._base
         vectors = [on_host(vector) for vector in (base.current(tick), base.statistics[tick % 2])]
         return all(np.isfinite(v.min(initial=0)) and np.isfinite(v.max(initial=0)) for v in vectors)
 
@@ -66,7 +67,7 @@ class Recovery:
                 return False
         done = self._flow.done - self._position.tasks_before
         self._flow.clear()
-        tick = self._coordination.whole_ticks(done)
+        tick = self._coordination.whole_ticks(done) if self._outer is None else self._position.tick_of_z
         if tick and not self.is_finite(tick) and self.is_finite(tick - 1):
             tick -= 1  # z includes such gradients, but the previous z is intact
         self._position.go_to(tick)
@@ -84,8 +85,20 @@ class Recovery:
             assign(vector, value)
 
     def restart(self) -> None:
-        """w_i ← z, z's statistics, and zero velocity and second moment, for every learner."""
-        z, observed = self.base
+        """Let all learners, with two levels all hosts, begin at z."""
+        if self._outer is not None:
+            own, tick = self._bases[0], self._position.tick
+            assign(own.current(tick), self._outer.base.buffers[0])
+            assign(own.statistics[tick % 2], self._outer.base.statistics[0])
+            assign(self._outer.previous, self._outer.base.buffers[0])
+            if self._outer.base.velocity is not None:
+                assign(self._outer.base.velocity, 0)
+        self.restart_learners()
+
+    def restart_learners(self) -> None:
+        """w_i ← z, with two levels z_h, its statistics, and zero velocity and second moment, for every learner."""
+        own, tick = self._bases[0], self._position.tick
+        z, observed = own.current(tick), own.statistics[tick % 2]
         for base in self._bases:
             for buffer in base.buffers:
                 if buffer is not z:

@@ -14,6 +14,7 @@ from crossbow.runtime.coefficients import ANY
 from crossbow.runtime.memory import assign
 from crossbow.solver import SolverConf
 from crossbow.synch import BarrierRule, Rule
+from crossbow.synch.two_level import RESTING
 from crossbow.types import Array
 
 
@@ -127,6 +128,40 @@ def new_replica(program: Program, rule: Rule, solver: SolverConf, zeros: Zeros =
     statistics = (observed, observed if following is None else following)
     count = _step_counts(1, "step_count", rule, solver, zeros)
     return Replica(weights, gradient, velocity, statistics, taken, received, second_moment, count)
+
+
+@dataclass(frozen=True)
+class OuterModel:
+    """With two levels, z between the hosts, and the vectors that the exchange between them uses."""
+
+    base: BaseModel
+    """z has one buffer, listed twice."""
+    previous: Array
+    """The value of z before the last exchange; during an exchange, the next z."""
+    weights: Array
+    """The host's z_h, as the rule between the hosts sees and changes it."""
+
+    def vectors(self) -> dict[str, Array]:
+        """The vectors by the names that rules use."""
+        of_host = {"weights": self.weights, "base_next": self.previous, "base_previous": self.previous}
+        return {**self.base.vectors(0), **of_host}
+
+
+def outer_vectors(rule: BarrierRule) -> int:
+    """Number of vectors of variables that a rule between hosts needs."""
+    return 4 + ("base_velocity" in rule.vectors(RESTING, ANY))
+
+
+def new_outer_model(program: Program, rule: BarrierRule, zeros: Zeros = aligned_zeros) -> OuterModel:
+    """rule: the rule between the hosts."""
+    moves = outer_vectors(rule) > 4
+    base, previous, weights, mean, velocity = _vectors(program.model, (True, True, True, True, moves), zeros)
+    statistics, statistics_mean = program.statistics.new_vectors(2, zeros)
+    assert base is not None
+    assert previous is not None
+    assert weights is not None
+    made = BaseModel((base, base), velocity, mean, (statistics, statistics), statistics_mean)
+    return OuterModel(made, previous, weights)
 
 
 def _step_counts(counts: int, name: str, rule: Rule, solver: SolverConf, zeros: Zeros) -> Array | None:

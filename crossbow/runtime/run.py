@@ -383,10 +383,11 @@ class TrainingRun:
         """Reject a τ with which the first tick is longer than the training. (One task of each learner is allowed.)"""
         clock = self.engine.clock
         asked = count if self.limits.unit is TrainingUnit.TASKS else self.engine.order.tasks_in_epochs(count)
-        if clock.tau > 1 and clock.tasks_per_tick > asked:
+        tau = clock.tau * (clock.host_ticks or 1)
+        if tau > 1 and clock.tasks_per_tick > asked:
             raise ConfigurationError(
                 f"expected at most {asked} tasks in a tick, those of the training asked for. "
-                f"Received: {clock.tasks_per_tick}, tau={clock.tau} for each of the {clock.learners} learners"
+                f"Received: {clock.tasks_per_tick}, tau={tau} for each of the {clock.learners} learners"
             )
 
     def _epochs(self) -> float:

@@ -104,15 +104,31 @@ class Scheduler:
         flow, position, stop = self._flow, self._position, callbacks.stop
         behind = TICKS_BEHIND * self._clock.tasks_per_tick
         while position.tasks < until and not stop() and not callbacks.pause():
-            if not self.run_tick(loader, callbacks):
+            if not self._run_tick_of_z(loader, callbacks):
                 break
             flow.collect_until(position.tasks - behind)
         flow.collect_all()
         self._coordination.settle()
 
+    def _run_tick_of_z(self, loader: Loader, callbacks: Callbacks) -> bool:
+        """Submit a tick of z: with two levels, ticks of the host, and the exchange. Returns False if it was
+        abandoned."""
+        position, host_ticks = self._position, self._clock.host_ticks
+        if host_ticks is None:
+            return self.run_tick(loader, callbacks)
+        position.tick_of_z = position.tick
+        for _ in range(host_ticks):
+            if not self.run_tick(loader, callbacks):
+                return False
+        self._drain()
+        exchanges = position.ticks_of_phase // host_ticks - 1
+        self._coordination.exchange_hosts(self._schedule(self.time, exchanges), position.tick)
+        return True
+
     def run_tick(self, loader: Loader, callbacks: Callbacks) -> bool:
-        """Submit a tick. Returns False if it was abandoned."""
+        """Submit a tick, with two levels of the host. Returns False if it was abandoned."""
         coordination, flow, position = self._coordination, self._flow, self._position
+        leaves = callbacks.leaves_ticks and self._clock.host_ticks is None
         first, tick, now, deadline = position.tasks, position.tick, self.time, math.inf
         pace = self._schedule(now, position.ticks_of_phase)
         coefficients = coordination.coefficients(pace)
@@ -124,7 +140,7 @@ class Scheduler:
             callbacks.on_decision(decision)
         for number, purpose, learner in self._clock.schedule(first):
             # Before a learner's last task, no learner has contributed to the merge or begun to wait.
-            if callbacks.leaves_ticks and number > first and purpose != "synchronise" and callbacks.stop():
+            if leaves and number > first and purpose != "synchronise" and callbacks.stop():
                 deadline = min(deadline, time.monotonic() + SECONDS_TO_FINISH)
                 if time.monotonic() >= deadline:
                     self._start_again()
@@ -159,6 +175,6 @@ class Scheduler:
         self._coordination.settle()
 
     def _start_again(self) -> None:
-        """Restart all learners from z."""
+        """Restart all learners from z, with two levels from that of their host."""
         self._drain()
-        self._recovery.restart()
+        self._recovery.restart_learners()

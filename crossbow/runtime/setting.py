@@ -15,7 +15,7 @@ from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.coefficients import ANY
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.solver import SolverConf
-from crossbow.synch import BarrierRule, Rule
+from crossbow.synch import BarrierRule, Rule, TwoLevel
 from crossbow.timeline.recorder import Recorder
 from crossbow.types import Phase
 
@@ -33,9 +33,9 @@ class RunSetting:
     model: ModelConf
     solver: SolverConf
     system: SystemConf
-    given_rule: Rule
+    given_rule: Rule | TwoLevel
     rule: Rule
-    """The given rule, resolved for these learners."""
+    """The given rule, resolved for these learners; with two levels, the rule within a host."""
     learners: int
     """Number of learners on all devices of all ranks."""
     devices: int
@@ -46,6 +46,8 @@ class RunSetting:
     ranks: Ranks
     placement: Placement
     """This rank's learners among all."""
+    between: BarrierRule | None = None
+    """With two levels, the rule between the hosts, which are the ranks."""
     recorder: Recorder = field(default_factory=Recorder)
     """Records the run's timeline, when it is wanted."""
 
@@ -64,6 +66,16 @@ class RunSetting:
         return self.rule
 
     @property
+    def tick_ranks(self) -> Ranks:
+        """The ranks whose learners a tick combines: all or, with two levels, this one alone."""
+        return self.ranks if self.between is None else self.ranks.alone()
+
+    @property
+    def tick_learners(self) -> int:
+        """Number of learners that a tick combines."""
+        return self.learners if self.between is None else self.placement.own
+
+    @property
     def base_models(self) -> int:
         """One per device; without a barrier one for all devices, which share their memory."""
         return self.devices if self.barrier else 1
@@ -71,7 +83,7 @@ class RunSetting:
     @property
     def adds_parts(self) -> bool:
         """Whether the mean of all learners is a sum over devices or ranks, which a synchroniser computes."""
-        return self.base_models > 1 or self.ranks.several
+        return self.base_models > 1 or self.tick_ranks.several
 
     @property
     def chained(self) -> bool:
@@ -85,9 +97,9 @@ class RunSetting:
     def mean_first(self) -> bool:
         """Whether the merge of a single device first rounds the learners' mean, as that of several devices does. If
         the merge is nothing but the mean, this makes no difference."""
-        if not self.barrier or self.adds_parts or not self.chained or self.learners == 1:
+        if not self.barrier or self.adds_parts or not self.chained or self.tick_learners == 1:
             return False
-        merge = self.barrier_rule.merge(self.solver, ANY, self.learners)
+        merge = self.barrier_rule.merge(self.solver, ANY, self.tick_learners)
         return any("mean" in terms and len(terms) > 1 for _, terms in merge.steps)
 
     @property

@@ -21,11 +21,14 @@ class Sharing:
     """Sends the results of this rank's tasks to the other ranks, and reports the results of theirs.
 
     Ranks train and test in the same order, but not at the same time. So each result has the number of its *part* (a
-    stretch of training, or a test), and results of a part that this rank has not begun are kept until then.
+    stretch of training up to a restart, or a test), and results of a part that this rank has not begun are kept until
+    then. All engines of a run share one object, because only one of them works at a time.
     """
 
-    def __init__(self, ranks: Ranks, reports: Reports) -> None:
-        self._ranks, self._reports = ranks, reports
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._reports: Reports | None = None
+        """Those of the engine that works."""
         self._part = 0
         self._own: queue.SimpleQueue[tuple[int, Completed]] = queue.SimpleQueue()
         self._early: list[tuple[int, Completed]] = []
@@ -33,17 +36,21 @@ class Sharing:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="crossbow-results", daemon=True)
-        self._thread.start()
+
+    def join(self, reports: Reports) -> None:
+        """Share the results of an engine."""
+        if not self._thread.ident:
+            self._thread.start()
         reports.share_with(self._put)
 
     def _put(self, result: Completed) -> None:
         """Send a result of this rank. Called on the learners' threads."""
         self._own.put((self._part, result))
 
-    def begin(self) -> None:
-        """Begin the next part. All results of the last one have been reported."""
+    def begin(self, reports: Reports) -> None:
+        """Begin the next part, of the engine with these reports. All results of the last one have been reported."""
         with self._lock:
-            self._part += 1
+            self._part, self._reports = self._part + 1, reports
             early, self._early = self._early, []
             for part, result in early:
                 self._deliver(part, result)
@@ -54,7 +61,7 @@ class Sharing:
         self._thread.join()
 
     def _deliver(self, part: int, result: Completed) -> None:
-        if part == self._part:
+        if part == self._part and self._reports is not None:
             self._reports.add(result)
         else:
             self._early.append((part, result))
@@ -74,6 +81,8 @@ class Sharing:
         try:
             self._ranks.check_view()
         except ViewChangedError as error:
+            if self._reports is None:
+                return True  # nothing waits yet
             self._reports.add(Failed(0, 0, "ranks", error))
             return False
         return True

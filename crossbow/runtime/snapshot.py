@@ -108,6 +108,9 @@ class Snapshots:
     def _vectors(self) -> dict[str, Array]:
         """The vectors to keep, where they are. Under a rule with a barrier, no gradient outlives its tick."""
         kept = _base_vectors(self._assembly.bases[0])
+        if (outer := self._assembly.outer) is not None:
+            kept |= {f"outer.{name}": vector for name, vector in _base_vectors(outer.base).items()}
+            kept["outer.previous"] = outer.previous
         for number, replica in enumerate(self._assembly.replicas):
             own = _replica_vectors(replica)
             if self._assembly.setting.barrier:

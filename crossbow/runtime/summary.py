@@ -9,7 +9,7 @@ from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Backend
 from crossbow.runtime.device import CpuDevice
 from crossbow.runtime.position import Position
-from crossbow.synch import Rule, RuleSequence
+from crossbow.synch import Rule, RuleSequence, TwoLevel
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class RunSummary:
     elements: int
     """Length of a vector of all variables: the parameters, and the padding between them."""
     memory: MemorySummary
-    rule: Rule | RuleSequence
+    rule: Rule | RuleSequence | TwoLevel
     """The given rule, or the default rule."""
     tasks_per_tick: int
     tasks_per_epoch: float

@@ -12,6 +12,7 @@ from typing import Any
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Backend, Learner
 from crossbow.runtime.coefficients import tick_formulas
+from crossbow.runtime.hosts import HostExchange
 from crossbow.runtime.merging import Merging
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.results import AnyDecision
@@ -32,11 +33,12 @@ class TickCoordination:
         setting, ranges = assembly.setting, assembly.arithmetic.ranges
         self.rule: Rule = setting.rule
         self._flags, self._first = assembly.flags, setting.placement.first
-        mean = total("sent", [1 / setting.learners] * setting.learners) if not setting.adds_parts else None
+        learners, ranks = setting.tick_learners, setting.tick_ranks
+        mean = total("sent", [1 / learners] * learners) if not setting.adds_parts else None
         self._formulas = tick_formulas(
             setting.barrier_rule,
             setting.solver,
-            setting.learners,
+            learners,
             ranges.multipliers,
             mean,
             keeps=bool(ranges.kept),
@@ -45,17 +47,18 @@ class TickCoordination:
         merging = Merging(
             assembly.arithmetic,
             setting.barrier_rule,
-            setting.learners,
+            learners,
             setting.devices,
             setting.clips_own,
             setting.clips_mean,
             first=setting.placement.first,
-            ranks=setting.ranks.size,
+            ranks=ranks.size,
             chained=setting.chained and collective is None,
             mean_first=setting.mean_first,
         )
         made = backend.tick(assembly, merging, self._formulas, reports, collective)
         self.learners, self.synchroniser = made.learners, made.synchroniser
+        self._hosts = None if assembly.outer is None else HostExchange(assembly, assembly.outer, backend)
 
     def coefficients(self, pace: Pace) -> Array:
         """Coefficients of all updates at this pace."""
@@ -70,6 +73,11 @@ class TickCoordination:
         """End a tick whose tasks were all submitted."""
         if self.synchroniser is not None:
             self.synchroniser.submit(task)
+
+    def exchange_hosts(self, pace: Pace, tick: int) -> None:
+        """Exchange with the other hosts at the end of a tick of z."""
+        if self._hosts is not None:
+            self._hosts.exchange(pace, tick)
 
     def adapt(self, pace: Pace, drain: Callable[[], None]) -> AnyDecision | None:
         """Do nothing: ticks measure nothing."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterable
 from typing import Any
 
 from crossbow.conf import FieldSetting, settings
 from crossbow.runtime.configuration import ModelConf
-from crossbow.scripts.setting_options import add_setting, as_help, refuse_idle, those_given
+from crossbow.scripts.setting_options import add_setting, as_help, reader, refuse_idle, those_given
 from crossbow.solver import Pace
-from crossbow.synch import RULES, SMA, Rule, RulePhase, RuleSequence, rule_class
+from crossbow.synch import RULES, SMA, Rule, RulePhase, RuleSequence, TwoLevel, rule_class
 from crossbow.synch.elastic import Elastic
 from crossbow.types import ConfigurationError
 
@@ -27,6 +28,13 @@ def add_rule(group: argparse._ArgumentGroup) -> None:
         default=SMA.name,
         help=f"how learners are combined, see docs/rules.md: {', '.join(RULES)}; or several in turn, each with its "
         "number of merges, as async:100,ssgd:200 (default: %(default)s)",
+    )
+    group.add_argument(
+        "--between",
+        type=_between,
+        metavar="RULE[:SETTING=VALUE,…]",
+        help="two levels: --rule combines the learners of a rank, and this rule with a barrier combines the ranks, as "
+        "model-averaging:tau=64 or diloco:tau=50,outer-momentum=0.5 (default: one level)",
     )
     for having in rule_settings().values():
         domains = list(dict.fromkeys(setting.domain for setting in having.values()))
@@ -59,7 +67,7 @@ def _help(having: dict[str, FieldSetting]) -> str:
     return "; ".join(parts)
 
 
-def rule_conf(options: argparse.Namespace) -> Rule | RuleSequence:
+def rule_conf(options: argparse.Namespace) -> Rule | RuleSequence | TwoLevel:
     """The rule that the options define. In a sequence, each rule gets the options that it has. Raises
     ConfigurationError, also for an option without effect."""
     phases, known = _phases(options), _known(options)
@@ -73,7 +81,13 @@ def rule_conf(options: argparse.Namespace) -> Rule | RuleSequence:
         rule_class(name)(**{option: value for option, value in given.items() if option in known[name]})
         for name, _, _ in phases
     ]
-    if not phases[0][1]:
+    single = not phases[0][1]
+    if options.between is not None:
+        if not single:
+            raise ConfigurationError(f"--between needs a single rule. Received: --rule {options.rule}")
+        levels: dict[str, Any] = {"within": rules[0], "between": options.between}
+        return TwoLevel(**levels)
+    if single:
         return rules[0]
     return RuleSequence(tuple(RulePhase(rule, int(count)) for rule, (_, _, count) in zip(rules, phases, strict=True)))
 
@@ -111,8 +125,31 @@ def _rules(text: str) -> str:
     return text
 
 
-def rule_text(rule: Rule | RuleSequence, learners: int) -> str:
-    """A rule with its parameters.
+def _between(text: str) -> Rule:
+    """The rule that `--between` describes.
+
+    >>> _between("diloco:tau=50,outer-momentum=0.5")
+    DiLoCo(tau=50, outer_learning_rate=0.7, outer_momentum=0.5)
+    """
+    name, _, rest = text.partition(":")
+    given: dict[str, Any] = {}
+    try:
+        kind = rule_class(name)
+        known = {setting.option: setting for setting in settings(kind).values()}
+        for part in filter(None, re.split(r",(?=[a-z][a-z-]*=)", rest)):
+            option, _, value = part.partition("=")
+            if option not in known:
+                allowed = ", ".join(f"{each}=…" for each in known)
+                raise argparse.ArgumentTypeError(f"expected settings of {name}: {allowed}. Received: {part!r}")
+            given[known[option].name] = reader([known[option].domain])(value)
+        return kind(**given)
+    except ConfigurationError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def rule_text(rule: Rule | RuleSequence | TwoLevel, learners: int, hosts: int = 1) -> str:
+    """A rule with its parameters. learners: number of learners that the rule combines. hosts: number of hosts, with
+    two levels.
 
     >>> rule_text(SMA(), 4), rule_text(RULES["ssp"](bound=2), 4)
     ('sma, alpha 0.25, tau 1, base momentum 0', 'ssp, bound 2, weight 1')
@@ -120,7 +157,11 @@ def rule_text(rule: Rule | RuleSequence, learners: int) -> str:
     'easgd, alpha 0.5, tau 1, alpha steps 30:0.1,60:0.05'
     >>> rule_text(RuleSequence((RulePhase(RULES["hogwild"](), 5), RulePhase(RULES["ssgd"](), 2))), 4)
     'hogwild for 5 merges; ssgd for 2 merges; and again'
+    >>> rule_text(TwoLevel(SMA(), RULES["model-averaging"](tau=8)), 4, hosts=2)
+    'sma, alpha 0.25, tau 1, base momentum 0; between ranks model-averaging, tau 8'
     """
+    if isinstance(rule, TwoLevel):
+        return f"{rule_text(rule.within, learners)}; between ranks {rule_text(rule.between, hosts)}"
     if isinstance(rule, RuleSequence):
         phases = [f"{rule_text(each, learners)} for {merges} merges" for each, merges in rule.phases]
         return "; ".join([*phases, "and again"])

@@ -10,7 +10,7 @@ from crossbow.dataflow.graph import loss_weights, losses, main_losses
 from crossbow.runtime.device import cores_text
 from crossbow.scripts.rule_options import exchanges_text, rule_text
 from crossbow.scripts.solver_options import solver_text
-from crossbow.synch import has_barrier
+from crossbow.synch import TwoLevel, has_barrier
 
 
 def weights_of_losses(dataflow: Dataflow) -> dict[str, float]:
@@ -98,7 +98,9 @@ def header(
 
 def _rule_text(context: ExecutionContext) -> str:
     summary = context.summary()
-    text = rule_text(summary.rule, summary.learners) + exchanges_text(context.model)
+    two_levels = isinstance(summary.rule, TwoLevel)
+    learners = sum(device.learners for device in summary.devices) if two_levels else summary.learners
+    text = rule_text(summary.rule, learners, len(summary.ranks)) + exchanges_text(context.model)
     if not has_barrier(summary.rule):
         return f"{text}; what comes of it depends on timing"
     return f"{text}, an average every {count(summary.tasks_per_tick, 'task')}"

@@ -60,11 +60,11 @@ def rule_class(name: str) -> type[Rule]:
     return RULES[known]
 
 
-def has_barrier(rule: Rule | RuleSequence | None) -> bool:
+def has_barrier(rule: Rule | RuleSequence | TwoLevel | None) -> bool:
     """Whether all rules have a clock tick. None is the default rule, SMA."""
     if isinstance(rule, RuleSequence):
         return all(map(has_barrier, rule.rules))
-    return rule is None or isinstance(rule, BarrierRule)
+    return rule is None or isinstance(rule, BarrierRule | TwoLevel)
 
 
 __all__ = [

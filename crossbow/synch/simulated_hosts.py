@@ -8,16 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from crossbow.solver import Pace, SolverConf
+from crossbow.solver import Pace
 from crossbow.synch.arguments import Vector
 from crossbow.synch.order import FinishOrder
 from crossbow.synch.simulated_ticks import BarrierSimulation
 from crossbow.synch.simulation import Given
 from crossbow.synch.trajectory import Move, ReplicaLog, Trajectory
-from crossbow.synch.two_level import TwoLevel
-
-RESTING = SolverConf(momentum=0.0, weight_decay=0.0)
-"""The solver of the rule between hosts, which step by ticks of their own."""
+from crossbow.synch.two_level import RESTING, TwoLevel
 
 
 class HostOrder(FinishOrder):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from crossbow.conf import parameters, shown
+from crossbow.solver import SolverConf
 from crossbow.synch.averaging import ModelAveraging
 from crossbow.synch.rule import BarrierRule
 from crossbow.synch.sma import SMA
 from crossbow.types import ConfigurationError
 
+RESTING = SolverConf(momentum=0.0, weight_decay=0.0)
+"""The solver of the rule between hosts, to which a host's step is a tick of its own."""
+
 
 @parameters
 class TwoLevel:
-    """A rule within each host, and a rule between the hosts, for hosts whose exchange is expensive. In the simulator
-    only.
+    """A rule within each host, and a rule between the hosts, for hosts whose exchange is expensive. In training, every
+    rank is a host.
 
     Every host h has a base model z_h, which its learners make by the rule `within`. To the rule `between`, a host is a
     learner with the weights z_h, and a tick of the host is one of its τ local steps. When that rule changes z_h, the
@@ -23,7 +29,8 @@ class TwoLevel:
         every τ_between such ticks:  z and z_h' by `between`, from all z_h;   w_i ← w_i + z_h' − z_h
 
     A task of the host counts once, for `within.tau`; a tick of z is k · τ_within · τ_between tasks of k learners. With
-    one host, or hosts with the same batches, the rule between them changes nothing if it is `ModelAveraging`.
+    one host, or hosts with the same batches, the rule between them changes nothing if it is `ModelAveraging`. z is
+    tested and saved, at the end of its ticks.
 
     within: a rule with a barrier. between: a rule with a barrier whose learners send weights. Where the learning rate
     steps down, a host's learners restart from z_h. A schedule by merges counts ticks of the hosts.
@@ -43,6 +50,13 @@ class TwoLevel:
                 raise self._refuse(name, "a rule with a barrier, as SMA()")
         if self.between.sends_gradient:
             raise self._refuse("between", "a rule whose learners send weights, as ModelAveraging(tau=64)")
+
+    def settled(self, speeds: Sequence[float], hosts: int) -> tuple[BarrierRule, BarrierRule]:
+        """The rules for the learners of one host, of these speeds, and for this many hosts. Raises
+        ConfigurationError."""
+        self.within.check_learners(len(speeds))
+        self.between.check_learners(hosts)
+        return self.within, self.between
 
     def _refuse(self, name: str, allowed: str) -> ConfigurationError:
         value = getattr(self, name)

@@ -109,6 +109,45 @@ def test_a_rank_that_fails_ends_all(how: str, status: int) -> None:
     assert time.monotonic() - began < 30
 
 
+KILLED = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from crossbow import ExecutionContext, ModelConf, Sequential, SystemConf, TrainingUnit, cluster
+from crossbow.data import digits
+from crossbow.ops import InnerProduct, SoftMax, SoftMaxLoss
+from crossbow.synch import SMA, DiLoCo, TwoLevel
+
+def die():
+    while context.engine.tasks < 50:
+        time.sleep(0.005)
+    Path(sys.argv[2]).write_text(str(time.time()))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+network = Sequential(InnerProduct(10), SoftMax(), SoftMaxLoss())
+rule = TwoLevel(SMA(), DiLoCo(tau=5)) if sys.argv[3] == "two" else SMA()
+model, system = ModelConf(rule=rule), SystemConf(learners_per_device=1)
+with ExecutionContext(network, data=digits(), model=model, system=system) as context:
+    if cluster.rank == int(sys.argv[1]):
+        threading.Thread(target=die, daemon=True).start()
+    context.train(10**9, TrainingUnit.TASKS)
+"""
+
+
+@NEEDS_MPI
+@pytest.mark.slow
+@pytest.mark.parametrize(("rank", "levels"), [(0, "one"), (2, "one"), (1, "two")])
+def test_a_rank_killed_in_training_ends_the_job(rank: int, levels: str, tmp_path: Path) -> None:
+    """Within 5 seconds on an idle machine; the limit only catches a hang."""
+    killed = tmp_path / "killed"
+    done = mpirun(3, "-c", KILLED, str(rank), str(killed), levels)
+    ended = time.time()
+    assert killed.exists(), done.stderr
+    seconds = ended - float(killed.read_text())
+    assert done.returncode == 137
+    print(f"ended {seconds:.2f} s after rank {rank} of 3 was killed")
+    assert seconds < 60
+
+
 @NEEDS_MPI
 @pytest.mark.slow
 def test_a_script_trains_on_two_ranks_and_resumes_on_three(tmp_path: Path) -> None:
@@ -123,6 +162,16 @@ def test_a_script_trains_on_two_ranks_and_resumes_on_three(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert "after 94 tasks" in done.stdout
     assert "all learners begin at the base model" in done.stdout
+    assert done.stdout.count("epoch 2/2") == 1
+
+
+@NEEDS_MPI
+@pytest.mark.slow
+def test_two_levels(tmp_path: Path) -> None:
+    options = ["--dataset", "digits", "--learners", "1", "--epochs", "2", "--between", "model-averaging:tau=8"]
+    done = mpirun(2, "-m", "models.lenet", *options, "--output-directory", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    assert "between ranks model-averaging, tau 8, an average every 16 tasks" in done.stdout
     assert done.stdout.count("epoch 2/2") == 1
 
 

@@ -24,6 +24,7 @@ from crossbow.ops import (
     DataTransform,
     Dropout,
     ElementWiseOp,
+    Embedding,
     EuclideanLoss,
     Flatten,
     HardSwish,
@@ -39,6 +40,7 @@ from crossbow.ops import (
     ReLU,
     Reshape,
     Scale,
+    SelfAttention,
     SiLU,
     Slice,
     SoftMax,
@@ -296,6 +298,18 @@ def layer_norm(kernel: LayerNorm, inputs: Tensors, variables: Mapping[str, torch
     return y.movedim(last, own)
 
 
+def embedding(kernel: Embedding, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    (x,) = inputs
+    # The numbers themselves have a gradient of 0.
+    return F.embedding(x.detach().long(), variables["weights"]) + 0 * x.sum()
+
+
+def self_attention(kernel: SelfAttention, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    (x,) = inputs
+    q, k, v = (part.unflatten(2, (kernel.heads, -1)).transpose(1, 2) for part in x.chunk(3, dim=2))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=kernel.causal).transpose(1, 2).flatten(2)
+
+
 def transpose(kernel: Transpose, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
     return inputs[0].permute(kernel.order)
 
@@ -336,6 +350,7 @@ ORACLES: dict[type[Kernel], Oracle] = {
     DataTransform: data_transform,
     Dropout: dropout,
     ElementWiseOp: element_wise,
+    Embedding: embedding,
     EuclideanLoss: euclidean_loss,
     Flatten: flatten,
     GELU: gelu,
@@ -356,6 +371,7 @@ ORACLES: dict[type[Kernel], Oracle] = {
     Slice: part,
     SoftMax: softmax,
     SoftMaxLoss: softmax_loss,
+    SelfAttention: self_attention,
     Transpose: transpose,
 }
 

@@ -25,6 +25,7 @@ from crossbow.ops import (
     DataTransform,
     Dropout,
     ElementWiseOp,
+    Embedding,
     EuclideanLoss,
     Flatten,
     Gaussian,
@@ -41,6 +42,7 @@ from crossbow.ops import (
     ReLU,
     Reshape,
     Scale,
+    SelfAttention,
     SiLU,
     Slice,
     SoftMax,
@@ -61,6 +63,7 @@ TOLERANCES: dict[type[Kernel], float] = {
     DataTransform: 1e-6,
     Dropout: 1e-6,
     ElementWiseOp: 1e-6,
+    Embedding: 1e-6,
     EuclideanLoss: 1e-6,
     Flatten: 0.0,
     GELU: 2e-6,
@@ -77,6 +80,7 @@ TOLERANCES: dict[type[Kernel], float] = {
     ReLU: 1e-6,
     Reshape: 0.0,
     Scale: 1e-6,
+    SelfAttention: 1e-5,
     SiLU: 1e-6,
     Slice: 0.0,
     SoftMax: 1e-6,
@@ -144,6 +148,8 @@ class Case:
         """An input: normal numbers, or indices where the operator takes such."""
         if isinstance(self.kernel, MatFact) and shape in self.shapes:
             return generator.integers(0, (self.kernel.rows, self.kernel.columns), shape).astype(np.float64)
+        if isinstance(self.kernel, Embedding) and shape in self.shapes:
+            return generator.integers(0, self.kernel.number_of_rows, shape).astype(np.float64)
         return generator.standard_normal(shape)
 
     def inputs(self, seed: int = 0) -> list[NDArray[np.generic]]:
@@ -250,6 +256,24 @@ def _factorisations() -> list[Case]:
         case(9, real=4),
         case(6, regularisation=0, latents=1),
         case(6, rows=1, columns=1, learning_rate=0.1),
+    ]
+
+
+def _embeddings() -> list[Case]:
+    return [
+        Case(Embedding(5, 3), ((4, 6),)),
+        Case(Embedding(1, 1), ((3, 1),)),
+        Case(Embedding(50, 40), ((6, 9),)),  # some rows without an index
+    ]
+
+
+def _attentions() -> list[Case]:
+    return [
+        *(Case(SelfAttention(2, causal=causal), ((3, 5, 12),)) for causal in (False, True)),
+        Case(SelfAttention(3), ((2, 1, 9),)),
+        Case(SelfAttention(1, causal=True), ((2, 33, 21),)),
+        Case(SelfAttention(4, causal=True), ((2, 20, 48),)),
+        Case(SelfAttention(2), ((2, 7, 30),), offset=3.0),
     ]
 
 
@@ -651,6 +675,8 @@ CASES: tuple[Case, ...] = (
     *_matrix_products(),
     *_label_maps(),
     *_factorisations(),
+    *_embeddings(),
+    *_attentions(),
     *[Case(Classify(), (shape,)) for shape in ((3, 7), (1, 1), (2, 3, 4), (2, 3, 4, 5), (2, 3, 1, 1), (2, 3, 2, 2, 2))],
     Case(Classify(axis=2), ((2, 3, 4, 5),)),
     *[Case(Classify(axis=axis, keep_axis=True), ((2, 3, 4, 5),)) for axis in (1, 2, -1)],

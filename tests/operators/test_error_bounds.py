@@ -19,6 +19,7 @@ from crossbow.ops import (
     Constant,
     Conv,
     Dropout,
+    Embedding,
     EuclideanLoss,
     Gaussian,
     HardSwish,
@@ -27,6 +28,7 @@ from crossbow.ops import (
     MatFact,
     MatMul,
     ReLU,
+    SelfAttention,
     SiLU,
     SoftMax,
     SoftMaxLoss,
@@ -134,6 +136,10 @@ ROWS: dict[str, tuple[Cases, Bound]] = {
     # A difference, and its squares in float64. Observed: 1.8.
     "EuclideanLoss": (operators.DRAWN[EuclideanLoss], Bound(6)),
     # Sums of up to 40 products and of 60 examples. Observed: 3.1.
+    # Moved; in the gradient sums of up to 200 terms.
+    "Embedding": (operators.DRAWN[Embedding], Bound(10)),
+    # Products of up to 20 terms, and a softmax between them.
+    "SelfAttention": (operators.DRAWN[SelfAttention], Bound(80)),
     "MatFact": (operators.DRAWN[MatFact], Bound(10)),
 }
 """By operator: random configurations, and the bound with where it comes from. Observed means the largest of 100

@@ -229,6 +229,8 @@ def check_as_in_the_reference(name: str, value: float) -> None:
             if name == "MatFact":  # of the first example
                 named = {"users": inputs[0][0, 0], "items": inputs[0][0, 1]}
                 place = int(named.get(changed, 0)) * (target.size // len(target))
+            elif name == "Embedding" and changed == "weights":  # of the first index
+                place = int(inputs[0][0, 0]) * target.shape[1]
             before, target.reshape(-1)[place] = target.reshape(-1)[place].copy(), value
             ours, theirs = (computed(case, device, inputs, labels, dy, variables) for device in ("cpu", "reference"))
             assert name != "MatFact" or changed == "dy" or not np.isfinite(theirs["output"]), changed

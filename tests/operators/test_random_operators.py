@@ -22,6 +22,7 @@ from crossbow.ops import (
     Constant,
     DataTransform,
     Dropout,
+    Embedding,
     EuclideanLoss,
     Flatten,
     Gaussian,
@@ -34,6 +35,7 @@ from crossbow.ops import (
     Pad,
     ReLU,
     Reshape,
+    SelfAttention,
     SiLU,
     Slice,
     SoftMax,
@@ -248,6 +250,19 @@ def layer_normalisations(draw: st.DrawFn) -> Case:
     return Case(operator, (shape,))
 
 
+@st.composite
+def embeddings(draw: st.DrawFn) -> Case:
+    operator = Embedding(draw(st.integers(1, 30)), draw(st.integers(1, 40)))
+    return Case(operator, ((draw(st.integers(1, 20)), draw(st.integers(1, 10))),))
+
+
+@st.composite
+def attentions(draw: st.DrawFn) -> Case:
+    operator = SelfAttention(draw(st.integers(1, 5)), causal=draw(st.booleans()))
+    width = 3 * operator.heads * draw(st.integers(1, 12))
+    return Case(operator, ((draw(st.integers(1, 4)), draw(st.integers(1, 20)), width),))
+
+
 def element_wise(*operators: Kernel) -> st.SearchStrategy[Case]:
     return st.builds(lambda operator, shape: Case(operator, (shape,)), st.sampled_from(operators), shapes(1, 6))
 
@@ -259,6 +274,7 @@ DRAWN: dict[type[Kernel], st.SearchStrategy[Case]] = {
     Classify: classifications(),
     DataTransform: transforms(),
     Dropout: dropouts(),
+    Embedding: embeddings(),
     EuclideanLoss: squared_errors(),
     Flatten: flattened(),
     GELU: element_wise(GELU(), GELU(approximate="tanh")),
@@ -270,6 +286,7 @@ DRAWN: dict[type[Kernel], st.SearchStrategy[Case]] = {
     Pad: paddings(),
     ReLU: activations(),
     Reshape: reshapes(),
+    SelfAttention: attentions(),
     SiLU: element_wise(SiLU()),
     Slice: slices(),
     SoftMax: soft_maxima(),

@@ -15,7 +15,7 @@ EXPORTED = {name: getattr(ops, name) for name in ops.__all__}
 KERNELS = {name: one for name, one in EXPORTED.items() if issubclass(one, Kernel) and one is not Kernel}
 WITHOUT_GRADIENT = {"Accuracy", "Classify", "DataTransform", "GradientDescentOptimiser", "TotalLoss"}
 REQUIRED = {"number_of_outputs": 3, "rows": 3, "columns": 3, "latents": 3, "shape": (3,)}
-REQUIRED |= {"order": (0, 2, 1), "padding": ((1, 1),), "weights": (1.0, 0.3)}
+REQUIRED |= {"order": (0, 2, 1), "padding": ((1, 1),), "weights": (1.0, 0.3), "number_of_rows": 3, "heads": 2}
 """Fields without a default: sizes and orders, of which no value is usual."""
 
 ONE, ZERO, MULTIPLIERS = (
@@ -41,6 +41,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "Dropout": {"ratio": 0.5},
     "ElementWiseOp": {"type": "sum", "coefficients": None},
+    "Embedding": {"weight_initialiser": Gaussian(std=0.02), "weight_learning_rate_multiplier": 1.0},
     "EuclideanLoss": {"weight": 1.0, "auxiliary": False},
     "Flatten": {"axis": 1},
     "GELU": {"approximate": "none"},
@@ -62,6 +63,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "ReLU": {"mode": "relu", "negative_slope": 0.0, "ceiling": None},
     "Scale": {"axis": 1, "number_of_axes": 1, "bias": False, **WEIGHTS, "weight_initialiser": ONE},
+    "SelfAttention": {"causal": False},
     "Slice": {"axis": 1, "start": 0, "stop": None, "step": 1},
     "SoftMax": {"axis": 1},
     "SoftMaxLoss": {

@@ -12,6 +12,7 @@ import pytest
 from crossbow import SMA, SSGD, ConfigurationError, Dataflow, History, ModelConf, Phase, SolverConf, SystemConf
 from crossbow.cluster.ranks import Ranks
 from crossbow.ops import BatchNorm, InnerProduct, ReLU
+from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.run import Limits, TrainingRun
 from crossbow.synch import (
@@ -50,7 +51,7 @@ def train(
 ) -> Trained:
     flow = training(InnerProduct(number_of_outputs=8), BatchNorm(), ReLU(), InnerProduct(number_of_outputs=3))
     check = Dataflow(flow.subgraph).set_phase(Phase.CHECK)
-    engine = Engine(flow.graph, check.graph, DATA, model, solver, system, ranks=ranks)
+    engine = new_engine(flow.graph, check.graph, DATA, model, solver, system, ranks=ranks)
     try:
         limits = limits or Limits(count=2)
         history = TrainingRun(engine, model, limits, (), test=True, ranks=ranks).run()
@@ -102,6 +103,24 @@ def test_ranks_and_devices_compute_the_bits_of_one_device(rule: BarrierRule) -> 
         assert losses(alone) == losses(other)
 
 
+def test_restarts_where_the_learning_rate_steps_down() -> None:
+    """Ranks restart one after the other, and results of those that have gone on belong to the next stretch."""
+    solver = replace(SOLVER, policy="step", gamma=0.7, step_size=6)
+    alone = train(None, MODEL, replace(SYSTEM, learners_per_device=3), solver=solver)
+    for each in train_on([1, 1, 1], MODEL, solver=solver):
+        assert same_weights(alone.weights, each.weights)
+        assert losses(alone) == losses(each)
+
+
+def test_sequences_of_rules() -> None:
+    """The same bits as on one machine, phase by phase."""
+    model = replace(MODEL, rule=RuleSequence(((SMA(base_momentum=0.4), 2), (SSGD(), 3), (PolyakRuppert(), 1))))
+    alone = train(None, model, replace(SYSTEM, learners_per_device=3))
+    for each in train_on([1, 2], model):
+        assert same_weights(alone.weights, each.weights)
+        assert losses(alone) == losses(each)
+
+
 def test_a_rank_with_two_devices() -> None:
     alone = train(None, MODEL, replace(SYSTEM, learners_per_device=4))
     found = train_on([1, 1], MODEL, replace(SYSTEM, devices="cpu:0/2,cpu:1/2"))
@@ -138,11 +157,11 @@ def test_rank_0_ends_training_for_all_at_one_tick() -> None:
 @pytest.mark.parametrize(
     ("model", "system", "expected"),
     [
-        (replace(MODEL, rule=AsynchronousSGD()), SYSTEM, "rule must be a single rule with a barrier across ranks"),
+        (replace(MODEL, rule=AsynchronousSGD()), SYSTEM, "rule must be one with a barrier across ranks"),
         (
-            replace(MODEL, rule=RuleSequence((RulePhase(SMA(), 2), RulePhase(SSGD(), 2)))),
+            replace(MODEL, rule=RuleSequence((RulePhase(SMA(), 2), RulePhase(AsynchronousSGD(), 2)))),
             SYSTEM,
-            "rule must be a single rule with a barrier across ranks",
+            "rule must be one with a barrier across ranks",
         ),
         (MODEL, replace(SYSTEM, on_bad_record="skip"), "on_bad_record must be 'error' across ranks"),
     ],

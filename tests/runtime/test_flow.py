@@ -12,6 +12,7 @@ from crossbow import SMA, SSGD, TaskError, TrainingUnit
 from crossbow.runtime import flow
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Completed, Failed
+from crossbow.timeline.recorder import Recorder
 from crossbow.types import CrossbowError, NonFiniteLossError
 from tests.runtime.fake_parts import FakeCoordination, FakeLoader, new_flow
 from tests.runtime.test_reports import done, failed
@@ -309,3 +310,26 @@ def test_the_time_of_waiting_for_data_goes_on_in_the_next_flow() -> None:
     first.restore(3, 1.5)
     second.continue_from(first)
     assert second.data_wait_seconds == 1.5
+
+
+class FakeSharing:
+    """Notes the beginnings of parts."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+
+    def join(self, reports: Reports) -> None:
+        """Do nothing."""
+
+    def begin(self, reports: Reports) -> None:
+        self.begun += 1
+
+
+def test_training_and_every_restart_in_it_begin_a_part_of_the_results_of_ranks() -> None:
+    reports, sharing = Reports(learners=2), FakeSharing()
+    made = flow.Flow(reports, 2, FakeCoordination(reports, 2), Recorder(), sharing)  # type: ignore[arg-type]
+    with made.handing_on("training", 0, flow.ignore_result):
+        assert sharing.begun == 1
+        made.restart(4)
+    assert sharing.begun == 2
+    assert made.done == 4

@@ -9,7 +9,7 @@ import pytest
 
 from crossbow import DataError, ModelConf, SolverConf, SystemConf, TrainingUnit
 from crossbow.runtime.recorded import differences, rebuilt, recorded
-from crossbow.synch import RULES, SMA, SSGD, SSP, Grouping, RuleSequence
+from crossbow.synch import RULES, SMA, SSGD, SSP, DiLoCo, Grouping, ModelAveraging, RuleSequence, TwoLevel
 
 SEQUENCE = RuleSequence(((SMA(alpha=0.25), 10), (SSP(bound=3, weight=0.1), 2)))
 
@@ -19,6 +19,7 @@ SEQUENCE = RuleSequence(((SMA(alpha=0.25), 10), (SSP(bound=3, weight=0.1), 2)))
     [
         ModelConf(batch_size=3, test_interval=7, test_interval_unit=TrainingUnit.TASKS, local_variables=("*norm*",)),
         ModelConf(rule=SEQUENCE, wpc=4),
+        ModelConf(rule=TwoLevel(SMA(tau=2), DiLoCo(tau=5))),
         ModelConf(rule=Grouping(groups=((0, 2), (1,)))),
         SolverConf(learning_rate=0.1 + 0.2, policy="multistep", step_values=(3, 5), gamma=0.3),
         SystemConf(devices="cpu:0/2,cpu:1/2", learners_per_device=3, order="files", files_together=2),
@@ -52,3 +53,9 @@ def test_differences_show_both_values() -> None:
         "learning_rate: 0.1 → 0.01"
     ]
     assert list(differences({}, {"epochs": 3})) == ["epochs: None → 3"]
+
+
+def test_differences_of_two_levels() -> None:
+    before, now = (recorded(ModelConf(rule=TwoLevel(SSGD(), ModelAveraging(tau=tau)))) for tau in (2, 3))
+    expected = "rule: ssgd(tau=1) within ranks, model-averaging(tau={}) between them"
+    assert list(differences(before, now)) == [f"{expected.format(2)} → {expected.format(3).removeprefix('rule: ')}"]

@@ -27,7 +27,7 @@ def test_a_restart_sets_replicas_to_z_and_velocities_to_zero(
     seen = []
     with logistic(rule=rule, devices=devices, solver=solver) as running:
         engine, parts = running.engine, running.engine.parts
-        restart = engine.recovery.restart
+        restart = engine.recovery.restart_learners
 
         def check() -> None:
             z = parts.bases[0].current(engine.tick).copy()
@@ -41,7 +41,7 @@ def test_a_restart_sets_replicas_to_z_and_velocities_to_zero(
                 assert member.replica.weights is None or (member.replica.weights == z).all()
                 assert member.replica.velocity is None or not member.replica.velocity.any()
 
-        monkeypatch.setattr(engine.recovery, "restart", check)
+        monkeypatch.setattr(engine.recovery, "restart_learners", check)
         k = len(running.engine.members)
         running.train(40, TrainingUnit.TASKS)
         assert seen == [-(-drop // k) for drop in (12, 24, 36)]
@@ -80,7 +80,8 @@ class Parts:
         self.coordination = FakeCoordination(reports, 2)
         self.flow = new_flow(self.coordination, reports)
         setting = SimpleNamespace(barrier=barrier)
-        assembly: Any = SimpleNamespace(bases=self.bases, replicas=self.replicas, flags=self.flags, setting=setting)
+        vectors = {"bases": self.bases, "base": self.bases[0], "outer": None, "replicas": self.replicas}
+        assembly: Any = SimpleNamespace(**vectors, flags=self.flags, setting=setting)
         self.recovery = Recovery(assembly, self.backend, self.coordination, self.flow, self.position)  # type: ignore[arg-type]
 
     def recover(self, whole: int) -> bool:

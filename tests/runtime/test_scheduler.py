@@ -139,7 +139,7 @@ class FakeRecovery:
     def __init__(self, log: list[Any]) -> None:
         self.log = log
 
-    def restart(self) -> None:
+    def restart_learners(self) -> None:
         self.log.append("restart")
 
 

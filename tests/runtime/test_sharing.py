@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from crossbow.cluster.ranks import Ranks
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.sharing import Sharing
 from crossbow.runtime.task import Completed, Failed
@@ -11,24 +12,32 @@ from tests.cluster.fake_network import FakeNetwork
 from tests.support import until
 
 
+def shared(ranks: list[Ranks], reports: list[Reports]) -> list[Sharing]:
+    """A `Sharing` for each rank, which shares these reports."""
+    made = [Sharing(each) for each in ranks]
+    for each, own in zip(made, reports, strict=True):
+        each.join(own)
+    return made
+
+
 def test_every_rank_gets_all_results_of_the_part_that_it_has_begun() -> None:
     ranks = FakeNetwork(2).ranks()
     reports = [Reports(), Reports()]
-    first, second = (Sharing(*pair) for pair in zip(ranks, reports, strict=True))
+    first, second = shared(ranks, reports)
     try:
-        first.begin()
-        second.begin()
+        first.begin(reports[0])
+        second.begin(reports[1])
         result = Completed(3, 0.1 + 0.2, None, 4, 1, 0.5)
         reports[0].put(result)
         assert reports[0].take() == result
         until(lambda: bool(reports[1]._reports))
         assert reports[1].take() == result
-        first.begin()
+        first.begin(reports[0])
         later = Completed(0, 0.5, 0.75, 4, 0)
         reports[0].put(later)
         until(lambda: bool(second._early))
         assert reports[1].take() is None  # the second rank has not begun that part
-        second.begin()
+        second.begin(reports[1])
         assert reports[1].take() == later
     finally:
         first.close()
@@ -38,7 +47,9 @@ def test_every_rank_gets_all_results_of_the_part_that_it_has_begun() -> None:
 def test_numbers_that_are_not_finite_arrive_and_failures_stay() -> None:
     ranks = FakeNetwork(2).ranks()
     reports = [Reports(), Reports()]
-    first, second = (Sharing(*pair) for pair in zip(ranks, reports, strict=True))
+    first, second = shared(ranks, reports)
+    for each, own in zip((first, second), reports, strict=True):
+        each.begin(own)
     reports[0].put(Failed(1, 0, "conv", ValueError()))
     reports[0].put(Completed(2, math.nan, None, 4, 0))
     first.close()
@@ -49,3 +60,25 @@ def test_numbers_that_are_not_finite_arrive_and_failures_stay() -> None:
     assert arrived.task == 2
     assert math.isnan(arrived.loss)
     assert reports[1].take() is None
+
+
+def test_engines_that_take_turns_share_one_connection() -> None:
+    """Results belong to the engine that has begun the part."""
+    ranks = FakeNetwork(2).ranks()
+    made = [Sharing(each) for each in ranks]
+    of_engines = [[Reports(), Reports()] for _ in ranks]
+    for sharing, engines in zip(made, of_engines, strict=True):
+        for reports in engines:
+            sharing.join(reports)
+    try:
+        for engine in (0, 1, 0):
+            for sharing, engines in zip(made, of_engines, strict=True):
+                sharing.begin(engines[engine])
+            result = Completed(engine, 0.5, None, 4, 1)
+            of_engines[0][engine].put(result)
+            until(lambda engine=engine: bool(of_engines[1][engine]._reports))
+            assert of_engines[1][engine].take() == result
+            assert of_engines[1][1 - engine].take() is None
+    finally:
+        for sharing in made:
+            sharing.close()

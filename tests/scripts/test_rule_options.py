@@ -22,6 +22,7 @@ from crossbow.synch import (
     Rule,
     RuleSequence,
     SynchronousEASGD,
+    TwoLevel,
     WeedOut,
 )
 from tests.scripts.options import confs, parser
@@ -31,6 +32,12 @@ from tests.scripts.options import confs, parser
     ("arguments", "expected"),
     [
         ("ssgd", SSGD()),
+        ("sma --between model-averaging:tau=64", TwoLevel(SMA(), ModelAveraging(tau=64))),
+        ("ssgd --between diloco", TwoLevel(SSGD(), DiLoCo())),
+        (
+            "sma --tau 2 --between sma:alpha=0.25,alpha-steps=3:0.1,5:0.2,tau=4",
+            TwoLevel(SMA(tau=2), SMA(alpha=0.25, alpha_steps=((3, 0.1), (5, 0.2)), tau=4)),
+        ),
         ("synchronous-easgd --alpha 0.25 --tau 4", SynchronousEASGD(alpha=0.25, tau=4)),
         ("model-averaging --tau 3", ModelAveraging(tau=3)),
         ("polyak-ruppert --alpha 0.5", PolyakRuppert(alpha=0.5)),

@@ -54,12 +54,16 @@ from crossbow.kernels.requests.losses import (
     Targets,
 )
 from crossbow.kernels.requests.products import (
+    EmbeddingBackward,
+    EmbeddingForward,
     InnerProductBackwardData,
     InnerProductBackwardWeights,
     InnerProductForward,
     MatmulBackward,
     MatmulForward,
     MatrixProductGeometry,
+    SelfAttentionBackward,
+    SelfAttentionForward,
 )
 from crossbow.kernels.requests.request import Request, RequestType
 from crossbow.kernels.requests.task import CheckFinite, LoadBatch, Signal, Wait
@@ -105,6 +109,8 @@ __all__ = [
     "CountStep",
     "DropoutBackward",
     "DropoutForward",
+    "EmbeddingBackward",
+    "EmbeddingForward",
     "EuclideanLossBackward",
     "EuclideanLossForward",
     "FactorisationBackward",
@@ -144,6 +150,8 @@ __all__ = [
     "ScaledGradient",
     "ScalingBackward",
     "ScalingForward",
+    "SelfAttentionBackward",
+    "SelfAttentionForward",
     "Signal",
     "SliceBackward",
     "SliceForward",

@@ -1,4 +1,4 @@
-"""Requests of operators that multiply matrices: inner product and matrix product."""
+"""Requests of operators that multiply matrices: inner product, matrix product, embedding and attention."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from crossbow.kernels.interface import Variable
 from crossbow.kernels.requests.request import Request, Roles, gradients, with_bias
-from crossbow.types import Shape, Tensor
+from crossbow.types import Phase, Shape, Tensor
 
 
 @dataclass(frozen=True)
@@ -109,3 +109,63 @@ class MatmulBackward(Request):
     @property
     def reads(self) -> Roles:
         return ("output_gradient", f"input{1 - self.number}")
+
+
+@dataclass(frozen=True)
+class EmbeddingForward(Request):
+    """output (N, T, columns) = for each index of input0 (N, T) that row of the weights (rows, columns); 0 for the
+    padding of a batch."""
+
+    x: Tensor
+    weights: Variable
+    y: Tensor
+
+    reads, writes = ("input0", "state", "weights"), ("output",)
+
+
+@dataclass(frozen=True)
+class EmbeddingBackward(Request):
+    """The gradient of an embedding's weights, from the real examples of a batch."""
+
+    x: Tensor
+    weights: Variable
+    dy: Tensor
+
+    reads, writes = ("input0", "state", "output_gradient"), ("weights_gradient",)
+
+
+@dataclass(frozen=True)
+class SelfAttentionForward(Request):
+    """output (N, T, D) = softmax(q kᵀ / √d) v for each of the heads, where input0 (N, T, 3 · D) is q, k and v, and
+    d = D / heads. causal: position t attends to positions ≤ t. Training also keeps the probabilities, as (N, heads, T,
+    T)."""
+
+    x: Tensor
+    y: Tensor
+    heads: int
+    causal: bool
+    phase: Phase
+
+    reads = ("input0",)
+
+    @property
+    def writes(self) -> Roles:
+        return ("output", "kept") if self.phase is Phase.TRAIN else ("output",)
+
+
+@dataclass(frozen=True)
+class SelfAttentionBackward(Request):
+    """The gradient of a self-attention's input, from what `kept` has of the forward pass."""
+
+    x: Tensor
+    dy: Tensor
+    heads: int
+    causal: bool
+
+    reads, writes = ("input0", "output_gradient", "kept"), ("input_gradient",)
+
+
+def probabilities_of(x: Tensor, heads: int) -> int:
+    """Number of bytes of the probabilities of a self-attention."""
+    examples, length, _ = x.shape
+    return examples * heads * length * length * x.dtype.itemsize

@@ -32,13 +32,13 @@ def new_synchroniser(
     """Merges between devices. Its tasks are the ends of ticks."""
     state, numbers, signals = new_state(), HostNumbers(formulas.length), Signals.of(assembly)
     merge = formulas.over(numbers.array)["merge"]
-    mean = Mean(merging, assembly.setting.ranks, collective, assembly.flags)
+    mean = Mean(merging, assembly.setting.tick_ranks, collective, assembly.flags)
     tasks: dict[TaskKey, BoundTask] = {
         ("synchronise", parity): BoundTask(task_list(synchroniser_steps(mean, signals, assembly, parity, merge, state)))
         for parity in (0, 1)
     }
     return CpuLearner(
-        merging.learners,
+        assembly.setting.learners,
         stream,
         tasks,
         numbers,

@@ -207,7 +207,8 @@ def _bind(assembly: Assembly, steps: TickSteps, memory: CpuLearnerMemory, parity
         parts = training.program.bind(bound, in_blocks=setting.in_blocks)
         tasks["local", parity] = bound_task(training, bound, steps.local(parts))
     if assembly.check is not None:
-        observed = base.statistics[parity]
-        bound = memory.of(assembly.check, base.buffers[parity], own.gradient, (observed, observed))
+        tested = base if assembly.outer is None else assembly.outer.base
+        observed = tested.statistics[parity]
+        bound = memory.of(assembly.check, tested.buffers[parity], own.gradient, (observed, observed))
         tasks["check", parity] = bound_task(assembly.check, bound, assembly.check.program.bind(bound).forward)
     return tasks

@@ -27,7 +27,7 @@ class Matrix:
 
 
 @instruction
-def _dnnl_sgemm(
+def dnnl_sgemm(
     typing_context: Any,
     function: Any,
     transposed_a: Any,
@@ -77,7 +77,7 @@ PRODUCT = Arguments(
 
 @native_pass(PRODUCT)
 def multiply(block: Any) -> int:
-    status: int = _dnnl_sgemm(
+    status: int = dnnl_sgemm(
         block.function,
         block.a_transposed,
         block.b_transposed,
@@ -95,7 +95,8 @@ def multiply(block: Any) -> int:
 
 
 @functools.cache
-def _sgemm() -> int:
+def sgemm_address() -> int:
+    """The address of `dnnl_sgemm`."""
     return function_address("dnnl_sgemm")
 
 
@@ -106,7 +107,7 @@ def product_call(
     m, n, k = sizes
     return multiply.call(
         name,
-        function=_sgemm(),
+        function=sgemm_address(),
         a=a.address,
         a_row=a.row,
         a_transposed=int(a.transposed),

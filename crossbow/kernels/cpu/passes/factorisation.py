@@ -61,7 +61,7 @@ def _explain(buffers: Buffers) -> None:
 
 
 @inlined
-def _row(number: Any, rows: int) -> Any:
+def row_of(number: Any, rows: int) -> Any:
     """The row of a floating-point number, or −1 if it is not a row."""
     if not (number >= 0 and number < rows):  # true of NaN
         return -1
@@ -91,7 +91,7 @@ def squared_errors(block: Any) -> int:
     users, items, latents = float32_at(block.users), float32_at(block.items), block.latents
     total, squares = 0.0, 0.0
     for n in range(examples):
-        row, column = _row(x[2 * n], block.user_rows), _row(x[2 * n + 1], block.item_rows)
+        row, column = row_of(x[2 * n], block.user_rows), row_of(x[2 * n + 1], block.item_rows)
         if row < 0 or column < 0:
             return BAD_INDEX
         u, v = row * latents, column * latents
@@ -114,7 +114,7 @@ def squared_errors_gradient(block: Any) -> int:
     for index in range(block.item_rows * latents):
         items_gradient[index] = np.float32(0)
     for n in range(examples):
-        row, column = _row(x[2 * n], block.user_rows), _row(x[2 * n + 1], block.item_rows)
+        row, column = row_of(x[2 * n], block.user_rows), row_of(x[2 * n + 1], block.item_rows)
         if row < 0 or column < 0:
             return BAD_INDEX
         u, v = row * latents, column * latents

@@ -1,0 +1,41 @@
+"""Rows of a table that indices choose, and the gradient of the table."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow.kernels.interface import State
+from crossbow.kernels.reference.prepare import Floats, computes
+from crossbow.kernels.requests import EmbeddingBackward, EmbeddingForward
+from crossbow.types import Array, DataError
+
+
+@computes(EmbeddingForward)
+def forward(*, input0: Floats, state: Array, weights: Floats, output: Floats) -> None:
+    """y = weights[x]."""
+    rows = chosen_rows(input0=input0, state=state, rows=len(weights))
+    output[: len(rows)] = weights[rows]
+    output[len(rows) :] = 0
+
+
+@computes(EmbeddingBackward)
+def backward(*, input0: Floats, state: Array, output_gradient: Floats, weights_gradient: Floats) -> None:
+    """dweights[row] = Σ dy where the index is the row."""
+    rows = chosen_rows(input0=input0, state=state, rows=len(weights_gradient))
+    weights_gradient[...] = 0
+    np.add.at(weights_gradient, rows, output_gradient[: len(rows)])
+
+
+def chosen_rows(*, input0: Floats, state: Array, rows: int) -> NDArray[np.intp]:
+    """The indices of the real examples. Raises DataError if one is not a row."""
+    real = input0[: int(state[State.EXAMPLES])]
+    good = (real >= 0) & (real < rows) & (real == np.floor(real))
+    if not good.all():
+        example = int(np.argmin(good.all(axis=1)))
+        number = real[example][~good[example]][0]
+        raise DataError(
+            f"expected a whole number from 0 to {rows - 1} for every index. "
+            f"Received: {number:.9g}, in example {example} of the batch"
+        )
+    return real.astype(np.intp)

@@ -1,0 +1,228 @@
+"""Two levels of rules in training: as the simulator, and what they leave behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow import (
+    SMA,
+    SSGD,
+    ConfigurationError,
+    Constant,
+    Dataflow,
+    Dataset,
+    ModelConf,
+    Phase,
+    SolverConf,
+    SubGraph,
+    SystemConf,
+)
+from crossbow.cluster.ranks import Ranks
+from crossbow.data.order import TrainingOrder
+from crossbow.ops import BatchNorm, EuclideanLoss, InnerProduct
+from crossbow.runtime.engine import Engine
+from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.solver import Pace
+from crossbow.synch import DiLoCo, ModelAveraging, PolyakRuppert, SynchronousEASGD, TwoLevel, simulate
+from crossbow.types import TrainingUnit
+from tests.cluster.fake_network import FakeNetwork, at_once
+from tests.support import chain, same_weights
+
+EXAMPLES, FEATURES, BATCH = 32, 3, 2
+START = 0.25
+rows = np.random.default_rng(0).standard_normal((EXAMPLES, FEATURES))
+targets = rows @ np.array([1.0, -2.0, 0.5]) + 0.1 * np.random.default_rng(1).standard_normal(EXAMPLES)
+SYSTEM = SystemConf(precision="float64", threads_per_learner=1, seed=5)
+SOLVER = SolverConf(learning_rate=0.1, momentum=0.5)
+
+
+@dataclass
+class Trained:
+    """What a rank has after training."""
+
+    weights: dict[str, Any]
+    replicas: list[Any]
+    tests: list[float]
+
+
+def gradient(weights: Any, learner: int, task: int) -> Any:
+    """That of a task's batch."""
+    index = np.empty(BATCH, np.intp)
+    TrainingOrder(EXAMPLES, BATCH, SYSTEM.seed).indices(task, index)
+    x, y = rows[index], targets[index]
+    return (x @ weights - y) @ x / BATCH
+
+
+def engine_of(ranks: Ranks | None, rule: Any, solver: SolverConf, system: SystemConf, *middle: Any) -> Engine:
+    layer = InnerProduct(number_of_outputs=1, weight_initialiser=Constant(START), bias=False)
+    flow = Dataflow(SubGraph(chain(layer, *middle, EuclideanLoss())[0])).set_phase(Phase.TRAIN)
+    check = Dataflow(flow.subgraph).set_phase(Phase.CHECK)
+    data = Dataset((rows, targets[:, None]), (rows[:9], targets[:9, None]))
+    model = ModelConf(batch_size=BATCH, rule=rule)
+    return Engine(flow.graph, check.graph, data, model, solver, system, ranks=ranks)
+
+
+def train(
+    ranks: Ranks | None, rule: Any, tasks: int, learners: int, solver: SolverConf = SOLVER, **options: Any
+) -> Trained:
+    middle = options.pop("middle", ())
+    engine = engine_of(ranks, rule, solver, replace(SYSTEM, learners_per_device=learners, **options), *middle)
+    try:
+        limits = Limits(count=tasks, unit=TrainingUnit.TASKS)
+        model = ModelConf(batch_size=BATCH, rule=rule, test_interval=tasks, test_interval_unit=TrainingUnit.TASKS)
+        history = TrainingRun(engine, model, limits, (), test=True, ranks=ranks).run()
+        vectors = [replica.weights for replica in engine.parts.replicas]
+        base = engine.parts.program.model
+        replicas = [None if each is None else base.export(each)["InnerProduct0.weights"].ravel() for each in vectors]
+        tests = [record.test.loss for record in history.records if record.test is not None]
+        return Trained(engine.weights, replicas, tests)
+    finally:
+        engine.close()
+
+
+def train_on(learners: list[int], rule: Any, tasks: int, **options: Any) -> list[Trained]:
+    """Train on as many ranks, each with this number of learners."""
+
+    def of(ranks: Ranks, own: int) -> Callable[[], Trained]:
+        return lambda: train(ranks, rule, tasks, own, **options)
+
+    pairs = zip(FakeNetwork(len(learners)).ranks(), learners, strict=True)
+    return at_once([of(ranks, own) for ranks, own in pairs])
+
+
+def check_as_simulated(rule: TwoLevel, hosts: list[int], tasks: int, solver: SolverConf, **options: Any) -> None:
+    learners = sum(hosts)
+    expected = simulate(
+        rule, initial=[START] * FEATURES, gradient=gradient, learners=learners, hosts=hosts,
+        events=[*range(learners)] * (tasks // learners), solver=solver, tasks_per_epoch=EXAMPLES / BATCH,
+    )  # fmt: skip
+    found = train_on(hosts, rule, tasks, solver=solver, **options)
+    for each in found:
+        np.testing.assert_allclose(each.weights["InnerProduct0.weights"].ravel(), expected.base[-1], rtol=0, atol=1e-12)
+    replicas = [replica for each in found for replica in each.replicas]
+    if replicas[0] is not None:
+        np.testing.assert_allclose(replicas, expected.replicas[-1], rtol=0, atol=1e-12)
+    loss = float(np.mean((rows[:9] @ expected.base[-1] - targets[:9]) ** 2) / 2)
+    assert [each.tests[-1] for each in found] == pytest.approx([loss] * len(hosts), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rule", "hosts"),
+    [
+        (TwoLevel(SMA(), ModelAveraging(tau=3)), [2, 2]),
+        (TwoLevel(SMA(tau=2, base_momentum=0.25), DiLoCo(tau=3)), [1, 2]),
+        (TwoLevel(SSGD(), SMA(alpha=0.4, tau=2, base_momentum=0.5)), [2, 1, 1]),
+        (TwoLevel(ModelAveraging(tau=2), SynchronousEASGD(tau=1)), [2, 2]),
+        (TwoLevel(DiLoCo(tau=2), PolyakRuppert(0.25, tau=2)), [1, 1]),
+        (TwoLevel(SMA(), DiLoCo(tau=4)), [3]),
+    ],
+    ids=str,
+)
+def test_as_the_simulator(rule: TwoLevel, hosts: list[int]) -> None:
+    check_as_simulated(rule, hosts, sum(hosts) * rule.tau * 4, SOLVER)
+
+
+def test_schedules_that_step_down_within_a_tick_of_z() -> None:
+    """The learners of a host restart from its own base model; α between the hosts follows the schedule."""
+    solver = SolverConf(learning_rate=0.1, policy="step", gamma=0.5, step_size=15, momentum=0.5)
+    solver = replace(solver, learning_rate_step_unit="tasks")
+    rule = TwoLevel(SMA(), SMA(alpha=0.3, alpha_steps=((10, 0.1),), tau=3))
+    check_as_simulated(rule, [2, 1], 36, solver)
+
+
+def test_devices_of_a_host() -> None:
+    rule = TwoLevel(SMA(), SMA(tau=2))
+    check_as_simulated(rule, [2, 2], 32, SOLVER, sum_order="tree")
+    one = train_on([2, 2], rule, 32)
+    two = train_on([1, 1], rule, 32, devices="cpu:0/2,cpu:1/2")
+    for before, now in zip(one, two, strict=True):
+        np.testing.assert_allclose(before.replicas, now.replicas, rtol=0, atol=1e-12)
+        assert before.tests == pytest.approx(now.tests, rel=1e-9)
+
+
+def test_ranks_have_one_base_model_with_its_statistics() -> None:
+    found = train_on([1, 2], TwoLevel(SMA(), SMA(tau=2)), 24, middle=[BatchNorm()])
+    assert len({name for name in found[0].weights if "mean" in name}) == 1
+    assert same_weights(found[0].weights, found[1].weights)
+    assert found[0].tests == found[1].tests
+
+
+def test_a_tick_of_z_is_never_left_unfinished() -> None:
+    """Training is rounded up to ticks of z, and a failure takes it back to the last one."""
+    rule = TwoLevel(SMA(), DiLoCo(tau=4))
+    engine = engine_of(None, rule, SOLVER, replace(SYSTEM, learners_per_device=2))
+    try:
+        model = ModelConf(batch_size=BATCH, rule=rule)
+        TrainingRun(engine, model, Limits(count=9, unit=TrainingUnit.TASKS), (), test=False).run()
+        assert (engine.tasks, engine.tick) == (16, 8)
+        before = engine.weights
+        engine.scheduler.run_tick, run_tick = fail_after(3, engine.scheduler.run_tick), engine.scheduler.run_tick
+        with pytest.raises(RuntimeError, match="on purpose"):
+            TrainingRun(engine, model, Limits(count=8, unit=TrainingUnit.TASKS), (), test=False).run()
+        assert (engine.tasks, engine.tick) == (16, 8)
+        assert same_weights(engine.weights, before)
+        for replica in engine.parts.replicas:
+            np.testing.assert_array_equal(replica.weights, engine.recovery.base[0])
+        engine.scheduler.run_tick = run_tick  # type: ignore[method-assign]
+        TrainingRun(engine, model, Limits(count=8, unit=TrainingUnit.TASKS), (), test=False).run()
+        assert engine.tasks == 24
+    finally:
+        engine.close()
+
+
+def fail_after(times: int, work: Callable[..., Any]) -> Any:
+    """The function, which fails after this number of calls."""
+    left = [times]
+
+    def called(*arguments: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise RuntimeError("on purpose")
+        return work(*arguments)
+
+    return called
+
+
+def test_snapshots_of_one_host_are_whole() -> None:
+    rule, system = TwoLevel(SMA(), DiLoCo(tau=3)), replace(SYSTEM, learners_per_device=2)
+    first, second = (engine_of(None, rule, SOLVER, system) for _ in range(2))
+    try:
+        model = ModelConf(batch_size=BATCH, rule=rule)
+
+        def go_on(engine: Engine) -> None:
+            TrainingRun(engine, model, Limits(count=12, unit=TrainingUnit.TASKS), (), test=False).run()
+
+        go_on(first)
+        assert second.restore(first.snapshot(), "a snapshot")
+        go_on(first)
+        go_on(second)
+        assert same_weights(first.weights, second.weights)
+    finally:
+        first.close()
+        second.close()
+
+
+def test_local_variables_are_refused() -> None:
+    layer = InnerProduct(number_of_outputs=1)
+    flow = Dataflow(SubGraph(chain(layer, EuclideanLoss())[0])).set_phase(Phase.TRAIN)
+    model = ModelConf(rule=TwoLevel(), local_variables=("*bias",), batch_size=2)
+    with pytest.raises(ConfigurationError, match=r"local_variables must be \(\) with two levels"):
+        Engine(flow.graph, flow.graph, Dataset((rows, targets[:, None])), model, SOLVER, SYSTEM)
+
+
+def test_a_rule_that_swings_apart_is_refused_for_the_number_of_hosts() -> None:
+    rule = TwoLevel(SMA(), SMA(alpha=0.9, tau=2))
+    with pytest.raises(ConfigurationError, match=r"alpha must be < .* with k = 2 learners"):
+        train_on([1, 1], rule, 8)
+
+
+def test_formulas_have_no_gradient() -> None:
+    from crossbow.runtime.hosts import host_formulas
+
+    formulas = host_formulas(SMA(alpha=0.25), 2)
+    assert formulas.at(Pace(0.7, 0.9)).tolist() == pytest.approx([0.5, 0.5, 0.75, 0.25])
