@@ -43,7 +43,7 @@ from crossbow.runtime.usage import Usage
 from crossbow.solver import Schedule, SolverConf
 from crossbow.synch import Collective
 from crossbow.timeline.recorder import Recorder
-from crossbow.types import Array, NonFiniteLossError, Phase
+from crossbow.types import Array, Phase
 
 
 class Member(NamedTuple):
@@ -183,11 +183,7 @@ class Engine:
             self.loader.start(self.tasks, self.clock.whole_ticks(until - self.tasks))  # the rest would be in vain
             with self.flow.handing_on("training", self.tasks, callbacks.on_result):
                 self.scheduler.train(until, self.loader, callbacks)
-            if not self.recovery.is_finite(self.tick):  # the loss alone may not show it: ReLU may turn NaN into 0
-                raise NonFiniteLossError(
-                    f"the base model has values that are not finite after task {self.tasks - 1} (learning rate "
-                    f"{self.learning_rate:g}). Lower the learning rate, or look for bad values in the data"
-                )
+            self.recovery.check_base(self.learning_rate)
 
     def continue_from(self, other: Engine) -> None:
         """Continue from another engine's base model and progress."""

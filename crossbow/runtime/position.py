@@ -11,15 +11,18 @@ class Position:
     def __init__(self, tasks_per_tick: int) -> None:
         """tasks_per_tick: with two levels, of the hosts."""
         self._tasks_per_tick = tasks_per_tick
-        self.tick_of_z = 0
-        """With two levels, the tick of the hosts with which the current tick of z began."""
-        self._tick = self._first_tick = 0
+        self._tick = self._first_tick = self._tick_of_z = 0
         self._tasks_before = self._merges_before = 0
 
     @property
     def tick(self) -> int:
         """Ticks done (during a run: submitted)."""
         return self._tick
+
+    @property
+    def tick_of_z(self) -> int:
+        """With two levels, the tick of the hosts with which the current tick of z began."""
+        return self._tick_of_z
 
     @property
     def ticks_of_phase(self) -> int:
@@ -44,6 +47,10 @@ class Position:
     def advance(self) -> None:
         """Count a tick."""
         self._tick += 1
+
+    def begin_tick_of_z(self) -> None:
+        """With two levels, begin a tick of z with the current tick of the hosts."""
+        self._tick_of_z = self._tick
 
     def go_to(self, tick: int) -> None:
         """Set the number of ticks."""

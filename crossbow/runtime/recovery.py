@@ -15,7 +15,7 @@ from crossbow.runtime.flow import Flow
 from crossbow.runtime.memory import assign, on_host
 from crossbow.runtime.position import Position
 from crossbow.runtime.replica import Replica
-from crossbow.types import Array
+from crossbow.types import Array, NonFiniteLossError
 
 DRAIN_SECONDS = 0.5
 """Time for which recovery waits for the other learners' current tasks."""
@@ -54,6 +54,14 @@ class Recovery:
         base = self._base
         vectors = [on_host(vector) for vector in (base.current(tick), base.statistics[tick % 2])]
         return all(np.isfinite(v.min(initial=0)) and np.isfinite(v.max(initial=0)) for v in vectors)
+
+    def check_base(self, learning_rate: float) -> None:
+        """Raise NonFiniteLossError if z is not finite. The loss alone may not show it: ReLU may turn NaN into 0."""
+        if not self.is_finite(self._position.tick):
+            raise NonFiniteLossError(
+                f"the base model has values that are not finite after task {self._position.tasks - 1} (learning rate "
+                f"{learning_rate:g}). Lower the learning rate, or look for bad values in the data"
+            )
 
     def recover(self) -> bool:
         """After a failure, wait for running tasks, then restart the learners from the last complete base model.

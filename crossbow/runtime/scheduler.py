@@ -116,7 +116,7 @@ class Scheduler:
         position, host_ticks = self._position, self._clock.host_ticks
         if host_ticks is None:
             return self.run_tick(loader, callbacks)
-        position.tick_of_z = position.tick
+        position.begin_tick_of_z()
         for _ in range(host_ticks):
             if not self.run_tick(loader, callbacks):
                 return False
