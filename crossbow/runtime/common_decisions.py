@@ -38,6 +38,10 @@ class CommonDecisions:
         """Rank 0's decision, a JSON value. It must not depend on what differs between ranks elsewhere."""
         return self._ranks.agree(decide)
 
+    def regrouped(self) -> None:
+        """Forget a pause that was decided with ranks that have left."""
+        self.pauses = False
+
     def at_tick(self, stops: Callable[[], bool], pauses: Callable[[], bool]) -> bool:
         """Decide at a tick boundary whether to stop, which is returned, and whether to pause."""
 

@@ -314,7 +314,7 @@ class TrainingRun:
         self.engine, self._counted = found.engine, found.counted
         if not first:
             self._restore(found.state)
-        self._common.pauses = False
+        self._common.regrouped()
         if self.keeper is not None:
             self.keeper.use(self.engine)
         if self.profiler is not None:
