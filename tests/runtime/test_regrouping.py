@@ -47,12 +47,6 @@ def new_engine(model: ModelConf, ranks: Ranks | None) -> Engine:
     return Engine(flow.graph, check.graph, DATA, model, SOLVER, SYSTEM, ranks=ranks)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compiled() -> None:
-    """Ranks are threads here: the process's first kernels must not be compiled by several of them at once."""
-    continued(MODEL, 2, 1, 1)
-
-
 def train(ranks: Ranks, model: ModelConf, monitors: tuple[Monitor, ...]) -> tuple[Any, History]:
     engines = [new_engine(model, ranks)]
 
