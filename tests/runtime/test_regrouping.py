@@ -17,9 +17,10 @@ from crossbow.runtime.departure import Departure
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.monitor import Monitor
 from crossbow.runtime.run import Limits, TrainingRun
-from crossbow.synch import Rule
+from crossbow.runtime.snapshot import Snapshot
+from crossbow.synch import BarrierRule, DiLoCo, ModelAveraging, Rule, TwoLevel
 from crossbow.types import TrainingUnit
-from tests.cluster.fake_network import at_once
+from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.cluster.ray.processes import Processes
 from tests.support import FAST_KERNELS, blobs, same_weights, training
 
@@ -120,6 +121,46 @@ def test_it_goes_on_from_the_newest_whole_base_model(monkeypatch: pytest.MonkeyP
     assert str(departure).startswith(
         f"rank {lost} (host) left: killed. Training goes on after task {departure.tasks}, "
     )
+
+
+def two_levels_continued(model: ModelConf, before: int, after: int, tick: int) -> Any:
+    """The weights of ranks that begin as many, and go on as fewer or more after a tick of z."""
+    found: Any = None
+    for size in (before, after):
+        start = found
+
+        def of(ranks: Ranks, start: Any = start) -> Callable[[], tuple[Snapshot, Any]]:
+            return lambda: _part(model, ranks, start, tick)
+
+        found, weights = at_once([of(ranks) for ranks in FakeNetwork(size).ranks()])[0]
+    return weights
+
+
+def _part(model: ModelConf, ranks: Ranks, start: Snapshot | None, tick: int) -> tuple[Snapshot, Any]:
+    """Train for some ticks, or from a base model to the end."""
+    engine = new_engine(model, ranks)
+    try:
+        tasks = tick * engine.clock.tasks_per_tick
+        if start is not None:
+            engine.restore(Snapshot(start.variables, {}, start.state), "the engine before")
+            tasks = engine.order.tasks_in_epochs(3) - engine.tasks
+        limits = Limits(count=tasks, unit=TrainingUnit.TASKS)
+        TrainingRun(engine, model, limits, (), test=False, ranks=ranks).run()
+        return engine.snapshot(), engine.weights
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("between", [ModelAveraging(tau=2), DiLoCo(tau=2)], ids=str)
+def test_two_levels_go_on_from_the_newest_whole_base_model(
+    monkeypatch: pytest.MonkeyPatch, between: BarrierRule
+) -> None:
+    model = replace(MODEL, rule=TwoLevel(SMA(), between))
+    expected = two_levels_continued(model, 3, 2, 2)
+    results, (departure,) = train_and_lose(monkeypatch, "kill:1@4", 3, model)
+    assert [weights is None for weights, _ in results] == [False, True, False]
+    assert all(same_weights(results[rank][0], expected) for rank in (0, 2))
+    assert (departure.tick, departure.tasks, departure.ranks) == (4, 12, 2)
 
 
 def test_rank_0_goes_on_alone_after_two_losses(monkeypatch: pytest.MonkeyPatch) -> None:
