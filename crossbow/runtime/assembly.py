@@ -59,15 +59,16 @@ class Needs:
         of_a_base = 1 + setting.barrier + moments + several + setting.mean_first
         own = {"velocity", "second_moment", "taken", "received"}
         of_a_learner = 1 + (not setting.rule.reads_base) + len(used & own)
-        vectors = of_a_base * bases + of_a_learner * learners
-        statistics = (1 + setting.barrier + several) * bases + (1 + setting.barrier) * learners
+        replicas = learners + setting.mirrored
+        vectors = of_a_base * bases + of_a_learner * replicas
+        statistics = (1 + setting.barrier + several) * bases + (1 + setting.barrier) * replicas
         if setting.between is not None:
             unfinished = int(setting.ranks.several)
             vectors += outer_vectors(setting.between) + unfinished
             statistics += 2 + unfinished
         model, observed = (layout.elements * layout.dtype.itemsize for layout in (program.model, program.statistics))
         counters = setting.rule.counters(setting.solver, ANY)
-        counts = ("base_step_count" in counters) * bases * setting.learners + ("step_count" in counters) * learners
+        counts = ("base_step_count" in counters) * bases * setting.learners + ("step_count" in counters) * replicas
         narrow = 2 * learners * self.narrow * program.model.elements
         return {
             "weights and gradients": vectors * model + statistics * observed + narrow + COUNT_NBYTES * counts,
@@ -103,6 +104,8 @@ class Assembly:
     needs: Needs
     outer: OuterModel | None = None
     """With two levels, z between the hosts."""
+    mirrors: tuple[Replica, ...] = ()
+    """Under a rule without a barrier, rank 0's copies of what other ranks' learners sent last, and of their state."""
 
     @property
     def base(self) -> BaseModel:
