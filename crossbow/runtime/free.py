@@ -226,9 +226,7 @@ def step_formulas(setting: RunSetting, multipliers: Sequence[float]) -> Formulas
     return Formulas({"step": Formula(lambda pace, _: rule.local_step(solver, pace), None, multipliers)})
 
 
-def new_exchange(
-    setting: RunSetting, participants: Participants, variables: Sequence[slice], link: Link
-) -> Exchange:
+def new_exchange(setting: RunSetting, participants: Participants, variables: Sequence[slice], link: Link) -> Exchange:
     """Return the rule's exchange. variables: the range of each in a vector. link: the connection to other ranks."""
     rule, solver, ranks = setting.rule, setting.solver, setting.ranks
     skip, seed = setting.model.skip, setting.system.seed

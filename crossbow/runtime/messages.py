@@ -72,7 +72,9 @@ class Messages:
     def send(self, rank: int, note: Note, vector: Array | None = None) -> None:
         """Send a message. The vector must not change before its receiver has answered, or `flush` returns."""
         with self._lock:
-            self._ranks.transport.send(json.dumps(note._replace(vector=vector is not None)).encode(), rank, Channel.NOTE)
+            self._ranks.transport.send(
+                json.dumps(note._replace(vector=vector is not None)).encode(), rank, Channel.NOTE
+            )
             if vector is not None:
                 self._going.append(self._ranks.transport.send_array(vector, rank, Channel.VECTOR))
 
