@@ -90,7 +90,7 @@ class RunSetting:
     @property
     def adds_parts(self) -> bool:
         """Whether the mean of all learners is a sum over devices or ranks, which a synchroniser computes."""
-        return self.base_models > 1 or self.tick_ranks.several
+        return self.barrier and (self.base_models > 1 or self.tick_ranks.several)
 
     @property
     def chained(self) -> bool:
