@@ -49,7 +49,7 @@ def _driver() -> str:
     """The driver's version in NVIDIA's numbering, which the runtime does not report."""
     if not DRIVER.is_file():
         return "version unknown"
-    words = DRIVER.read_text().split("\n", 1)[0].split()
+    words = DRIVER.read_text("utf-8").split("\n", 1)[0].split()
     return next((word for word in words if word[:1].isdigit() and "." in word), "version unknown")
 
 

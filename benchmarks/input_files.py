@@ -68,4 +68,4 @@ def write_record_file(contents: list[bytes], path: Path) -> Path:
 def resident_bytes() -> int | None:
     """Memory of this process; None if unknown."""
     path = Path("/proc/self/statm")
-    return int(path.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if path.is_file() else None
+    return int(path.read_text("utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE") if path.is_file() else None

@@ -26,13 +26,14 @@ def busy_seconds() -> float | None:
     path = Path("/proc/stat")
     if not path.is_file():
         return None
-    user, nice, system, _, _, interrupts, soft, stolen, *_ = map(int, path.read_text().split("\n", 1)[0].split()[1:])
+    first = path.read_text("utf-8").split("\n", 1)[0]
+    user, nice, system, _, _, interrupts, soft, stolen, *_ = map(int, first.split()[1:])
     return (user + nice + system + interrupts + soft + stolen) / os.sysconf("SC_CLK_TCK")
 
 
 def process_seconds(process: int) -> float:
     """CPU time of a running process, if `busy_seconds` is known."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    fields = Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -54,7 +55,7 @@ def _processor() -> tuple[str, str]:
     path = Path("/proc/cpuinfo")
     if not path.is_file():
         return platform.processor() or platform.machine(), ""
-    lines = [line.partition(":") for line in path.read_text().splitlines()]
+    lines = [line.partition(":") for line in path.read_text("utf-8").splitlines()]
     known = {name.strip(): value.strip() for name, _, value in reversed(lines)}
     flags = known.get("flags", known.get("Features", "")).split()
     vectors = next((text for flag, text in VECTORS.items() if flag in flags), "")

@@ -301,7 +301,7 @@ class Contest:
 def read(file: Path) -> Run:
     """A run from its file. Raises DataError if it is damaged."""
     try:
-        content = json.loads(file.read_text())
+        content = json.loads(file.read_text("utf-8"))
         return Run(Setting(**content["setting"]), tuple(Point(**point) for point in content["points"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{file}: expected a run of this benchmark. Received: {error}") from error

@@ -20,8 +20,9 @@ FAILED, WRONG, INTERRUPTED, PIPE_CLOSED = 1, 2, interruption.INTERRUPTED, 141
 """Exit statuses: training failed; an option, a file or the graph is invalid; Ctrl-C; the output's reader is gone."""
 
 PLAIN = {"×": "x", "≥": ">=", "≤": "<=", "…": "...", "–": "-", "—": "-", "−": "-", "·": "*", "→": "->", "±": "+-"}
+PLAIN |= {"Σ": "sum", "←": "<-", "⌊": "floor(", "⌋": ")", "⌈": "ceil(", "⌉": ")", "Δ": "delta", "ω": "omega"}
 PLAIN |= {"α": "alpha", "β": "beta", "γ": "gamma", "η": "eta", "λ": "lambda", "μ": "mu", "τ": "tau"}
-PLAIN |= {"’": "'", "“": '"', "”": '"', "²": "^2", "√": "sqrt", "∞": "inf", "━": "-", "╸": "-", "╺": "-"}
+PLAIN |= {"’": "'", "“": '"', "”": '"', "²": "^2", "√": "sqrt", "∞": "inf", "‖": "|", "━": "-", "╸": "-", "╺": "-"}
 """Replacements for characters that an encoding, as ASCII or cp1252, does not have."""
 
 

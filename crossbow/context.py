@@ -92,12 +92,24 @@ class ExecutionContext:
     ) -> None:
         """Compile the dataflows, and create learners.
 
-        dataflows: the TRAIN dataflow and the CHECK dataflow; if the latter is None or missing, it is derived from the
-        former. A SubGraph, as a `Sequential`, stands for its dataflow. monitors: receivers of progress and records;
-        None: training shows its progress itself. collective: the operation that sums between devices; by default the
-        devices' own. checkpoints: where and how often to write checkpoints; None: never. profile: a timeline to record;
-        `timeline` is its result. Raises GraphError, ConfigurationError or DataError, each of which names all faults,
-        before anything runs.
+        Args:
+            dataflows: the TRAIN dataflow and the CHECK dataflow. If the latter is None or missing, it is derived from
+                the former. A `SubGraph`, as a `Sequential`, stands for its dataflow.
+            data: examples to train on and, for tests, to test on.
+            model: batch size, rule, and how often to test.
+            solver: method, learning rate and its schedule, momentum, weight decay.
+            system: devices, number of learners, precision, seed.
+            monitors: receivers of progress and records. None: training shows its progress itself.
+            collective: the operation that sums between devices. None: the devices' own.
+            checkpoints: where and how often to write checkpoints. None: never.
+            profile: a timeline to record, which is then the attribute `timeline`.
+
+        Raises:
+            GraphError: the network is invalid, or does not fit the data.
+            ConfigurationError: the configurations do not fit each other, the data or the machine.
+            DataError: the directory for checkpoints cannot be used.
+
+        Each error is raised before anything runs, and names all faults of its kind.
         """
         training, check = two_dataflows(dataflows)
         for name, value, kind in (
@@ -185,10 +197,11 @@ class ExecutionContext:
     ) -> ExecutionContext:
         """A context that goes on from the newest checkpoint in a run's directory; see `continue_training`.
 
-        checkpoints: the directory, or where and how often to write further checkpoints. model, solver, system: by
-        default those of the checkpoint; `resumed` has the differences of others. With the same rule and learners,
-        training continues as if it had not been interrupted; otherwise all learners begin at the base model. A newest
-        checkpoint that is damaged is set aside, and the one before it is used.
+        checkpoints: the directory, or where and how often to write further checkpoints.
+        model, solver, system: by default those of the checkpoint; `resumed` has the differences of others.
+
+        With the same rule and learners, training continues as if it had not been interrupted; otherwise all learners
+        begin at the base model. A newest checkpoint that is damaged is set aside, and the one before it is used.
 
         Raises DataError, and changes nothing, if there is no checkpoint, or if network, data set, batch size, seed or
         order of the examples differ.
@@ -297,7 +310,12 @@ class ExecutionContext:
     # Training
 
     def train(self, count: int, unit: TrainingUnit = TrainingUnit.EPOCHS, *, verbose: Verbosity = "auto") -> History:
-        """Train for `count` epochs or tasks, rounded up to whole ticks."""
+        """Train for `count` epochs or tasks, rounded up to whole ticks.
+
+        Returns the history of this call. Raises NonFiniteLossError if the loss becomes NaN or infinite, TaskError if an
+        operator fails, and MonitorError if a monitor does; `history` then has the records up to there. So do the other
+        methods that train.
+        """
         return self._train(count, unit, verbose=verbose)
 
     def train_and_test(
@@ -458,7 +476,9 @@ class ExecutionContext:
     # The base model
 
     def test(self) -> TestResult:
-        """Test the base model on the check set. Every example counts exactly once, except bad ones."""
+        """Test the base model on the check set. Every example counts exactly once, except bad ones.
+
+        Raises CrossbowError if there is no check set."""
         self._check_open()
         return self.engine.test()
 
@@ -519,9 +539,11 @@ class ExecutionContext:
     ) -> Matching:
         """Read a base model written by `save`, and restart all learners from it.
 
-        path: the file, or the directory of a run. only, exclude: patterns of the names of variables that are taken, as
-        ["conv*"], and of exceptions; the other variables keep their values. strict: whether all of these must fit.
-        With strict=False, as for fine-tuning, those are taken that have the name and shape of the model's.
+        path: the file, or the directory of a run.
+        only, exclude: patterns of the names of variables that are taken, as ["conv*"], and of exceptions. The other
+        variables keep their values.
+        strict: whether all of these must fit. With strict=False, as for fine-tuning, those are taken that have the
+        name and shape of the model's.
 
         Returns the names that were taken, and all others with both shapes. Raises DataError, and changes nothing, if
         the file is incomplete or damaged, does not fit the model, or contains non-finite numbers or a negative running

@@ -68,7 +68,7 @@ def peak_memory() -> int | None:
     """Peak resident memory of this process in bytes; None if the system does not report it."""
     if platform.system() == "Linux":
         # getrusage would include the process before it became this program.
-        for line in Path("/proc/self/status").read_text().splitlines():
+        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
     try:

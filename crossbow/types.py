@@ -21,22 +21,29 @@ class Phase(enum.Enum):
     """Purpose of a dataflow: training, or testing and prediction (CHECK)."""
 
     TRAIN = "train"
+    """Training: losses, gradients, and operators such as dropout are active."""
     CHECK = "check"
+    """Testing and prediction."""
 
 
 class TrainingUnit(enum.Enum):
     """The unit of a training length: passes over the training set, or batches."""
 
     EPOCHS = "epochs"
+    """Passes over the training set."""
     TASKS = "tasks"
+    """Batches, of all learners together."""
 
 
 class DurationUnit(enum.Enum):
     """The unit of a time limit; the value is its length in seconds."""
 
     SECONDS = 1.0
+    """One second."""
     MINUTES = 60.0
+    """Sixty seconds."""
     HOURS = 3600.0
+    """3,600 seconds."""
 
 
 class Layout(enum.Enum):
@@ -136,7 +143,7 @@ class ConfigurationError(CrossbowError, ValueError):
 
 
 class GraphError(CrossbowError, ValueError):
-    """A graph is invalid. `faults` lists all its faults, one sentence each."""
+    """A graph is invalid. The attribute `faults` is a tuple of all its faults, one sentence each."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         self.faults = tuple(faults)
@@ -162,7 +169,8 @@ class MonitorError(CrossbowError, RuntimeError):
 
 
 class TaskError(CrossbowError, RuntimeError):
-    """A task failed. The original exception, with its traceback, is `__cause__`."""
+    """A task failed. The original exception, with its traceback, is `__cause__`. The attributes `task` and `operator`
+    are the number of the task, and the name of the operator that failed."""
 
     def __init__(self, message: str, *, task: int, operator: str) -> None:
         super().__init__(message)

@@ -20,8 +20,10 @@ LARGEST_NUMBER_OF_CLASSES = 2**31 - 1
 
 
 class Dataset:
-    """Training examples and, optionally, check examples: NumPy arrays, or `Examples` (`crossbow.data.examples`), which
-    read their images when they are needed. `sequence` and `batch_files` create such data sets.
+    """Training examples and, optionally, check examples, each with its label.
+
+    train, check: a pair of NumPy arrays, examples and labels; or `Examples` (`crossbow.data.examples`), which read
+    their images when they are needed, as those of `image_folder`, `sequence`, `records` and `batch_files`.
 
     Images are (N, C, H, W). Other examples are (N, features), sequences (N, C, L), volumes (N, C, D, H, W), or of any
     other shape (N, …). uint8 stays uint8, and is multiplied by `scale` = 1/255 when it is batched, so that the model
@@ -87,10 +89,12 @@ class Dataset:
 
     @property
     def image_shape(self) -> Shape:
+        """Shape of one example, as (C, H, W) or (features,)."""
         return self.train.image_shape
 
     @property
     def label_shape(self) -> Shape:
+        """Shape of one label; () for one class or one number per example."""
         return self.train.label_shape
 
     def examples(self, phase: Phase) -> Examples:

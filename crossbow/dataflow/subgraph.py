@@ -27,6 +27,7 @@ class SubGraph(Connectable):
 
     @property
     def nodes(self) -> tuple[DataflowNode, ...]:
+        """All nodes, in topological order."""
         return self._nodes
 
     @property

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast
 
 from crossbow.console import printable
 from crossbow.runtime.checkpointing import Written
@@ -84,7 +84,7 @@ class ConsoleMonitor(Monitor):
 
     def _shown(self) -> _View:
         if self._view is None:
-            self._view = _CellView() if self._notebook else _TerminalView(self._stream)
+            self._view = _CellView() if self._notebook else _TerminalView(self._stream or sys.stdout)
         return self._view
 
     def _print(self, line: str) -> None:
@@ -186,15 +186,28 @@ class _View(Protocol):
     def close(self) -> None: ...
 
 
+class _Printable:
+    """A stream that accepts characters that its encoding does not have."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(printable(text, self._stream))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 class _TerminalView:
     """Lines, and progress below them, which is drawn in place."""
 
-    def __init__(self, stream: TextIO | None) -> None:
+    def __init__(self, stream: TextIO) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self._live = Live(
-            console=Console(file=stream),
+            console=Console(file=cast("TextIO", _Printable(stream))),
             auto_refresh=False,
             transient=True,
             redirect_stdout=False,
@@ -218,10 +231,12 @@ class _CellView:
     def __init__(self) -> None:
         from IPython.display import HTML, display
 
-        self._html: Any = HTML
+        cell: Any = HTML  # IPython is typed in part
+        show: Any = display
+        self._html = cell
         self._lines: list[str] = []
         self._progress = ""
-        self._output = display(HTML(""), display_id=True)
+        self._output = show(self._html(""), display_id=True)
 
     def print(self, line: str) -> None:
         self._lines.append(line)

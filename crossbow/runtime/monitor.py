@@ -163,7 +163,7 @@ class JsonLinesMonitor(Monitor):
             try:
                 check_regular(self.path)
                 make_directory(self.path.parent)
-                self.path.write_text("")
+                self.path.write_bytes(b"")
             except DataError:
                 raise
             except (OSError, ValueError) as error:

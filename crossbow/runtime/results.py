@@ -42,7 +42,9 @@ class LearnerRecord:
     """
 
     learner: int
+    """Number of the learner, from 0."""
     computing: float
+    """Computing outputs, gradients and steps."""
     averaging: float
     """Computing averages or, without a barrier, in exchanges."""
     waiting: float
@@ -50,6 +52,7 @@ class LearnerRecord:
     data: float
     """Waiting for data."""
     images_per_second: float
+    """Images that the learner trained on, per second."""
     distance: float | None
     """‖w_i − z‖ / ‖z‖; None if it is not known."""
 
@@ -69,8 +72,11 @@ class Record:
     accuracy: float | None
     """Mean training accuracy in the stretch, that of the main loss's input; None if the training graph has none."""
     images_per_second: float
+    """Images per second of training, of all learners together, without tests."""
     learning_rate: float
+    """Learning rate of the last task."""
     test: TestResult | None = None
+    """Result of the test at the end of the stretch; None without one."""
     data_wait: float = 0.0
     """Share of the stretch's time in which learners waited for data, in [0, 1]: the mean over the learners. The time in
     which they waited for other learners does not count."""
@@ -114,6 +120,7 @@ class History:
     """The history of a training call."""
 
     records: list[Record] = field(default_factory=list)
+    """The stretches of training, in order: an epoch each, or the part between two tests."""
     stopped: str = ""
     """The reason why training ended: "count", "duration", "loss", "accuracy", "monitor", "interrupt", or
     "error" if an exception was raised."""

@@ -55,9 +55,11 @@ class RunSummary:
     elements: int
     """Length of a vector of all variables: the parameters, and the padding between them."""
     memory: MemorySummary
+    """Memory of each learner: `vector`, `arena`, `lower_bound` and `without_reuse`, in bytes."""
     rule: Rule | RuleSequence | TwoLevel
     """The given rule, or the default rule."""
     tasks_per_tick: int
+    """Number of tasks in a clock tick, of all learners together."""
     tasks_per_epoch: float
     """Not an integer if the batch size does not divide the number of examples."""
     tick: int

@@ -8,6 +8,7 @@ from benchmarks import checkpoints
 from benchmarks.checkpoints import main, rates
 
 
+@pytest.mark.slow
 def test_both_train_in_every_turn() -> None:
     with_them, without = rates("lenet-original", batch=8, interval=0.02, seconds=0.05, rounds=2)
     assert len(with_them) == len(without) == 2

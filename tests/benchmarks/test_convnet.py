@@ -64,6 +64,7 @@ def test_the_networks_keep_their_layers(name: str) -> None:
     assert bare(network.build()).parameters(shape) == network.build().parameters(shape)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("network")
 @pytest.mark.parametrize("learners", [1, 2])
 def test_crossbow_times_every_layer(learners: int) -> None:

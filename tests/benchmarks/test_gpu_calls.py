@@ -34,6 +34,7 @@ def test_calls_of_the_host() -> None:
     assert sum(counts.values()) <= 12
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_row_for_each_network(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--networks", "lenet-caffe", "--batch", "8"])
     *_, row, _, host = capsys.readouterr().out.splitlines()

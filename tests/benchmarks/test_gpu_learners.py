@@ -406,7 +406,7 @@ def test_crossbows_runner(cuda: FakeCuda) -> None:
     before = dict(cuda.runtime.counts)
     assert host.run("two", 0.0, 0.02) > 0  # type: ignore[operator]
     done = {name: count - before.get(name, 0) for name, count in cuda.runtime.counts.items()}
-    ticks, rest = divmod(done["graphLaunch"], 5)  # two tasks, two steps, a merge
+    ticks, rest = divmod(done["graphLaunch"], 4)  # two tasks and two steps; a merge has few kernels, without a graph
     assert rest == 0
     assert ticks >= 1
     assert {(one["request"], one["input"][0], one["deterministic"]) for one in host.convolutions()} == {

@@ -13,6 +13,7 @@ from benchmarks.inference import CROSSBOW, ONNXRUNTIME, PYTORCH, CrossbowRunner,
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
 
+@pytest.mark.slow
 def test_both_predict_with_the_same_model(tmp_path: Path) -> None:
     ours, theirs = map(str, save_models("lenet", tmp_path))
     first, second = CrossbowRunner((1, 28, 28), ours), OnnxRunner((1, 28, 28), theirs)

@@ -25,6 +25,7 @@ def cells(text: str) -> list[list[str]]:
     return [row for row in rows if row[0].startswith(("Crossbow", "PyTorch"))]
 
 
+@pytest.mark.slow
 def test_crossbow_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(benchmark, "has_torch", lambda: False)
     assert benchmark.main(SMALL) == 0

@@ -150,6 +150,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert part in text
 
 
+@pytest.mark.slow
 def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = "--dataset synthetic --training-examples 16 --test-examples 4 --batch-size 8 --epochs 1 --learners 1"
     assert main([*arguments.split(), "--output-directory", str(tmp_path)]) == 0

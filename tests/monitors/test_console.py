@@ -113,6 +113,21 @@ def test_no_bar_on_a_dumb_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(stream.getvalue().splitlines()) == 1
 
 
+def test_a_terminal_that_lacks_characters() -> None:
+    class Terminal(io.TextIOWrapper):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal(io.BytesIO(), "cp1252")
+    with ConsoleMonitor(epochs=4, stream=stream) as monitor:
+        monitor.progress(replace(progress(1.0), learners=LEARNERS))
+        monitor.record(record())
+    stream.flush()
+    shown = stream.buffer.getvalue().decode("cp1252")  # type: ignore[attr-defined]
+    assert "epoch 3/4  loss 0.5000" in shown
+    assert "|w-z|/|z|" in shown
+
+
 def test_a_stream_that_lacks_characters_or_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), "ascii")
     with ConsoleMonitor(stream=stream) as monitor:

@@ -178,7 +178,9 @@ def test_what_is_said_makes_the_same_groups() -> None:
 
 
 @pytest.mark.usefixtures("soon")
-@pytest.mark.parametrize("rule", [Grouping(((0, 1),)), Grouping(1), AsynchronousSGD()], ids=str)
+@pytest.mark.parametrize(
+    "rule", [Grouping(((0, 1),)), pytest.param(Grouping(1), marks=pytest.mark.slow), AsynchronousSGD()], ids=str
+)
 def test_groups_that_were_given_stay(rule: Any) -> None:
     """Though both learners have done as many tasks as are measured."""
     slow = Slow(0)

@@ -239,6 +239,7 @@ def test_it_settles_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         assert learners_of(running) == engine.tuner.best
 
 
+@pytest.mark.slow
 def test_a_machine_that_becomes_slower_is_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """From then on a task takes 5 ms more: more learners, whose waits overlap, are better."""
     monkeypatch.setattr(tuner, "WINDOW_SECONDS", 0.05)

@@ -197,8 +197,8 @@ def source_of(file: str) -> str:
 @functools.cache
 def text_of(file: str) -> str:
     """The text of a .cu file, with the files that it includes; without a name, the code that all files share."""
-    text = (SOURCES / (f"{file}.cu" if file else "common.cuh")).read_text()
-    return _INCLUDE.sub(lambda found: (SOURCES / found[1]).read_text(), text)
+    text = (SOURCES / (f"{file}.cu" if file else "common.cuh")).read_text("utf-8")
+    return _INCLUDE.sub(lambda found: (SOURCES / found[1]).read_text("utf-8"), text)
 
 
 def options_for(dtype: np.dtype[np.generic]) -> tuple[str, ...]:

@@ -46,7 +46,10 @@ def test_a_call_that_fails_names_operator_and_task(monkeypatch: pytest.MonkeyPat
         assert any(not np.array_equal(before[name], value) for name, value in running.variables.items())
 
 
-@pytest.mark.parametrize("seconds", [0.03, 0.06, 0.1, 0.15, 0.2])
+OTHER_TIMES = [pytest.param(seconds, marks=pytest.mark.slow) for seconds in (0.03, 0.1, 0.15, 0.2)]
+
+
+@pytest.mark.parametrize("seconds", [0.06, *OTHER_TIMES])
 def test_what_is_closed_from_another_thread_gives_no_handle_back_while_it_is_used(seconds: float) -> None:
     with fake_cuda(), context("cuda:0") as running:
         closing = threading.Timer(seconds, running.close)

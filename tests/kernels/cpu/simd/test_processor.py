@@ -69,14 +69,14 @@ FILES = [
     str(Path(__file__).with_name(f"test_{name}.py"))
     for name in ("tile", "inner_product", "narrow", "winograd", "winograd_transforms")
 ]
-SOME = "(overlap and not rows) or square or every_tile or (odd_shapes and True) or (agrees and True-True)"
-"""Products of tiles, convolutions of both kinds with all their gradients, and inner products."""
+SOME = "(overlap and not rows) or square or (agrees and True-True)"
+"""Products of tiles, and inner products. Convolutions take longer to compile."""
 
 
 @other_widths
-@pytest.mark.parametrize("lanes", WIDTHS)
+@pytest.mark.parametrize("lanes", [8, pytest.param(4, marks=pytest.mark.slow)])
 def test_kernels_of_narrower_vectors_agree_with_the_reference(lanes: int) -> None:
-    assert passed(lanes, *FILES, "-k", SOME) > 30
+    assert passed(lanes, *FILES, "-k", SOME) > 10
 
 
 @other_widths
