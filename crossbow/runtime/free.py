@@ -121,7 +121,8 @@ class FreeCoordination:
     def _fail(self, error: BaseException) -> None:
         """End all tasks because the exchange between ranks has failed. Called on its thread."""
         self._flags.raise_abort()
-        task = min(self._unfinished, default=0)
+        with self._dealing:
+            task = min(self._unfinished, default=0)
         self._reports.put(Failed(task, self._placement.learners, "exchange between ranks", error))
 
     def _within_slack(self, tick: int) -> bool:
