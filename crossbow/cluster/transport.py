@@ -24,6 +24,10 @@ class Channel(enum.IntEnum):
     """A sum over the ranks so far."""
     WHOLE = 6
     """A sum over all ranks."""
+    NOTE = 7
+    """Under a rule without a barrier, the description of a message between learners."""
+    VECTOR = 8
+    """The vector of such a message."""
 
 
 class Pending(Protocol):
