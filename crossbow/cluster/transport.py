@@ -24,7 +24,11 @@ class Channel(enum.IntEnum):
     """A sum over the ranks so far."""
     WHOLE = 6
     """A sum over all ranks."""
-    SUM = 7
+    NOTE = 7
+    """Under a rule without a barrier, the description of a message between learners."""
+    VECTOR = 8
+    """The vector of such a message."""
+    SUM = 9
     """A sum over some ranks, in a tree of the transport."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -309,6 +310,10 @@ class TrainingRun:
         if self._rebuild is None:
             self._ranks.check_view()
             raise ViewChangedError("ranks have left")
+        if not self.engine.clock.barrier:  # z is not whole: contributions were on their way
+            if self._ranks.is_first:
+                print("error: without a barrier, training cannot go on after the loss of a rank", file=sys.stderr)
+            raise SystemExit(LOST)
         began, first = time.perf_counter(), self._ranks.is_first
         found = regroup(self._ranks, self.engine, self._rebuild, self.state(), self._counted)
         self.engine, self._counted = found.engine, found.counted

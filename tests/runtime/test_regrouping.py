@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crossbow import SMA, SSGD, Dataflow, History, ModelConf, Phase, SolverConf, SystemConf
+from crossbow import EASGD, SMA, SSGD, Dataflow, History, ModelConf, Phase, SolverConf, SystemConf
 from crossbow.cluster.fault import Fault
 from crossbow.cluster.members import ViewChangedError
 from crossbow.cluster.ranks import Ranks
@@ -170,6 +170,17 @@ def test_rank_0_goes_on_alone_after_two_losses(monkeypatch: pytest.MonkeyPatch) 
     assert results[0][1].stopped == "count"
     again, _ = train_and_lose(monkeypatch, "kill:1@2,kill:1@5", 3)
     assert same_weights(results[0][0], again[0][0])
+
+
+def test_without_a_barrier_training_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        train_and_lose(monkeypatch, "kill:1@3", 3, replace(MODEL, rule=EASGD()))
+    assert raised.value.code == 3
+    assert capsys.readouterr().err == (
+        "error: without a barrier, training cannot go on after the loss of a rank\n"
+    )
 
 
 def test_without_a_way_to_rebuild_training_ends(monkeypatch: pytest.MonkeyPatch) -> None:

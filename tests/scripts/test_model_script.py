@@ -169,7 +169,7 @@ def test_a_progress_bar_on_a_terminal(tmp_path: Path) -> None:
     assert any(re.search(r"epoch [ \d]\d/10 .*\d+ % [\d,]+ images/s loss \d\.\d{4}", bar) for bar in bars)
     lines = [part for part in re.split(r"[\r\n]+", shown) if "test accuracy" in part and part.startswith("epoch")]
     assert [line[: len("epoch 20/10")] for line in lines] == [f"epoch {number:2}/10" for number in range(1, 11)]
-    assert outcome.stdout.rstrip().endswith("learning_curves.png")
+    assert shown.rstrip().endswith("learning_curves.png")
     assert outcome.stdout.rfind("\x1b[?25h") > outcome.stdout.rfind("\x1b[?25l") >= 0, "the cursor is back"
 
 
