@@ -80,8 +80,8 @@ class Messages:
                 self._going.append(self._ranks.transport.send_array(vector, rank, Channel.VECTOR))
 
     def end(self) -> None:
-        """Wait until all partners have ended the session. Raises CrossbowError if it has failed, and ViewChangedError if
-        a rank has left."""
+        """Wait until all partners have ended the session. Raises CrossbowError if it has failed, and ViewChangedError
+        if a rank has left."""
         if self._thread is not None:
             self._ending = True
             self._thread.join()

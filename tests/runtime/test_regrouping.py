@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crossbow import EASGD, SMA, SSGD, Dataflow, History, ModelConf, Phase, SolverConf, SystemConf
+from crossbow import SMA, SSGD, Dataflow, History, ModelConf, Phase, SolverConf, SystemConf
 from crossbow.cluster.fault import Fault
 from crossbow.cluster.members import ViewChangedError
 from crossbow.cluster.ranks import Ranks
@@ -18,7 +18,7 @@ from crossbow.runtime.engine import Engine
 from crossbow.runtime.monitor import Monitor
 from crossbow.runtime.run import Limits, TrainingRun
 from crossbow.runtime.snapshot import Snapshot
-from crossbow.synch import BarrierRule, DiLoCo, ModelAveraging, Rule, TwoLevel
+from crossbow.synch import AsynchronousSGD, BarrierRule, DiLoCo, ModelAveraging, Rule, TwoLevel
 from crossbow.types import TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.cluster.ray.processes import Processes
@@ -172,15 +172,11 @@ def test_rank_0_goes_on_alone_after_two_losses(monkeypatch: pytest.MonkeyPatch) 
     assert same_weights(results[0][0], again[0][0])
 
 
-def test_without_a_barrier_training_ends(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_barrier_training_ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
-        train_and_lose(monkeypatch, "kill:1@3", 3, replace(MODEL, rule=EASGD()))
+        train_and_lose(monkeypatch, "kill:1@3", 3, replace(MODEL, rule=AsynchronousSGD()))
     assert raised.value.code == 3
-    assert capsys.readouterr().err == (
-        "error: without a barrier, training cannot go on after the loss of a rank\n"
-    )
+    assert capsys.readouterr().err == ("error: without a barrier, training cannot go on after the loss of a rank\n")
 
 
 def test_without_a_way_to_rebuild_training_ends(monkeypatch: pytest.MonkeyPatch) -> None:
