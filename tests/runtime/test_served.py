@@ -13,11 +13,9 @@ import pytest
 from crossbow import ConfigurationError, Dataset, ModelConf, SolverConf, SystemConf
 from crossbow.cluster.ranks import Ranks
 from crossbow.data.order import TrainingOrder
-from crossbow.runtime import messages
 from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.run import Limits, TrainingRun
-from crossbow.runtime.served import ServingExchange
 from crossbow.synch import (
     EASGD,
     SMA,
@@ -34,7 +32,7 @@ from crossbow.synch import (
     simulate,
 )
 from crossbow.synch.progress import ExchangeState
-from crossbow.types import TaskError, TrainingUnit
+from crossbow.types import TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.runtime.test_across_ranks import MODEL, SYSTEM, losses, train, train_on
 from tests.runtime.test_free import EXAMPLES, FEATURES, SEED, START, linear, rows, targets
@@ -216,34 +214,6 @@ def test_ssp_bounds_how_far_learners_are_ahead(monkeypatch: pytest.MonkeyPatch) 
     on_ranks([1, 2], SSP(bound=1), 60, lambda engine: None)
     assert len(drifts) == 60
     assert max(drifts) <= 2
-
-
-def test_a_failing_merge_ends_the_training_of_both_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On rank 0 with the error, and on the other rank with the name of the one that it waited for."""
-    monkeypatch.setattr(messages, "SECONDS_TO_WAIT", 1.0)
-    contribute = ServingExchange._contributed
-
-    def failing(exchange: ServingExchange, rank: int, note: messages.Note) -> None:
-        if exchange.merges >= 5:
-            raise OSError("on purpose")
-        contribute(exchange, rank, note)
-
-    monkeypatch.setattr(ServingExchange, "_contributed", failing)
-    errors: list[str] = []
-
-    def training(ranks: Ranks) -> Callable[[], None]:
-        def run() -> None:
-            with pytest.raises(TaskError) as caught:
-                train(ranks, replace(MODEL, rule=AsynchronousSGD()), replace(SYSTEM, learners_per_device=1))
-            errors.append(str(caught.value))
-
-        return run
-
-    at_once([training(ranks) for ranks in FakeNetwork(2).ranks()])
-    first, second = errors
-    assert "failed in operator 'exchange between ranks'" in first
-    assert "OSError: on purpose" in first
-    assert "waited 1 s for a message of rank 0 (host0)" in second
 
 
 def test_local_variables_are_the_means_of_all_learners() -> None:
