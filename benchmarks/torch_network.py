@@ -7,6 +7,7 @@ cross entropy. Scaling of pixels is omitted, because PyTorch's batches are prepa
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from crossbow.dataflow.graph import BATCH, Graph, Vertex, build, consumers, loss
 from crossbow.dataflow.graph import losses as losses_of
 from crossbow.dataflow.validate import infer_shapes
 from crossbow.ops import (
+    GELU,
     LRN,
     Accuracy,
     BatchNorm,
@@ -23,13 +25,19 @@ from crossbow.ops import (
     DataTransform,
     Dropout,
     ElementWiseOp,
+    Embedding,
     EuclideanLoss,
     Flatten,
     InnerProduct,
+    LayerNorm,
     Pool,
     ReLU,
+    Reshape,
+    Scale,
+    SelfAttention,
     SoftMax,
     SoftMaxLoss,
+    Transpose,
 )
 from crossbow.types import Shape
 
@@ -158,7 +166,59 @@ def _layer(vertex: Vertex, x: Shape, *, in_place: bool) -> Any:
         return _function(lambda *inputs: _torch().cat(inputs, 1))
     if isinstance(kernel, ElementWiseOp) and kernel.type == "sum":
         return _sum(kernel, in_place=in_place)
+    layer = _sequence_layer(kernel, x)
+    if layer is not None:
+        return layer
     raise NoEquivalentError(f"{vertex.name} ({type(kernel).__name__}): expected an operator with a PyTorch equivalent")
+
+
+def _sequence_layer(kernel: Any, x: Shape) -> Any:
+    """The layer of an operator of transformers; None for others."""
+    from torch import nn
+
+    if isinstance(kernel, Embedding):
+        return nn.Embedding(kernel.number_of_rows, kernel.number_of_outputs)
+    if isinstance(kernel, InnerProduct) and kernel.axis in (-1, len(x) - 1):
+        return nn.Linear(x[-1], kernel.number_of_outputs, bias=kernel.bias)
+    if isinstance(kernel, LayerNorm) and kernel.first_axis(x) == len(x) - 1:
+        return nn.LayerNorm(x[-1], eps=kernel.epsilon, bias=kernel.bias)
+    if isinstance(kernel, GELU):
+        return nn.GELU(kernel.approximate)
+    if isinstance(kernel, SelfAttention):
+        return _function(functools.partial(_attention, heads=kernel.heads, causal=kernel.causal))
+    if isinstance(kernel, Scale) and kernel.bias and kernel.weight_learning_rate_multiplier == 0:
+        return _positions(x[1:])
+    if isinstance(kernel, Transpose):
+        return _function(lambda y: y.permute(0, *kernel.order[1:]))
+    if isinstance(kernel, Reshape):
+        return _function(lambda y: y.reshape(len(y), *kernel.shape))
+    return None
+
+
+def _attention(x: Any, *, heads: int, causal: bool) -> Any:
+    """Queries, keys and values side by side, (N, T, 3 · D), to (N, T, D)."""
+    q, k, v = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in x.chunk(3, 2))
+    y = _torch().nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    return y.transpose(1, 2).flatten(2)
+
+
+def _positions(shape: Shape) -> Any:
+    """Adds a trained vector to each position. Its factors, as those of `Scale`, are 1, and not used."""
+    import torch
+    from torch import nn
+
+    class Positions(nn.Module):
+        """Trained vectors (T, D)."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(shape), requires_grad=False)
+            self.bias = nn.Parameter(torch.zeros(shape))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.bias
+
+    return Positions()
 
 
 def _torch() -> Any:

@@ -8,8 +8,11 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
+
 from benchmarks.networks import CLASSES, LEARNING_RATE, MOMENTUM
 from benchmarks.zoo_networks import network_named
+from crossbow.data import Dataset
 from crossbow.host_memory import peak_memory
 
 BATCHES, BYTES = 32, 64e6
@@ -61,17 +64,21 @@ class _Training:
     def __init__(self, name: str, batch: int) -> None:
         import torch
 
-        last = torch.channels_last
         self.batch = batch
         network = network_named(name)
-        self.model = network.torch().to(memory_format=last)
+        images = len(network.image_shape) == 3
+        order = torch.channels_last if images else torch.contiguous_format
+        self.model = network.torch().to(memory_format=order)
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
         if parameters != network.parameters:
             raise ValueError(f"expected a network of {network.parameters:,} parameters. Received: {parameters:,}")
         shape = (batch, *network.image_shape)
         count = max(2, min(BATCHES, int(BYTES / (4 * math.prod(shape)))))
-        self.images = [torch.rand(shape).contiguous(memory_format=last) for _ in range(count)]
-        self.labels = [torch.randint(0, CLASSES, (batch,)) for _ in range(count)]
+        if network.data is None:
+            self.images = [torch.rand(shape).contiguous(memory_format=order) for _ in range(count)]
+            self.labels = [torch.randint(0, CLASSES, (batch,)) for _ in range(count)]
+        else:
+            self.images, self.labels = _sequences(network.data(), batch, count)
         self.optimiser = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM, foreach=True)
 
     def run(self, begin: float, end: float) -> float:
@@ -90,11 +97,25 @@ class _Training:
 
         index = number % len(self.images)
         outputs, labels = self.model(self.images[index]), self.labels[index]
-        if isinstance(outputs, list):  # of `torch_network`
+        if labels.dim() == 2:  # the classes of each position were put first
+            (logits,) = outputs
+            loss: Any = cross_entropy(logits.transpose(1, 2).flatten(0, 1), labels.flatten())
+        elif isinstance(outputs, list):  # of `torch_network`
             weighted = zip(self.model.weights, outputs, strict=True)
-            loss: Any = sum(weight * cross_entropy(logits, labels) for weight, logits in weighted)
+            loss = sum(weight * cross_entropy(logits, labels) for weight, logits in weighted)
         else:
             loss = cross_entropy(outputs, labels)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         self.optimiser.step()
+
+
+def _sequences(data: Dataset, batch: int, count: int) -> tuple[list[Any], list[Any]]:
+    """Batches of sequences of indices, with their labels."""
+    import torch
+
+    parts = []
+    for array in (data.train.images, data.train.labels):
+        tensor = torch.from_numpy(np.asarray(array[: batch * count]).astype(np.int64))
+        parts.append(list(tensor.split(batch)))
+    return parts[0], parts[1]

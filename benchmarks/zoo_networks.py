@@ -30,15 +30,16 @@ def zoo_network(module: str, options: Sequence[str]) -> Network:
     described = script.describe(options)
     shape = described.input_shape
     images = len(shape) == 3
+    examples = LARGE_EXAMPLES if is_large(described) else EXAMPLES if script.defaults.number_of_classes else RATINGS
     return Network(
         parameters=described.parameters,
         image_shape=shape,
-        examples=LARGE_EXAMPLES if is_large(described) else EXAMPLES,
+        examples=examples,
         build=lambda: script.dataflow(options),
         torch=lambda: torch_network(script.dataflow(options), shape),
         batches=(),
         targets={},
-        data=None if images else lambda: script.synthetic_data(options, training=RATINGS, check=1),
+        data=None if images else lambda: script.synthetic_data(options, training=examples, check=1),
     )
 
 

@@ -23,6 +23,7 @@ from crossbow.scripts.data_command import add_data_command
 from crossbow.scripts.export_command import add_export_command
 from crossbow.scripts.foreign_command import add_foreign_command
 from crossbow.scripts.graph_command import add_graph_command
+from crossbow.scripts.launch_command import add_launch_command
 from crossbow.scripts.plot_command import add_plot_command
 from crossbow.scripts.predict_command import add_predict_command
 from crossbow.scripts.probe_command import add_probe_command
@@ -42,6 +43,7 @@ EXTRAS = {
         "pillow": "image files",
     },
     "mpi": {"mpi4py": "training on several machines", "openmpi": "an MPI library"},
+    "ray": {"ray": "training on a cluster of Ray"},
     "graph": {"pygraphviz": "pictures of graphs"},
     "tensorboard": {"tensorboard": "TensorBoardMonitor"},
     "wandb": {"wandb": "WandbMonitor"},
@@ -71,6 +73,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     add_run_commands(commands)
     add_foreign_command(commands)
     add_probe_command(commands)
+    add_launch_command(commands)
     add_predict_command(commands)
     add_test_command(commands)
     add_export_command(commands)

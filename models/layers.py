@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from crossbow import MSRA, Dataflow, DataflowNode, Operator, Phase, SubGraph
-from crossbow.ops import Accuracy, BatchNorm, Conv, ReLU, SoftMax, SoftMaxLoss
+from crossbow import MSRA, Dataflow, DataflowNode, Gaussian, Operator, Phase, SubGraph
+from crossbow.ops import (
+    GELU,
+    Accuracy,
+    BatchNorm,
+    Conv,
+    ElementWiseOp,
+    InnerProduct,
+    LayerNorm,
+    ReLU,
+    Scale,
+    SelfAttention,
+    SoftMax,
+    SoftMaxLoss,
+)
 from crossbow.ops.kernel import Kernel
 
 NORM, RELU = BatchNorm(), ReLU()
+TRANSFORMER_DEVIATION = 0.02
+"""Standard deviation of a transformer's initial weights, as in GPT-2."""
 
 
 def add(name: str, kernel: Kernel, *inputs: DataflowNode) -> DataflowNode:
@@ -49,6 +64,39 @@ def same_convolution(
         weight_initialiser=MSRA(),
     )
     return normalised_convolution(name, kernel, *inputs, activation=activation)
+
+
+def positions(x: DataflowNode) -> DataflowNode:
+    """Adds a trained vector to each position of a sequence (N, T, D). The factors of `Scale` stay 1."""
+    return add(
+        "positions",
+        Scale(
+            axis=1,
+            number_of_axes=2,
+            bias=True,
+            weight_learning_rate_multiplier=0.0,
+            bias_initialiser=Gaussian(std=TRANSFORMER_DEVIATION),
+        ),
+        x,
+    )
+
+
+def transformer_block(name: str, width: int, heads: int, x: DataflowNode, *, causal: bool = False) -> DataflowNode:
+    """A layer of a transformer, for x and y: (N, T, width): x + attention, and then x + two inner products with a GELU.
+    Each begins with a normalisation, as in GPT-2. Returns the last node."""
+    weights = Gaussian(std=TRANSFORMER_DEVIATION)
+
+    def projection(part: str, outputs: int, y: DataflowNode) -> DataflowNode:
+        kernel = InnerProduct(number_of_outputs=outputs, axis=-1, weight_initialiser=weights)
+        return add(f"{name}-{part}", kernel, y)
+
+    y = add(f"{name}-norm1", LayerNorm(), x)
+    y = projection("qkv", 3 * width, y)
+    y = add(f"{name}-attention", SelfAttention(heads, causal=causal), y)
+    x = add(f"{name}-sum1", ElementWiseOp(), x, projection("out", width, y))
+    y = add(f"{name}-norm2", LayerNorm(), x)
+    y = add(f"{name}-gelu", GELU(approximate="tanh"), projection("up", 4 * width, y))
+    return add(f"{name}-sum2", ElementWiseOp(), x, projection("down", width, y))
 
 
 def head_of(node: DataflowNode) -> DataflowNode:

@@ -34,7 +34,7 @@ class RankSpeed:
 
 
 @dataclass(frozen=True)
-class Link:
+class LinkSpeed:
     """The network between two ranks."""
 
     ranks: tuple[int, int]
@@ -44,14 +44,14 @@ class Link:
     """Bytes per second of messages of `TRANSFER_BYTES`: those of the shortest round trip."""
 
 
-def measure_links(ranks: Ranks) -> list[Link]:
+def measure_links(ranks: Ranks) -> list[LinkSpeed]:
     """Measure the links between all pairs of ranks, one pair after the other. All ranks must call this; every rank has
     the result."""
-    links: list[Link] = []
+    links: list[LinkSpeed] = []
     for pair in itertools.combinations(range(ranks.size), 2):
         found = _measure(ranks.transport, pair) if ranks.rank in pair else (0.0, 0.0)
         latency, bandwidth = ranks.gather(found)[pair[0]]  # the others wait here
-        links.append(Link(pair, latency, bandwidth))
+        links.append(LinkSpeed(pair, latency, bandwidth))
     return links
 
 
@@ -124,7 +124,7 @@ def shares_by_speed(speeds: Sequence[RankSpeed]) -> list[tuple[float, float]]:
     return list(itertools.pairwise(ends))
 
 
-def write_probe(directory: Path, speeds: Sequence[RankSpeed], links: Sequence[Link]) -> list[Path]:
+def write_probe(directory: Path, speeds: Sequence[RankSpeed], links: Sequence[LinkSpeed]) -> list[Path]:
     """Write `groups`, `data_sharding` and `speeds.json`, and return their paths. Raises DataError."""
     make_directory(directory)
     texts = {

@@ -13,6 +13,7 @@ from crossbow.data.records import Record, RecordFile, write_records
 from crossbow.data.sequences import sequence
 from crossbow.data.stored import batch_files
 from crossbow.data.synthetic import synthetic
+from crossbow.data.text import characters, topics
 
 __all__ = [
     "BatchFiles",
@@ -20,6 +21,7 @@ __all__ = [
     "Record",
     "RecordFile",
     "batch_files",
+    "characters",
     "cifar10",
     "cifar100",
     "decode_image",
@@ -31,5 +33,6 @@ __all__ = [
     "records",
     "sequence",
     "synthetic",
+    "topics",
     "write_records",
 ]

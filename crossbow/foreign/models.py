@@ -135,9 +135,11 @@ class ForeignModels:
         *,
         monitors: Sequence[Monitor] | None = None,
     ) -> ExecutionContext:
-        """A context that goes on from the newest checkpoint; see `ExecutionContext.resume`. Other arguments are those of
-        `context`, and must be given again. What models keep to themselves, as the state of an optimiser, is not in
-        checkpoints."""
+        """A context that goes on from the newest checkpoint; see `ExecutionContext.resume`.
+
+        Other arguments are those of `context`, and must be given again. What models keep to themselves, as the state of
+        an optimiser, is not in checkpoints.
+        """
         learners = self._learners(model, solver)
         context = ExecutionContext.resume(
             checkpoints,

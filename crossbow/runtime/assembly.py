@@ -13,6 +13,7 @@ from crossbow.runtime.coefficients import ANY
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.replica import COUNT_NBYTES, BaseModel, OuterModel, Replica, outer_vectors
 from crossbow.runtime.setting import RunSetting
+from crossbow.synch import PeerRule
 
 SLOTS = 8
 """Slots of a batch ring, per learner: the loader is ahead of the scheduler, which is ahead of the learners. Each
@@ -54,20 +55,24 @@ class Needs:
         """Weights, gradients, moments and statistics, and arenas, of these numbers of base models and learners."""
         setting, program = self.setting, self.training
         used = setting.rule.vectors(setting.solver, ANY)
-        several = setting.adds_parts + setting.tick_ranks.several  # the mean, and the unfinished sum of ranks
+        across_ranks = setting.barrier and setting.tick_ranks.several
+        several = setting.adds_parts + across_ranks  # the mean, and the unfinished sum of ranks
         moments = len(used & {"base_velocity", "base_second_moment"})
         of_a_base = 1 + setting.barrier + moments + several + setting.mean_first
         own = {"velocity", "second_moment", "taken", "received"}
         of_a_learner = 1 + (not setting.rule.reads_base) + len(used & own)
-        vectors = of_a_base * bases + of_a_learner * learners
-        statistics = (1 + setting.barrier + several) * bases + (1 + setting.barrier) * learners
+        replicas = learners + setting.mirrored
+        vectors = of_a_base * bases + of_a_learner * replicas
+        statistics = (1 + setting.barrier + several) * bases + (1 + setting.barrier) * replicas
+        if setting.ranks.several and isinstance(setting.rule, PeerRule):
+            vectors += 1  # a message that has just arrived
         if setting.between is not None:
             unfinished = int(setting.ranks.several)
             vectors += outer_vectors(setting.between) + unfinished
             statistics += 2 + unfinished
         model, observed = (layout.elements * layout.dtype.itemsize for layout in (program.model, program.statistics))
         counters = setting.rule.counters(setting.solver, ANY)
-        counts = ("base_step_count" in counters) * bases * setting.learners + ("step_count" in counters) * learners
+        counts = ("base_step_count" in counters) * bases * setting.learners + ("step_count" in counters) * replicas
         narrow = 2 * learners * self.narrow * program.model.elements
         return {
             "weights and gradients": vectors * model + statistics * observed + narrow + COUNT_NBYTES * counts,
@@ -103,6 +108,8 @@ class Assembly:
     needs: Needs
     outer: OuterModel | None = None
     """With two levels, z between the hosts."""
+    mirrors: tuple[Replica, ...] = ()
+    """Under a rule without a barrier, rank 0's copies of what other ranks' learners sent last, and of their state."""
 
     @property
     def base(self) -> BaseModel:

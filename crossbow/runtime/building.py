@@ -37,7 +37,7 @@ from crossbow.runtime.setting import RunSetting
 from crossbow.runtime.sharing import Sharing
 from crossbow.runtime.tick import TickCoordination
 from crossbow.solver import SolverConf
-from crossbow.synch import SMA, BarrierRule, Collective, Rule, RuleSequence, TwoLevel, has_barrier
+from crossbow.synch import SMA, BarrierRule, Collective, PartiallySynchronous, Rule, RuleSequence, TwoLevel, has_barrier
 from crossbow.synch.progress import check_local_variables, check_skip
 from crossbow.timeline.recorder import Recorder
 from crossbow.types import ConfigurationError, LabelRange, Phase
@@ -69,13 +69,20 @@ def new_backend(rule: Rule | RuleSequence | TwoLevel | None, system: SystemConf)
 
 def check_rule_of_ranks(rule: Rule | RuleSequence | TwoLevel | None) -> None:
     """Raise ConfigurationError for a rule that does not work across ranks."""
-    if not has_barrier(rule):
-        raise ConfigurationError(f"ModelConf: rule must be one with a barrier across ranks. Received: {rule}")
+    rules = rule.rules if isinstance(rule, RuleSequence) else (rule,)
+    for each in rules:
+        if isinstance(each, PartiallySynchronous):
+            raise ConfigurationError(
+                "ModelConf: rule must be one under which all learners do equally many tasks across ranks. "
+                f"Received: {each}"
+            )
 
 
-def _check_ranks(model: ModelConf, system: SystemConf, collective: Collective | None) -> None:
+def _check_ranks(model: ModelConf, solver: SolverConf, system: SystemConf, collective: Collective | None) -> None:
     """Raise ConfigurationError for what does not work across ranks."""
     check_rule_of_ranks(model.rule)
+    if not has_barrier(model.rule):
+        _check_free_ranks(model, solver)
     if any(isinstance(device, CudaDevice) for device in parse_devices(system.devices)):
         raise ConfigurationError(
             f"SystemConf: devices must be CPUs across ranks. Received: devices={','.join(system.devices)}"
@@ -86,6 +93,19 @@ def _check_ranks(model: ModelConf, system: SystemConf, collective: Collective | 
         )
     if collective is not None:
         raise ConfigurationError("collective must be None across ranks. Received: one")
+
+
+def _check_free_ranks(model: ModelConf, solver: SolverConf) -> None:
+    """Raise ConfigurationError for what does not work across ranks without a barrier."""
+    if model.slack is not None:
+        raise ConfigurationError(
+            f"ModelConf: slack must be None across ranks under a rule without a barrier. Received: slack={model.slack}"
+        )
+    if solver.learning_rate_step_unit == "merges":
+        raise ConfigurationError(
+            "SolverConf: learning_rate_step_unit must be 'tasks' or 'epochs' across ranks under a rule without a "
+            "barrier, whose merges rank 0 alone counts during training. Received: 'merges'"
+        )
 
 
 def new_setting(
@@ -103,7 +123,7 @@ def new_setting(
     ConfigurationError for options that cannot be combined."""
     given = model.rule if isinstance(model.rule, Rule | TwoLevel) else SMA()
     if ranks.several:
-        _check_ranks(model, system, collective)
+        _check_ranks(model, solver, system, collective)
     of_ranks = ranks.gather([backend.threads[device] for device in backend.device_of])
     threads = [each for of_rank in of_ranks for each in of_rank]
     placement = Placement(len(threads), sum(map(len, of_ranks[: ranks.rank])), len(of_ranks[ranks.rank]))
@@ -121,6 +141,11 @@ def new_setting(
     rule.check_solver(solver)
     check_skip(model.skip, rule, solver)
     host_ticks = None if between is None else between.tau
+    if ranks.several and (model.wpc or 0) % len(threads):
+        raise ConfigurationError(
+            f"ModelConf: wpc must be a multiple of the number of learners, {len(threads)}, across ranks. "
+            f"Received: wpc={model.wpc}"
+        )
     clock = work_clock(len(threads), rule.tau, model.wpc, barrier=isinstance(rule, BarrierRule), host_ticks=host_ticks)
     devices = len(backend.devices)
     return RunSetting(
@@ -206,12 +231,13 @@ def _assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetti
         setting.solver.clip_gradient_norm,
         backend.to_device,
     )
-    replicas = (new_replica(program, setting.rule, setting.solver, backend.zeros(each)) for each in backend.device_of)
+    devices = [*backend.device_of, *[0] * setting.mirrored]
+    replicas = [new_replica(program, setting.rule, setting.solver, backend.zeros(each)) for each in devices]
     own = setting.placement.own
     flags = Flags(own, 1 if setting.adds_parts else own)
-    return Assembly(
-        setting, check, order, trained, checked, check_order, bases, tuple(replicas), flags, arithmetic, needs, outer
-    )
+    owned, mirrors = tuple(replicas[:own]), tuple(replicas[own:])
+    parts = trained, checked, check_order, bases, owned
+    return Assembly(setting, check, order, *parts, flags, arithmetic, needs, outer, mirrors)
 
 
 def _new_loader(

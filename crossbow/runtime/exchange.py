@@ -42,6 +42,15 @@ class Participants:
     arithmetic: VectorArithmetic
     meeting: Meeting
     recorder: Recorder = field(default_factory=Recorder)
+    mirrors: Sequence[Replica] = ()
+    """On the rank that has z, those of other ranks' learners. They follow its own."""
+    of_all: int | None = None
+    """Number of learners of all ranks; None if there are no other ranks."""
+
+    @property
+    def learners(self) -> int:
+        """Number of learners of all ranks."""
+        return len(self.replicas) if self.of_all is None else self.of_all
 
     def bind(
         self,
@@ -76,12 +85,12 @@ class Participants:
         return self.meeting.combination(formula, bind)
 
     def means(self) -> list[BoundStep]:
-        """Calls that compute z's local variables and statistics: the means of the learners'."""
+        """Calls that compute z's local variables and statistics: the means of the learners', or this rank's part."""
         return [*self._mean_of_kept(), *self._mean_statistics()]
 
     def _mean_of_kept(self) -> list[BoundStep]:
         steps: list[BoundStep] = []
-        terms = total("weights", [1 / len(self.replicas)] * len(self.replicas))
+        terms = total("weights", [1 / self.learners] * len(self.replicas))
         for place in self.arithmetic.ranges.kept:
             vectors = {f"weights{i}": each.vectors()["weights"][place] for i, each in enumerate(self.replicas)}
             vectors["base"] = self.base.buffers[0][place]
@@ -92,7 +101,7 @@ class Participants:
         if not self.base.statistics[0].size:
             return []
         vectors = {f"observed{i}": replica.statistics[0] for i, replica in enumerate(self.replicas)}
-        terms = total("observed", [1 / len(self.replicas)] * len(self.replicas))
+        terms = total("observed", [1 / self.learners] * len(self.replicas))
         return self.arithmetic.combine_statistics(terms, {**vectors, "statistics": self.base.statistics[0]})
 
 
@@ -102,11 +111,11 @@ class Exchange(ABC):
     def __init__(self, participants: Participants, tau: int) -> None:
         """tau: a learner's tasks between two exchanges."""
         self._participants, self._tau = participants, tau
-        self._learners = len(participants.replicas)
+        self._own, self._learners = len(participants.replicas), participants.learners
         self._lock = threading.Lock()
         self._draws = [0] * self._learners
         """Number of each learner's next random draw in an exchange."""
-        self._steps = [0] * self._learners
+        self._steps = [0] * self._own
         self.free: deque[int] = deque()
         """The learners that may begin a task, in the order in which they became free. Any thread takes from it."""
         self._means = participants.means()
@@ -120,7 +129,11 @@ class Exchange(ABC):
             self._exchange(learner, pace)
 
     def _exchange(self, learner: int, pace: Pace) -> None:
-        self.free.extend(self._participants.meeting.exchange(learner, lambda: self._arrive(learner, pace)))
+        self._let_go(self._participants.meeting.exchange(learner, lambda: self._arrive(learner, pace)))
+
+    def _let_go(self, going: Sequence[int]) -> None:
+        """Let learners continue that have exchanged."""
+        self.free.extend(going)
 
     def _record(self, learner: int, begin: int, going: list[int]) -> None:
         """Record the end of a learner's exchange, which lets others continue. begin: when it had the lock."""
@@ -133,9 +146,9 @@ class Exchange(ABC):
 
     def restart(self) -> None:
         """Let all learners begin: they have copied z."""
-        self._steps = [0] * self._learners
+        self._steps = [0] * self._own
         self.free.clear()
-        self.free.extend(range(self._learners))
+        self.free.extend(range(self._own))
 
     def state(self) -> dict[str, Any]:
         """What the next exchanges depend on, except vectors, as JSON values. No task may be running."""
@@ -155,6 +168,17 @@ class Exchange(ABC):
     def _settle(self) -> None:
         for step in self._means:
             step.call()
+
+    def begin_session(self) -> None:  # noqa: B027 - learners of one rank send no messages
+        """Exchange messages with other ranks from now on, until `settle`. Called before each task."""
+
+    def give_up(self) -> None:  # noqa: B027
+        """After a failure, exchange no more messages."""
+
+    def arrivals(self) -> tuple[int, int, int] | None:
+        """Numbers of complete and of dropped contributions, and the sum of their staleness; None without a base
+        model."""
+        return None
 
     @property
     @abstractmethod
@@ -184,9 +208,10 @@ class BaseExchange(Exchange):
         self._solver, self._skip, self._seed = solver, skip, seed
         self._clips = solver.clip_gradient_norm is not None and rule.sends_gradient
         self._places = list(variables) if skip else [slice(0, participants.base.buffers[0].size)]
+        self._replicas = (*participants.replicas, *participants.mirrors)
         self.progress = ExchangeState(rule, self._learners)
         self._set_rule(rule)
-        self._replies = [self._reply(replica) for replica in participants.replicas]
+        self._replies = [self._reply(replica) for replica in self._replicas]
         nobody = contextlib.nullcontext()
         self._merging: AbstractContextManager[object] = self._lock if rule.locks else nobody
         """Held while z changes."""
@@ -226,6 +251,10 @@ class BaseExchange(Exchange):
     def merges(self) -> int:
         return self.progress.merges
 
+    def arrivals(self) -> tuple[int, int, int]:
+        progress = self.progress
+        return progress.arrivals, progress.dropped, progress.staleness
+
     def _arrive(self, learner: int, pace: Pace) -> list[int]:
         with self._merging:
             begin = now()
@@ -251,7 +280,7 @@ class BaseExchange(Exchange):
 
     def _merge(self, learner: int) -> list[Combination[Arrival]]:
         """The updates of z at the learner's arrival, range by range."""
-        rule, solver, replicas = self._rule, self._solver, self._participants.replicas
+        rule, solver, replicas = self._rule, self._solver, self._replicas
         group = rule.contributors(learner, self._learners)
 
         def at(pace: Pace, arrival: Arrival) -> Update:
@@ -277,15 +306,16 @@ class BaseExchange(Exchange):
 class PeerExchange(Exchange):
     """Exchanges between pairs of learners."""
 
-    def __init__(self, participants: Participants, rule: PeerRule, *, seed: int = 0) -> None:
+    def __init__(self, participants: Participants, rule: PeerRule, *, seed: int = 0, first: int = 0) -> None:
+        """first: number of the first learner among those of all ranks."""
         super().__init__(participants, rule.tau)
-        self._rule, self._seed, self._met = rule, seed, 0
-        self.masses = Masses(self._learners)
+        self._rule, self._seed, self._met, self._first = rule, seed, 0, first
+        self.masses = Masses(self._learners, self._own)
         own = [replica.vectors() for replica in participants.replicas]
         self._receive = [self._mix(each) for each in own]
         self._send = {
             (sender, peer): self._mix({"weights": own[peer]["received"], "received": own[sender]["weights"]})
-            for sender, peer in itertools.permutations(range(self._learners), 2)
+            for sender, peer in itertools.permutations(range(self._own), 2)
         }
         self._mean = participants.bind(
             "mean",
@@ -300,7 +330,7 @@ class PeerExchange(Exchange):
 
     def restart(self) -> None:
         super().restart()
-        self.masses = Masses(self._learners)
+        self.masses = Masses(self._learners, self._own)
 
     def state(self) -> dict[str, Any]:
         masses = {"own": self.masses.own, "coming": self.masses.coming}
@@ -320,7 +350,7 @@ class PeerExchange(Exchange):
         return self._met  # there is no z: the number of exchanges
 
     def _arrive(self, learner: int, pace: Pace) -> list[int]:
-        peer = self._rule.peer(learner, self._learners, self._draws[learner], self._seed)
+        peer = self._rule.peer(self._first + learner, self._learners, self._draws[learner], self._seed)
         self._draws[learner] += 1
         with self._lock:
             begin = now()
@@ -328,9 +358,13 @@ class PeerExchange(Exchange):
             if self.masses.coming[learner]:
                 self._receive[learner].run(pace, self.masses.receive(learner))
             if peer is not None:
-                self._send[learner, peer].run(pace, self.masses.send(learner, peer, self._rule.part_sent()))
+                self._give(learner, peer - self._first, pace)
             self._record(learner, begin, [learner])
         return [learner]
+
+    def _give(self, learner: int, peer: int, pace: Pace) -> None:
+        """Send a learner's weights to a peer. Both are numbered from this rank's first learner."""
+        self._send[learner, peer].run(pace, self.masses.send(learner, peer, self._rule.part_sent()))
 
     def _mix(self, vectors: Mapping[str, Array]) -> Combination[tuple[float, float]]:
         """An update of vectors whose coefficients depend on the two masses."""

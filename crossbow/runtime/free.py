@@ -3,6 +3,9 @@
 Tasks wait in one queue. Two kinds of threads assign them: the scheduler's thread, which fills the queue, and the thread
 of a learner that has just finished and so has freed itself or other learners. The result of training depends on the
 order in which learners finish, and so on timing.
+
+Across ranks, task n of k learners belongs to learner n mod k, as under a rule with a barrier, so that no learner waits
+for another that has no more tasks. A third thread assigns tasks when a message lets a learner continue.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Backend, Learner
 from crossbow.runtime.coefficients import Formula, Formulas
 from crossbow.runtime.exchange import BaseExchange, Exchange, Participants, PeerExchange
+from crossbow.runtime.peers import RankPeerExchange
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.results import AnyDecision
+from crossbow.runtime.served import Link, RemoteExchange, ServingExchange
 from crossbow.runtime.setting import RunSetting
 from crossbow.runtime.speeds import Regrouping, Speeds
 from crossbow.runtime.task import Completed, Failed, Task
@@ -30,10 +35,11 @@ from crossbow.types import Array
 class FreeCoordination:
     """Learners that synchronise in an exchange, without a barrier."""
 
-    in_order = False
-
     def __init__(self, assembly: Assembly, backend: Backend, reports: Reports) -> None:
         setting = assembly.setting
+        self._placement, self._divided = setting.placement, setting.ranks.several
+        self._ready: set[int] = set()
+        """Across ranks, the learners of this rank that may begin a task."""
         self.rule: Rule = setting.rule
         self._given_rule, self._reports = setting.given_rule, reports
         self._slack, self._tasks_per_tick = setting.model.slack, setting.clock.tasks_per_tick
@@ -44,18 +50,29 @@ class FreeCoordination:
         self._unfinished: dict[int, int] = {}
         """The tick of each task that waits or runs, by the task's number."""
         self._formulas = step_formulas(setting, assembly.arithmetic.ranges.multipliers)
-        meeting = backend.meeting(assembly)
         participants = Participants(
-            assembly.bases[0], assembly.replicas, assembly.arithmetic, meeting, setting.recorder
+            assembly.bases[0],
+            assembly.replicas,
+            assembly.arithmetic,
+            backend.meeting(assembly),
+            setting.recorder,
+            assembly.mirrors,
+            setting.learners,
         )
-        self.exchange = backend.call(lambda: new_exchange(setting, participants, assembly.variables()))
+        link = Link(setting.ranks, setting.placement, self._flags, self._deal, self._fail)
+        self.exchange = backend.call(lambda: new_exchange(setting, participants, assembly.variables(), link))
         self.learners: list[Learner] = [
             backend.exchanging(assembly, self._formulas, number, self._report, self.exchange.finished)
-            for number in range(setting.learners)
+            for number in range(setting.placement.own)
         ]
         automatic = isinstance(self._given_rule, Grouping) and self._given_rule.groups is None
-        measures = backend.times_tasks and automatic and setting.learners > 1
+        measures = backend.times_tasks and automatic and setting.learners > 1 and not self._divided
         self._speeds = Speeds(setting.learners) if measures else None
+
+    @property
+    def in_order(self) -> bool:
+        """Across ranks results are reported in task order, so that all ranks count alike."""
+        return self._divided
 
     def coefficients(self, pace: Pace) -> Array:
         """Coefficients of the learners' own steps at this pace."""
@@ -63,6 +80,7 @@ class FreeCoordination:
 
     def submit(self, task: Task, learner: int | None) -> None:
         """Give the task to the next free learner."""
+        self.exchange.begin_session()
         with self._dealing:
             self._unfinished[task.number] = task.tick
             self._waiting.append(task)
@@ -76,11 +94,36 @@ class FreeCoordination:
 
     def _deal(self) -> None:
         """Assign the tasks that can begin, in order. Any thread may call it."""
-        free = self.exchange.free
         with self._dealing:
-            while self._waiting and free and self._within_slack(self._waiting[0].tick):
-                task = self._waiting.popleft()
-                self.learners[free.popleft()].submit(task)
+            while (following := self._take_own() if self._divided else self._take()) is not None:
+                task, learner = following
+                self.learners[learner].submit(task)
+
+    def _take(self) -> tuple[Task, int] | None:
+        """The next task, and a free learner."""
+        free = self.exchange.free
+        if not (self._waiting and free and self._within_slack(self._waiting[0].tick)):
+            return None
+        return self._waiting.popleft(), free.popleft()
+
+    def _take_own(self) -> tuple[Task, int] | None:
+        """Across ranks, the next task that belongs to a free learner."""
+        while self.exchange.free:
+            self._ready.add(self.exchange.free.popleft())
+        for place, task in enumerate(self._waiting):
+            learner = task.number % self._placement.learners - self._placement.first
+            if learner in self._ready:
+                del self._waiting[place]
+                self._ready.remove(learner)
+                return task, learner
+        return None
+
+    def _fail(self, error: BaseException) -> None:
+        """End all tasks because the exchange between ranks has failed. Called on its thread."""
+        self._flags.raise_abort()
+        with self._dealing:
+            task = min(self._unfinished, default=0)
+        self._reports.put(Failed(task, self._placement.learners, "exchange between ranks", error))
 
     def _within_slack(self, tick: int) -> bool:
         """Whether a tick is within the slack of the oldest tick with an unfinished task."""
@@ -127,6 +170,7 @@ class FreeCoordination:
 
     def abandon(self) -> None:
         """Discard the waiting tasks."""
+        self.exchange.give_up()
         with self._dealing:
             self._waiting.clear()
             self._unfinished.clear()
@@ -134,6 +178,7 @@ class FreeCoordination:
     def restart(self, tick: int) -> None:
         """Let all learners begin: they have copied z."""
         self._flags.reset(tick)
+        self._ready.clear()
         self.exchange.restart()
 
     def begin(self, tick: int) -> None:
@@ -164,10 +209,7 @@ class FreeCoordination:
 
     def arrivals(self) -> tuple[int, int, int] | None:
         """What the exchange has counted, if learners contribute to a base model."""
-        if not isinstance(self.exchange, BaseExchange):
-            return None
-        progress = self.exchange.progress
-        return progress.arrivals, progress.dropped, progress.staleness
+        return self.exchange.arrivals()
 
     def whole_ticks(self, tasks: int) -> int:
         """The number of whole ticks that these tasks fill."""
@@ -185,10 +227,17 @@ def step_formulas(setting: RunSetting, multipliers: Sequence[float]) -> Formulas
     return Formulas({"step": Formula(lambda pace, _: rule.local_step(solver, pace), None, multipliers)})
 
 
-def new_exchange(setting: RunSetting, participants: Participants, variables: Sequence[slice]) -> Exchange:
-    """Return the rule's exchange. variables: the range of each in a vector."""
-    rule, seed = setting.rule, setting.system.seed
-    if isinstance(rule, FreeRule):
-        return BaseExchange(participants, rule, setting.solver, variables, skip=setting.model.skip, seed=seed)
-    assert isinstance(rule, PeerRule)
-    return PeerExchange(participants, rule, seed=seed)
+def new_exchange(setting: RunSetting, participants: Participants, variables: Sequence[slice], link: Link) -> Exchange:
+    """Return the rule's exchange. variables: the range of each in a vector. link: the connection to other ranks."""
+    rule, solver, ranks = setting.rule, setting.solver, setting.ranks
+    skip, seed = setting.model.skip, setting.system.seed
+    if isinstance(rule, PeerRule):
+        if not ranks.several:
+            return PeerExchange(participants, rule, seed=seed)
+        return RankPeerExchange(participants, rule, link, ranks.gather(setting.placement.first), seed=seed)
+    assert isinstance(rule, FreeRule)
+    if not ranks.several:
+        return BaseExchange(participants, rule, solver, variables, skip=skip, seed=seed)
+    if not ranks.is_first:
+        return RemoteExchange(participants, rule, link)
+    return ServingExchange(participants, rule, solver, variables, link, skip=skip, seed=seed)

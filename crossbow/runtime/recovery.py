@@ -28,6 +28,7 @@ class Recovery:
         self, assembly: Assembly, backend: Backend, coordination: Coordination, flow: Flow, position: Position
     ) -> None:
         self._bases, self._replicas, self._flags = assembly.bases, assembly.replicas, assembly.flags
+        self._mirrors = assembly.mirrors
         self._backend, self._coordination, self._flow, self._position = backend, coordination, flow, position
         self._base, self._outer = assembly.base, assembly.outer
         self._keeps = backend.runs_ahead or not assembly.setting.barrier or assembly.outer is not None
@@ -117,7 +118,7 @@ class Recovery:
             for state in (base.velocity, base.second_moment, base.step_count):
                 if state is not None:
                     assign(state, 0)
-        for replica in self._replicas:
+        for replica in (*self._replicas, *self._mirrors):
             _restart_replica(replica, z, observed)
         self._backend.synchronise()
         self._flow.restart(self._position.tasks)

@@ -145,7 +145,7 @@ class Scheduler:
                 if time.monotonic() >= deadline:
                     self._start_again()
                     return False
-            if learner is not None and not self._placement.has(learner):
+            if not self._placement.has_task(number, learner):
                 flow.expect()
                 continue
             slot, examples = flow.next_batch(loader)

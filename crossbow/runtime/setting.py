@@ -15,7 +15,7 @@ from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.coefficients import ANY
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.solver import SolverConf
-from crossbow.synch import BarrierRule, Rule, TwoLevel
+from crossbow.synch import BarrierRule, FreeRule, Rule, TwoLevel
 from crossbow.timeline.recorder import Recorder
 from crossbow.types import Phase
 
@@ -76,6 +76,13 @@ class RunSetting:
         return self.learners if self.between is None else self.placement.own
 
     @property
+    def mirrored(self) -> int:
+        """Number of other ranks' learners whose vectors this rank stores: rank 0 has z under a rule without a barrier,
+        and merges the contributions of all."""
+        serves = isinstance(self.rule, FreeRule) and self.ranks.is_first
+        return self.learners - self.placement.own if serves else 0
+
+    @property
     def base_models(self) -> int:
         """One per device; without a barrier one for all devices, which share their memory."""
         return self.devices if self.barrier else 1
@@ -83,7 +90,7 @@ class RunSetting:
     @property
     def adds_parts(self) -> bool:
         """Whether the mean of all learners is a sum over devices or ranks, which a synchroniser computes."""
-        return self.base_models > 1 or self.tick_ranks.several
+        return self.barrier and (self.base_models > 1 or self.tick_ranks.several)
 
     @property
     def chained(self) -> bool:

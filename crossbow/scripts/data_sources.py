@@ -17,6 +17,7 @@ from crossbow.data import (
     mnist,
     records,
     synthetic,
+    topics,
 )
 from crossbow.files import file_error
 from crossbow.types import DataError, Shape
@@ -109,6 +110,13 @@ KNOWN = {
         image_shape=(3, 32, 32),
         number_of_classes=100,
         files="CIFAR-100: its binaries or its Python archive",
+    ),
+    "topics": Known(
+        summary="texts of Python's help(), as sequences of 64 characters",
+        without_options="the texts of Python's help()",
+        load=lambda source: topics(),
+        image_shape=(64,),
+        number_of_classes=96,
     ),
     BATCH_FILES: Known(
         summary="images in batch-aligned files, as crossbow data encode writes them",

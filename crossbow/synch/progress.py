@@ -125,9 +125,11 @@ class ExchangeState:
 class Masses:
     """Masses of the learners under a rule without a base model, and of the messages on their way to each."""
 
-    def __init__(self, learners: int) -> None:
-        self.own = [1 / learners] * learners
-        self.coming = [0.0] * learners
+    def __init__(self, learners: int, here: int | None = None) -> None:
+        """here: number of learners of this process, if others have masses elsewhere."""
+        here = learners if here is None else here
+        self.own = [1 / learners] * here
+        self.coming = [0.0] * here
 
     def receive(self, learner: int) -> tuple[float, float]:
         """Let the learner receive its messages. Returns its previous mass, and the mass received."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -115,7 +116,7 @@ from pathlib import Path
 from crossbow import ExecutionContext, ModelConf, Sequential, SystemConf, TrainingUnit, cluster
 from crossbow.data import digits
 from crossbow.ops import InnerProduct, SoftMax, SoftMaxLoss
-from crossbow.synch import SMA, DiLoCo, TwoLevel
+from crossbow.synch import EASGD, SMA, DiLoCo, TwoLevel
 
 def die():
     while context.engine.tasks < 50:
@@ -124,7 +125,7 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 network = Sequential(InnerProduct(10), SoftMax(), SoftMaxLoss())
-rule = TwoLevel(SMA(), DiLoCo(tau=5)) if sys.argv[3] == "two" else SMA()
+rule = {"one": SMA(), "two": TwoLevel(SMA(), DiLoCo(tau=5)), "free": EASGD()}[sys.argv[3]]
 model, system = ModelConf(rule=rule), SystemConf(learners_per_device=1)
 with ExecutionContext(network, data=digits(), model=model, system=system) as context:
     if cluster.rank == int(sys.argv[1]):
@@ -135,7 +136,7 @@ with ExecutionContext(network, data=digits(), model=model, system=system) as con
 
 @NEEDS_MPI
 @pytest.mark.slow
-@pytest.mark.parametrize(("rank", "levels"), [(0, "one"), (2, "one"), (1, "two")])
+@pytest.mark.parametrize(("rank", "levels"), [(0, "one"), (2, "one"), (1, "two"), (0, "free"), (1, "free")])
 def test_a_rank_killed_in_training_ends_the_job(rank: int, levels: str, tmp_path: Path) -> None:
     """Within 5 seconds on an idle machine; the limit only catches a hang."""
     killed = tmp_path / "killed"
@@ -163,6 +164,26 @@ def test_a_script_trains_on_two_ranks_and_resumes_on_three(tmp_path: Path) -> No
     assert "after 94 tasks" in done.stdout
     assert "all learners begin at the base model" in done.stdout
     assert done.stdout.count("epoch 2/2") == 1
+
+
+@NEEDS_MPI
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["async", "easgd", "ssp", "hogwild", "gossip"])
+def test_rules_without_a_barrier(rule: str, tmp_path: Path) -> None:
+    """A run, and its continuation on another number of ranks."""
+    directory = tmp_path / "run"
+    options = ["--dataset", "digits", "--learners", "1", "--epochs", "2", "--rule", rule, "--learning-rate", "0.01"]
+    done = mpirun(2, "-m", "models.lenet", *options, "--output-directory", str(directory))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("epoch 2/2") == 1
+    assert "with 2 learners" in done.stdout
+    records = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
+    first, last = (record["loss"] for record in records if "loss" in record)
+    assert last < first
+    done = mpirun(3, "-m", "crossbow", "resume", str(directory), "--epochs", "3")
+    assert done.returncode == 0, done.stderr
+    assert "all learners begin at the base model" in done.stdout
+    assert done.stdout.count("epoch 3/3") == 1
 
 
 @NEEDS_MPI

@@ -12,7 +12,7 @@ import pytest
 
 from crossbow.cluster import probe
 from crossbow.cluster.host_files import read_data_sharding, read_groups
-from crossbow.cluster.probe import Link, RankSpeed, groups_of_hosts, measure_links, shares_by_speed, write_probe
+from crossbow.cluster.probe import LinkSpeed, RankSpeed, groups_of_hosts, measure_links, shares_by_speed, write_probe
 from tests.cluster.fake_network import FakeNetwork, at_once
 
 SPEEDS = [
@@ -65,7 +65,7 @@ def test_the_last_end_is_exactly_one(ranks: int) -> None:
 
 
 def test_the_files_can_be_read_again(tmp_path: Path) -> None:
-    links = [Link((0, 1), 1e-5, 1e9)]
+    links = [LinkSpeed((0, 1), 1e-5, 1e9)]
     paths = write_probe(tmp_path / "probe", SPEEDS, links)
     assert [path.name for path in paths] == ["groups", "data_sharding", "speeds.json"]
     assert read_groups(paths[0]) == groups_of_hosts(SPEEDS)

@@ -54,6 +54,8 @@ EXPECTED = {
     "densenet (100, growth 12)": 769_162,
     "densenet (121, growth 32)": 7_978_856,
     "mobilenet": 3_504_872,
+    "transformer (2 layers, width 128)": 437_856,
+    "vit (patch 4, 4 layers, width 128)": 817_290,
     "resnext": 25_028_904,
 }
 

@@ -16,12 +16,10 @@ from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.run import Limits, TrainingRun
 from crossbow.synch import (
-    AsynchronousSGD,
     BarrierRule,
     HostCollective,
     ModelAveraging,
     PolyakRuppert,
-    RulePhase,
     RuleSequence,
 )
 from crossbow.types import TrainingUnit
@@ -157,12 +155,6 @@ def test_rank_0_ends_training_for_all_at_one_tick() -> None:
 @pytest.mark.parametrize(
     ("model", "system", "expected"),
     [
-        (replace(MODEL, rule=AsynchronousSGD()), SYSTEM, "rule must be one with a barrier across ranks"),
-        (
-            replace(MODEL, rule=RuleSequence((RulePhase(SMA(), 2), RulePhase(AsynchronousSGD(), 2)))),
-            SYSTEM,
-            "rule must be one with a barrier across ranks",
-        ),
         (MODEL, replace(SYSTEM, on_bad_record="skip"), "on_bad_record must be 'error' across ranks"),
     ],
 )

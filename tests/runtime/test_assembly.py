@@ -8,8 +8,10 @@ import pytest
 
 from crossbow import SolverConf
 from crossbow.ops import BatchNorm
-from crossbow.synch import EASGD, SMA, SSGD, Gossip, Hogwild, Rule
+from crossbow.runtime.engine import Engine
+from crossbow.synch import EASGD, SMA, SSGD, AsynchronousSGD, Gossip, Hogwild, Rule
 from crossbow.types import Array
+from tests.runtime.test_served import on_ranks
 from tests.support import context, perceptron
 
 
@@ -23,10 +25,26 @@ def allocated(vectors: Iterable[Array | None]) -> int:
 @pytest.mark.parametrize("solver", [SolverConf(), SolverConf(momentum=0.9), SolverConf(method="adam")], ids=str)
 def test_vectors(rule: Rule, solver: SolverConf, devices: str) -> None:
     with context(perceptron(BatchNorm()), rule=rule, solver=solver, devices=devices) as running:
-        parts = running.engine.parts
-        vectors: list[Array | None] = []
-        for base in parts.bases:
-            vectors += [*base.vectors(0).values(), *base.statistics, base.statistics_mean]
-        for replica in parts.replicas:
-            vectors += [*replica.vectors().values(), *replica.statistics]
-        assert parts.needs.all_vectors()["weights and gradients"] == allocated(vectors)
+        check_vectors(running.engine)
+
+
+def check_vectors(engine: Engine, others: Iterable[Array] = ()) -> None:
+    """others: vectors that are not in the assembly."""
+    parts, vectors = engine.parts, list[Array | None](others)
+    for base in parts.bases:
+        vectors += [*base.vectors(0).values(), *base.statistics, base.statistics_mean]
+    for replica in (*parts.replicas, *parts.mirrors):
+        vectors += [*replica.vectors().values(), *replica.statistics]
+    assert parts.needs.all_vectors()["weights and gradients"] == allocated(vectors)
+
+
+@pytest.mark.parametrize(
+    "rule", [AsynchronousSGD(), EASGD(), Hogwild(), Gossip()], ids=lambda rule: type(rule).__name__
+)
+def test_vectors_of_several_ranks(rule: Rule) -> None:
+    def look(engine: Engine) -> int:
+        exchange = engine.coordination.exchange  # type: ignore[attr-defined]
+        check_vectors(engine, [exchange._arrived] if isinstance(rule, Gossip) else [])
+        return len(engine.parts.mirrors)
+
+    assert on_ranks([1, 2], rule, 3, look) == ([0, 0] if isinstance(rule, Gossip) else [2, 0])

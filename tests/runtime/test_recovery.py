@@ -80,7 +80,7 @@ class Parts:
         self.coordination = FakeCoordination(reports, 2)
         self.flow = new_flow(self.coordination, reports)
         setting = SimpleNamespace(barrier=barrier)
-        vectors = {"bases": self.bases, "base": self.bases[0], "outer": None, "replicas": self.replicas}
+        vectors = {"bases": self.bases, "base": self.bases[0], "outer": None, "replicas": self.replicas, "mirrors": ()}
         assembly: Any = SimpleNamespace(**vectors, flags=self.flags, setting=setting)
         self.recovery = Recovery(assembly, self.backend, self.coordination, self.flow, self.position)  # type: ignore[arg-type]
 

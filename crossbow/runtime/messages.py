@@ -1,0 +1,162 @@
+"""Messages with vectors between ranks, while learners without a barrier train.
+
+A *session* lasts from the first task of a stretch of training until all tasks of all ranks are done and nothing is on
+its way. A thread of its own receives one message at a time, so that vectors arrive in memory that exists.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from crossbow.cluster.members import ViewChangedError
+from crossbow.cluster.ranks import Ranks
+from crossbow.cluster.sums import LONGEST_SLEEP, SECONDS_TO_WAIT, SHORTEST_SLEEP, Waiting
+from crossbow.cluster.transport import Channel, Pending
+from crossbow.kernels.cpu.threads import one_thread
+from crossbow.runtime.flags import Flags
+from crossbow.types import Array, CrossbowError
+
+END = -1
+"""In place of a learner's number: the sender has nothing more to send in this session."""
+
+
+class Note(NamedTuple):
+    """Description of a message."""
+
+    learner: int
+    """The learner that sends or receives, numbered through all ranks."""
+    numbers: tuple[float, ...] = ()
+    """A pace, a mass, or counts."""
+    vector: bool = True
+    """Whether a vector follows."""
+
+
+class Messages:
+    """The messages of this rank. Any thread may send."""
+
+    def __init__(self, ranks: Ranks, partners: Collection[int], flags: Flags, *, rare: bool = False) -> None:
+        """partners: the ranks that it exchanges messages with. rare: whether no message may come for long."""
+        self._ranks, self._partners, self._flags, self._rare = ranks, frozenset(partners), flags, rare
+        self._lock = threading.Lock()
+        self._going: list[Pending] = []
+        """Vectors on their way to other ranks."""
+        self._thread: threading.Thread | None = None
+        self._ended: set[int] = set()
+        self._error: BaseException | None = None
+        self._given_up = self._ending = False
+        self._into: Callable[[int, Note], Array]
+        self._receive: Callable[[int, Note], None]
+        self._fail: Callable[[BaseException], None]
+
+    def connect(
+        self,
+        into: Callable[[int, Note], Array],
+        receive: Callable[[int, Note], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """into: where the vector from a rank is stored; receive: called when it is there; fail: called once if the
+        session fails. All of them are called on the session's thread."""
+        self._into, self._receive, self._fail = into, receive, fail
+
+    def begin(self) -> None:
+        """Begin a session, if none has begun."""
+        if self._thread is None:
+            self._ended.clear()
+            self._ending = False
+            self._thread = threading.Thread(target=self._run, name="crossbow-messages", daemon=True)
+            self._thread.start()
+
+    def send(self, rank: int, note: Note, vector: Array | None = None) -> None:
+        """Send a message. The vector must not change before its receiver has answered, or `flush` returns."""
+        with self._lock:
+            self._ranks.transport.send(
+                json.dumps(note._replace(vector=vector is not None)).encode(), rank, Channel.NOTE
+            )
+            if vector is not None:
+                self._going.append(self._ranks.transport.send_array(vector, rank, Channel.VECTOR))
+
+    def end(self) -> None:
+        """Wait until all partners have ended the session. Raises CrossbowError if it has failed, and ViewChangedError
+        if a rank has left."""
+        if self._thread is not None:
+            self._ending = True
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            if isinstance(error, ViewChangedError):
+                raise error
+            raise CrossbowError(f"the exchange between ranks failed: {error}") from error
+        if self._ended != self._partners:
+            raise CrossbowError("the context was closed during an exchange between ranks")
+
+    def flush(self) -> None:
+        """Wait until all vectors have left."""
+        Waiting(self._aborted).until(self._all_gone, f"the other ranks of {self._ranks.size} to receive vectors")
+
+    def give_up(self) -> None:
+        """End the session after a failure, without the other ranks."""
+        self._given_up = True
+        if self._thread is not None:
+            self._thread.join()
+        self._thread, self._error, self._given_up = None, None, False
+
+    def _aborted(self) -> bool:
+        return self._given_up or bool(self._flags.abort[0])
+
+    def _all_gone(self) -> bool:
+        with self._lock:
+            self._going = [each for each in self._going if not each.done()]
+            return not self._going
+
+    def _run(self) -> None:
+        """Body of the thread. Between two looks it sleeps, longer the longer nothing comes."""
+        sleep, heard = SHORTEST_SLEEP, time.monotonic()
+        try:
+            with one_thread():
+                while self._ended != self._partners and not self._aborted():
+                    if self._take():
+                        sleep, heard = SHORTEST_SLEEP, time.monotonic()
+                        continue
+                    if self._rare and not self._ending:
+                        heard = time.monotonic()
+                    self._ranks.check_view()
+                    self._check(heard)
+                    self._all_gone()
+                    time.sleep(sleep)
+                    sleep = min(LONGEST_SLEEP, sleep * 1.2)
+        except BaseException as error:
+            if not self._aborted():
+                self._error = error
+                self._fail(error)
+
+    def _check(self, heard: float) -> None:
+        """Raise CrossbowError if the last message came too long ago."""
+        if time.monotonic() - heard > SECONDS_TO_WAIT:
+            missing = (self._ranks.view.ranks[rank] for rank in sorted(self._partners - self._ended))
+            raise CrossbowError(f"waited {SECONDS_TO_WAIT:g} s for a message of {', '.join(map(str, missing))}")
+
+    def _take(self) -> bool:
+        """Receive a message, if there is one."""
+        received = self._ranks.transport.receive(Channel.NOTE)
+        if received is None:
+            return False
+        rank, text = received
+        learner, numbers, follows = json.loads(text)
+        note = Note(learner, tuple(numbers), follows)
+        if note.vector:
+            coming = self._ranks.transport.receive_array(self._into(rank, note), rank, Channel.VECTOR)
+
+            def arrived() -> bool:
+                self._all_gone()  # both may need the other's progress
+                return coming.done()
+
+            Waiting(self._aborted).until(arrived, f"a vector of {self._ranks.view.ranks[rank]}")
+        self._receive(rank, note)
+        if note.learner == END:
+            self._ended.add(rank)
+        return True

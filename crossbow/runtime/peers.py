@@ -1,0 +1,82 @@
+"""Exchanges across ranks between pairs of learners, without a base model.
+
+A learner sends its weights and a part of its mass directly to the rank of the other learner, which adds them to the
+messages on their way to it. Each rank has the masses of its own learners; all of them together add up to 1. z is a sum
+over the ranks.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+
+from crossbow.host_memory import aligned_zeros
+from crossbow.runtime.exchange import Participants, PeerExchange
+from crossbow.runtime.messages import END, Messages, Note
+from crossbow.runtime.served import Link, pace_of
+from crossbow.solver import Pace
+from crossbow.synch import PeerRule
+from crossbow.types import Array
+
+
+class RankPeerExchange(PeerExchange):
+    """The exchange of one of several ranks."""
+
+    def __init__(
+        self, participants: Participants, rule: PeerRule, link: Link, firsts: Sequence[int], *, seed: int = 0
+    ) -> None:
+        """firsts: number of the first learner of each rank."""
+        super().__init__(participants, rule, seed=seed, first=link.placement.first)
+        self._link, self._firsts = link, firsts
+        base = participants.base.buffers[0]
+        self._arrived = aligned_zeros(base.nbytes).view(base.dtype)
+        """The weights that have just arrived."""
+        self._bring = [
+            self._mix({"weights": replica.vectors()["received"], "received": self._arrived})
+            for replica in participants.replicas
+        ]
+        self._met_elsewhere: dict[int, int] = {}
+        self._messages = Messages(link.ranks, link.others, link.flags, rare=True)
+        self._messages.connect(self._into, self._received, link.failed)
+
+    def begin_session(self) -> None:
+        self._messages.begin()
+
+    def give_up(self) -> None:
+        self._messages.give_up()
+
+    def settle(self) -> None:
+        self._messages.begin()
+        for rank in self._link.others:
+            self._messages.send(rank, Note(END, (self._met,)))
+        self._messages.end()
+        self._messages.flush()
+        super().settle()
+        base = self._participants.base
+        self._link.sum([base.buffers[0], base.statistics[0]])
+
+    @property
+    def merges(self) -> int:
+        return self._met + sum(self._met_elsewhere.values())
+
+    def _give(self, learner: int, peer: int, pace: Pace) -> None:
+        if 0 <= peer < self._own:
+            super()._give(learner, peer, pace)
+            return
+        number = self._first + peer
+        mass = self.masses.take(learner, self._rule.part_sent())
+        weights = self._participants.replicas[learner].vectors()["weights"].copy()  # the learner goes on at once
+        rank = bisect.bisect(self._firsts, number) - 1
+        self._messages.send(rank, Note(number, (mass, *pace)), weights)
+
+    def _into(self, rank: int, note: Note) -> Array:
+        return self._arrived
+
+    def _received(self, rank: int, note: Note) -> None:
+        if note.learner == END:
+            self._met_elsewhere[rank] = int(note.numbers[0])
+            return
+        mass, *pace = note.numbers
+        learner = note.learner - self._first
+        with self._lock:
+            self._bring[learner].run(pace_of(pace), self.masses.bring(learner, mass))

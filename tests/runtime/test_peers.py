@@ -1,0 +1,128 @@
+"""Gossip between the learners of several ranks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow import Dataset, ModelConf, SolverConf, SystemConf
+from crossbow.cluster.ranks import Ranks
+from crossbow.runtime.changing_engine import new_engine
+from crossbow.runtime.peers import RankPeerExchange
+from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.synch import Gossip, simulate
+from crossbow.types import TrainingUnit
+from tests.cluster.fake_network import FakeNetwork, at_once
+from tests.runtime.test_across_ranks import MODEL, losses, train_on
+from tests.runtime.test_free import FEATURES, SEED, START, linear, rows, targets
+from tests.runtime.test_served import CALM, example
+from tests.support import SECONDS, same_weights, until
+
+SOLVER = SolverConf(learning_rate=0.05, momentum=0.5, weight_decay=0.1)
+
+
+class Turns:
+    """Lets learners exchange in one order only, each when what was sent before has arrived."""
+
+    def __init__(self, events: Sequence[int]) -> None:
+        self.events, self.place = list(events), 0
+        self.changed = threading.Condition()
+        self.exchanges: list[RankPeerExchange] = []
+
+    def join(self, exchange: RankPeerExchange, first: int) -> None:
+        arrive: Any = exchange._arrive
+
+        def in_turn(learner: int, pace: Any) -> list[int]:
+            with self.changed:
+                assert self.changed.wait_for(lambda: self.events[self.place] == first + learner, SECONDS)
+                going: list[int] = arrive(learner, pace)
+                until(lambda: self.total == pytest.approx(1))
+                self.place += 1
+                self.changed.notify_all()
+                return going
+
+        exchange._arrive = in_turn  # type: ignore[method-assign]
+        self.exchanges.append(exchange)
+
+    @property
+    def total(self) -> float:
+        """The masses that are not on their way."""
+        return sum(exchange.masses.total for exchange in self.exchanges)
+
+
+def trained(rule: Gossip, learners: list[int], events: Sequence[int], turns: Turns | None) -> list[Any]:
+    """z, masses and exchanges of each rank."""
+    joined = threading.Barrier(len(learners))
+
+    def on(ranks: Ranks, own: int, first: int) -> Callable[[], Any]:
+        def run() -> Any:
+            flow, model = linear(), ModelConf(rule=rule, batch_size=1)
+            system = SystemConf(learners_per_device=own, precision="float64", seed=SEED, kernels="reference")
+            engine: Any = new_engine(
+                flow.graph, flow.graph, Dataset((rows, targets)), model, SOLVER, system, ranks=ranks
+            )
+            exchange = engine.coordination.exchange
+            if turns is not None:
+                turns.join(exchange, first)
+            joined.wait(SECONDS)
+            try:
+                limits = Limits(count=len(events) * rule.tau, unit=TrainingUnit.TASKS)
+                TrainingRun(engine, model, limits, (), test=False, ranks=ranks).run()
+                z = np.concatenate([value.ravel() for value in engine.weights.values()])
+                return z, exchange.masses.total, engine.merges
+            finally:
+                engine.close()
+
+        return run
+
+    firsts = [sum(learners[:rank]) for rank in range(len(learners))]
+    return at_once([on(*each) for each in zip(FakeNetwork(len(learners)).ranks(), learners, firsts, strict=True)])
+
+
+@pytest.mark.parametrize("learners", [[1, 1], [1, 2]], ids=str)
+@pytest.mark.parametrize("rule", [Gossip(probability=0.5), Gossip(probability=1, tau=2), Gossip()], ids=str)
+def test_as_in_the_simulator_in_turn(rule: Gossip, learners: list[int]) -> None:
+    number, done = sum(learners), [0] * sum(learners)
+    rounds = 8
+
+    def gradient(weights: Any, learner: int, task: int) -> Any:
+        x, y = example(learner, done[learner], number)
+        done[learner] += 1
+        return (weights @ x - y) * x
+
+    made = simulate(
+        rule,
+        initial=[START] * FEATURES,
+        gradient=gradient,
+        learners=number,
+        events=list(range(number)) * rounds * rule.tau,
+        tasks=number * rounds * rule.tau,
+        solver=SOLVER,
+        seed=SEED,
+    )
+    events = list(range(number)) * rounds
+    found = trained(rule, learners, events, Turns([*events, -1]))
+    for z, _, merges in found:
+        np.testing.assert_allclose(z, made.base[-1], rtol=0, atol=1e-12)
+        assert merges == len(events)
+
+
+def test_the_masses_of_all_ranks_add_up_to_1() -> None:
+    events = [0, 1, 2] * 40
+    found = trained(Gossip(probability=0.7), [2, 1], events, None)
+    assert sum(mass for _, mass, _ in found) == pytest.approx(1, abs=1e-12)
+    assert [merges for _, _, merges in found] == [len(events)] * 2
+    assert found[0][0].tobytes() == found[1][0].tobytes()
+
+
+def test_all_ranks_have_the_same_model_and_count_alike() -> None:
+    model = replace(MODEL, rule=Gossip(probability=0.3))
+    first, second = train_on([1, 2], model, solver=CALM, limits=Limits(count=4))
+    assert same_weights(first.weights, second.weights)
+    assert losses(first) == losses(second)
+    assert first.history.records[-1].loss < first.history.records[0].loss

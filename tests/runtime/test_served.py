@@ -1,0 +1,269 @@
+"""Rules with a base model but without a barrier, across ranks: as the simulator, and what they promise."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow import ConfigurationError, Dataset, ModelConf, SolverConf, SystemConf
+from crossbow.cluster.ranks import Ranks
+from crossbow.data.order import TrainingOrder
+from crossbow.runtime.changing_engine import new_engine
+from crossbow.runtime.engine import Engine
+from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.synch import (
+    EASGD,
+    SMA,
+    SSP,
+    AsynchronousSGD,
+    Default,
+    FreeRule,
+    Grouping,
+    Hogwild,
+    PartiallySynchronous,
+    Rule,
+    RuleSequence,
+    WeedOut,
+    simulate,
+)
+from crossbow.synch.progress import ExchangeState
+from crossbow.types import TrainingUnit
+from tests.cluster.fake_network import FakeNetwork, at_once
+from tests.runtime.test_across_ranks import MODEL, SYSTEM, losses, train, train_on
+from tests.runtime.test_free import EXAMPLES, FEATURES, SEED, START, linear, rows, targets
+from tests.support import SECONDS, same_weights
+
+RULES: list[FreeRule] = [
+    Default(),
+    Default(tau=2),
+    AsynchronousSGD(),
+    AsynchronousSGD(weight="1/staleness", tau=3),
+    AsynchronousSGD(weight=0.5, sends="gradient"),
+    SSP(bound=1),
+    WeedOut(window=3),
+    EASGD(alpha=0.3, alpha_steps=((6, 0.1), (18, 0.6))),
+    EASGD(tau=3),
+    Grouping(1),
+    Grouping(2),
+]
+SOLVER = SolverConf(learning_rate=0.05, momentum=0.5, weight_decay=0.1)
+CALM = SolverConf(learning_rate=0.02)
+
+
+def example(learner: int, number: int, learners: int) -> tuple[Any, Any]:
+    """That of a learner's task with this number: task n of k learners belongs to learner n mod k."""
+    index = np.empty(1, np.intp)
+    TrainingOrder(EXAMPLES, 1, SEED).indices(number * learners + learner, index)
+    return rows[index[0]], targets[index[0]]
+
+
+def simulated(rule: Rule, learners: int, events: Sequence[int], solver: SolverConf, tasks: int) -> Any:
+    """The trajectory in which every learner has its own part of the tasks."""
+    done = [0] * learners
+
+    def gradient(weights: Any, learner: int, task: int) -> Any:
+        x, y = example(learner, done[learner], learners)
+        done[learner] += 1
+        return (weights @ x - y) * x
+
+    start = [START] * FEATURES
+    return simulate(
+        rule, initial=start, gradient=gradient, learners=learners, events=events, tasks=tasks, solver=solver
+    )
+
+
+class InOrder:
+    """Lets contributions reach rank 0's exchange in one order only."""
+
+    def __init__(self, events: Sequence[int]) -> None:
+        self.events, self.place = list(events), 0
+        self.changed = threading.Condition()
+
+    def through(self, arrive: Callable[[int, Any], list[int]]) -> Callable[[int, Any], list[int]]:
+        def ordered(learner: int, pace: Any) -> list[int]:
+            with self.changed:
+                assert self.changed.wait_for(lambda: self.events[self.place] == learner, SECONDS)
+                going = arrive(learner, pace)
+                self.place += 1
+                self.changed.notify_all()
+                return going
+
+        return ordered
+
+
+def trained(rule: Rule, events: Sequence[int], solver: SolverConf, tasks: int, **options: Any) -> list[Any]:
+    """z of two ranks with a learner each after contributions in this order."""
+    order = InOrder(events)
+    model = ModelConf(rule=rule, batch_size=1, **options)
+    system = SystemConf(learners_per_device=1, precision="float64", seed=SEED, kernels="reference")
+
+    def on(ranks: Ranks) -> Callable[[], Any]:
+        def run() -> Any:
+            flow = linear()
+            engine = new_engine(flow.graph, flow.graph, Dataset((rows, targets)), model, solver, system, ranks=ranks)
+            assert isinstance(engine, Engine)
+            if ranks.is_first:
+                exchange: Any = engine.coordination.exchange  # type: ignore[attr-defined]
+                exchange._arrive = order.through(exchange._arrive)
+            try:
+                limits = Limits(count=tasks, unit=TrainingUnit.TASKS)
+                TrainingRun(engine, model, limits, (), test=False, ranks=ranks).run()
+                return np.concatenate([value.ravel() for value in engine.weights.values()])
+            finally:
+                engine.close()
+
+        return run
+
+    return at_once([on(ranks) for ranks in FakeNetwork(2).ranks()])
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_as_in_the_simulator_in_turn(rule: Rule) -> None:
+    tasks = 24
+    made = simulated(rule, 2, [0, 1] * tasks, SOLVER, tasks)
+    contributions = [0, 1] * (tasks // 2 // rule.tau)
+    for z in trained(rule, contributions, SOLVER, tasks):
+        np.testing.assert_allclose(z, made.base[-1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [AsynchronousSGD(weight="1/staleness"), AsynchronousSGD(sends="gradient"), EASGD(), WeedOut(), SSP(bound=3)],
+    ids=str,
+)
+def test_as_in_the_simulator_in_another_order(rule: Rule) -> None:
+    """A learner may be two contributions ahead of the other."""
+    draws = np.random.default_rng(5)
+    events = [int(learner) for _ in range(6) for learner in draws.permutation([0, 0, 1, 1])]
+    made = simulated(rule, 2, events, SOLVER, len(events) + 2)  # on one machine, any free learner takes the last tasks
+    assert made.events.tolist() == events
+    for z in trained(rule, events, SOLVER, len(events)):
+        np.testing.assert_allclose(z, made.base[-1], rtol=0, atol=1e-12)
+
+
+STEPS = SolverConf(learning_rate=0.1, policy="step", gamma=0.5, step_size=8, momentum=0.5)
+"""In 24 tasks the learners restart twice."""
+
+
+@pytest.mark.parametrize("rule", [AsynchronousSGD(), EASGD(), SSP(), Grouping(1)], ids=str)
+def test_restarts_where_the_learning_rate_steps_down(rule: Rule) -> None:
+    made = simulated(rule, 2, [0, 1] * 12, STEPS, 24)
+    for z in trained(rule, [0, 1] * 12, STEPS, 24):
+        np.testing.assert_allclose(z, made.base[-1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", [*RULES, Hogwild()], ids=str)
+def test_all_ranks_have_the_same_model_and_count_alike(rule: Rule) -> None:
+    """With two learners on one of the ranks, batch normalisation, and tests in between."""
+    first, second = train_on([1, 2], replace(MODEL, rule=rule), solver=CALM, limits=Limits(count=4))
+    assert same_weights(first.weights, second.weights)
+    assert losses(first) == losses(second)
+    records = first.history.records
+    assert [each.tasks for each in records] == [each.tasks for each in second.history.records]
+    assert records[-1].loss < records[0].loss
+    assert [each.staleness for each in records] == [each.staleness for each in second.history.records]
+
+
+def on_ranks(learners: list[int], rule: Rule, tasks: int, look: Callable[[Engine], Any], **options: Any) -> list[Any]:
+    """What `look` finds in each rank's engine after training."""
+
+    def on(ranks: Ranks, own: int) -> Callable[[], Any]:
+        def run() -> Any:
+            flow = linear(bias=True)
+            model = ModelConf(rule=rule, batch_size=1, **options)
+            system = replace(SYSTEM, learners_per_device=own)
+            data = Dataset((rows.astype(np.float32), targets.astype(np.float32)))
+            engine = new_engine(flow.graph, flow.graph, data, model, CALM, system, ranks=ranks)
+            assert isinstance(engine, Engine)
+            try:
+                limits = Limits(count=tasks, unit=TrainingUnit.TASKS)
+                TrainingRun(engine, model, limits, (), test=False, ranks=ranks).run()
+                return look(engine)
+            finally:
+                engine.close()
+
+        return run
+
+    return at_once([on(*each) for each in zip(FakeNetwork(len(learners)).ranks(), learners, strict=True)])
+
+
+@pytest.mark.parametrize(("rule", "tasks", "merges"), [(AsynchronousSGD(), 30, 30), (EASGD(tau=2), 36, 18)], ids=str)
+def test_every_contribution_is_merged_once(rule: Rule, tasks: int, merges: int) -> None:
+    found = on_ranks([2, 1], rule, tasks, lambda engine: (engine.merges, engine.coordination.arrivals()))
+    assert [number for number, _ in found] == [merges] * 2
+    assert [arrivals[:2] for _, arrivals in found] == [(merges, 0)] * 2
+    assert found[0] == found[1]
+
+
+def test_ssp_bounds_how_far_learners_are_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A learner may begin a task if it is at most one ahead, so its clock is at most two ahead when it has ended it."""
+    drifts: list[int] = []
+    arrive = ExchangeState.arrive
+
+    def watched(state: ExchangeState, learner: int) -> Any:
+        merge = arrive(state, learner)
+        drifts.append(max(state.clocks) - min(state.clocks))
+        return merge
+
+    monkeypatch.setattr(ExchangeState, "arrive", watched)
+    on_ranks([1, 2], SSP(bound=1), 60, lambda engine: None)
+    assert len(drifts) == 60
+    assert max(drifts) <= 2
+
+
+def test_local_variables_are_the_means_of_all_learners() -> None:
+    def look(engine: Engine) -> Any:
+        layout = engine.program.model
+        own = [layout.export(member.replica.weights) for member in engine.members]
+        return engine.weights, own
+
+    (first, own), (second, others) = on_ranks([1, 2], EASGD(), 30, look, local_variables=("*.bias",))
+    assert same_weights(first, second)
+    (name,) = [name for name in first if name.endswith("bias")]
+    biases = [each[name] for each in (*own, *others)]
+    assert len(biases) == 3
+    assert not np.allclose(biases[0], biases[1])
+    np.testing.assert_allclose(first[name], np.mean(biases, axis=0), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model", "solver"),
+    [
+        (replace(MODEL, rule=AsynchronousSGD(), skip=0.4), CALM),
+        (replace(MODEL, rule=AsynchronousSGD(sends="gradient")), SolverConf(method="adam", learning_rate=0.002)),
+        (replace(MODEL, rule=Hogwild()), SolverConf(method="adam", learning_rate=0.002)),
+        (replace(MODEL, rule=SSP(bound=1)), replace(CALM, clip_gradient_norm=0.5)),
+        (replace(MODEL, rule=RuleSequence(((SMA(), 4), (AsynchronousSGD(), 5), (EASGD(), 3)))), CALM),
+    ],
+    ids=["skip", "adam", "hogwild with adam", "clipped", "a sequence"],
+)
+def test_with_other_options(model: ModelConf, solver: SolverConf) -> None:
+    first, second = train_on([1, 2], model, solver=solver, limits=Limits(count=3))
+    assert same_weights(first.weights, second.weights)
+    assert losses(first) == losses(second)
+    assert first.history.records[-1].loss < first.history.records[0].loss
+
+
+@pytest.mark.parametrize(
+    ("model", "solver", "expected"),
+    [
+        (replace(MODEL, rule=PartiallySynchronous()), CALM, "all learners do equally many tasks.*PartiallySynch"),
+        (replace(MODEL, rule=RuleSequence(((SMA(), 2), (PartiallySynchronous(), 2)))), CALM, "equally many tasks"),
+        (replace(MODEL, rule=EASGD(), slack=3), CALM, "slack must be None across ranks"),
+        (replace(MODEL, rule=EASGD()), replace(CALM, learning_rate_step_unit="merges"), "'tasks' or 'epochs' across"),
+    ],
+)
+def test_what_does_not_work_across_ranks_is_refused(model: ModelConf, solver: SolverConf, expected: str) -> None:
+    first, _ = FakeNetwork(2).ranks()
+    with pytest.raises(ConfigurationError, match=expected):
+        train(first, model, replace(SYSTEM, learners_per_device=1), solver=solver)
+
+
+def test_a_tick_of_other_than_k_tasks_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="wpc must be a multiple of the number of learners, 3, across ranks"):
+        train_on([1, 2], replace(MODEL, rule=EASGD(), wpc=4))
