@@ -22,6 +22,7 @@ from crossbow.scripts.compare_command import add_compare_command
 from crossbow.scripts.data_command import add_data_command
 from crossbow.scripts.export_command import add_export_command
 from crossbow.scripts.graph_command import add_graph_command
+from crossbow.scripts.launch_command import add_launch_command
 from crossbow.scripts.plot_command import add_plot_command
 from crossbow.scripts.predict_command import add_predict_command
 from crossbow.scripts.report_command import add_report_command
@@ -40,6 +41,7 @@ EXTRAS = {
         "pillow": "image files",
     },
     "mpi": {"mpi4py": "training on several machines", "openmpi": "an MPI library"},
+    "ray": {"ray": "training on a cluster of Ray"},
     "graph": {"pygraphviz": "pictures of graphs"},
     "tensorboard": {"tensorboard": "TensorBoardMonitor"},
     "wandb": {"wandb": "WandbMonitor"},
@@ -67,6 +69,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     info.set_defaults(run=lambda options: print(information()))
     add_data_command(commands)
     add_run_commands(commands)
+    add_launch_command(commands)
     add_predict_command(commands)
     add_test_command(commands)
     add_export_command(commands)

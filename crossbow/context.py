@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -42,10 +43,12 @@ from crossbow.runtime.profiling import Profile, Profiler
 from crossbow.runtime.recorded import rebuilt, recorded
 from crossbow.runtime.results import History, TestResult
 from crossbow.runtime.resumption import Resumption, changes, check_same_run, describe_network
-from crossbow.runtime.run import Limits, RunState, TrainingRun
+from crossbow.runtime.run import Limits, TrainingRun
 from crossbow.runtime.shared_checkpoint import shared
 from crossbow.runtime.snapshot import layout_digest
+from crossbow.runtime.stretch import RunState
 from crossbow.runtime.summary import RunSummary
+from crossbow.runtime.training_engine import TrainingEngine
 from crossbow.solver import SolverConf
 from crossbow.synch import Collective, has_barrier
 from crossbow.timeline.recorder import Recorder, Recording, learner_track, synchroniser_track
@@ -151,9 +154,11 @@ class ExecutionContext:
         self._profiler = None if given is None else Profiler(given, recorder, self._write_timeline)
         self.timeline: Timeline | None = None
         """The timeline that was recorded; None without `profile`, or before its end."""
-        self.engine = new_engine(
-            graph, check.graph, data, self.model, self.solver, self.system, collective, recorder, self._ranks
+        confs = self.model, self.solver, self.system
+        self._new_engine = functools.partial(
+            new_engine, graph, check.graph, data, *confs, collective, recorder, self._ranks
         )
+        self.engine = self._new_engine()
         self._closed = False
         self._run: TrainingRun | None = None
         """The current or last training call."""
@@ -413,6 +418,7 @@ class ExecutionContext:
             test=test,
             keeper=self._keeper,
             profiler=self._profiler,
+            rebuild=self._rebuild,
         )
         return self._begin(run, verbose)
 
@@ -421,6 +427,11 @@ class ExecutionContext:
         self._run, self._unfinished = run, None
         with console or contextlib.nullcontext():
             return run.run()
+
+    def _rebuild(self) -> TrainingEngine:
+        """Another engine, after ranks have left and the engine was closed."""
+        self.engine = self._new_engine()
+        return self.engine
 
     def continue_training(self, *, verbose: Verbosity = "auto", **limits: Any) -> History:
         """Continue the training call that was interrupted, after `resume`. Returns its whole history, from its
@@ -445,6 +456,7 @@ class ExecutionContext:
             keeper=self._keeper,
             profiler=self._profiler,
             state=state,
+            rebuild=self._rebuild,
         )
         return self._begin(run, verbose)
 

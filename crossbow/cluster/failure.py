@@ -9,6 +9,10 @@ from crossbow.cluster.transport import Transport
 
 FAILED = 1
 """Exit status after an exception."""
+LOST = 3
+"""Exit status after the loss of rank 0, or of too many ranks."""
+TERMINATED = 143
+"""Exit status after SIGTERM."""
 
 
 def end_all_on_exception(transport: Transport) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from crossbow.types import CrossbowError
+
 
 @dataclass(frozen=True)
 class Rank:
@@ -23,6 +25,21 @@ class View:
 
     number: int
     ranks: tuple[Rank, ...]
+    enough: bool = True
+    """Whether there are as many ranks as training needs."""
 
     def __len__(self) -> int:
         return len(self.ranks)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A rank that has left."""
+
+    rank: Rank
+    """As it was numbered before."""
+    reason: str
+
+
+class ViewChangedError(CrossbowError):
+    """Ranks have joined or left while others were waiting for them."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from crossbow.cluster.launch import RankLaunch
-from crossbow.cluster.members import Rank, View
+from crossbow.cluster.members import Lost, Rank, View
 from crossbow.cluster.transport import Channel, Pending
 from crossbow.extras import optional_module
 from crossbow.types import Array, ConfigurationError
@@ -39,6 +39,13 @@ class MpiTransport:
         hosts = world.allgather(mpi.Get_processor_name())
         self.rank: int = world.rank
         self.view = View(0, tuple(Rank(number, host) for number, host in enumerate(hosts)))
+
+    def changed(self) -> bool:
+        """False: a lost rank ends the job."""
+        return False
+
+    def regroup(self) -> tuple[Lost, ...]:
+        return ()
 
     def send(self, message: bytes, rank: int, channel: Channel) -> None:
         with self._lock:

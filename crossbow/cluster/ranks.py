@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from crossbow.cluster.members import Rank, View
+from crossbow.cluster.members import Lost, Rank, View, ViewChangedError
 from crossbow.cluster.sums import Waiting
 from crossbow.cluster.transport import Channel, Transport
 from crossbow.types import CrossbowError
@@ -33,6 +33,11 @@ class Ranks:
         return self.size > 1
 
     @property
+    def connected(self) -> bool:
+        """Whether there are other ranks, or there have been."""
+        return self._transport is not None
+
+    @property
     def is_first(self) -> bool:
         """Whether this is rank 0, which decides, prints, and writes files."""
         return self.rank == 0
@@ -52,6 +57,19 @@ class Ranks:
         assert self._transport is not None
         return self._transport
 
+    # Views
+
+    def check_view(self) -> None:
+        """Raise ViewChangedError if ranks have joined or left since the last `regroup`."""
+        if self._transport is not None and self._transport.changed():
+            raise ViewChangedError(f"a rank has left the {self.size} ranks that were training")
+
+    def regroup(self) -> tuple[Lost, ...]:
+        """Continue with the ranks of the newest view. Returns those that have left."""
+        lost = self.transport.regroup()
+        self.view, self.rank = self.transport.view, self.transport.rank
+        return lost
+
     # Decisions
 
     def agree(self, decide: Callable[[], Any]) -> Any:
@@ -61,14 +79,14 @@ class Ranks:
         value = json.dumps(decide()).encode() if self.is_first else b""
         return json.loads(self.agree_on_bytes(value))
 
-    def agree_on_bytes(self, value: bytes) -> bytes:
-        """The bytes that rank 0 gives."""
+    def agree_on_bytes(self, value: bytes, of: int = 0) -> bytes:
+        """The bytes that one rank gives, by default rank 0."""
         if not self.several:
             return value
-        if self.is_first:
+        if self.rank == of:
             self._to_others(value, Channel.AGREEMENT)
             return value
-        return self._await(Channel.AGREEMENT, 0, Waiting())
+        return self._await(Channel.AGREEMENT, of, Waiting())
 
     def ask_to_stop(self, signal: int) -> None:
         """Ask rank 0 to decide to stop, because of this signal."""
@@ -76,7 +94,7 @@ class Ranks:
 
     def asked_to_stop(self) -> int:
         """The signal because of which another rank asks to stop, on rank 0; or 0."""
-        received = self.transport.receive(Channel.REQUEST) if self.several else None
+        received = self.transport.receive(Channel.REQUEST) if self.connected else None
         return 0 if received is None else int(received[1])
 
     # Values of all ranks
@@ -95,6 +113,8 @@ class Ranks:
             try:
                 left = max(0.0, deadline - time.monotonic())
                 values[rank.number] = json.loads(self._await(Channel.GATHERING, rank.number, Waiting(seconds=left)))
+            except ViewChangedError:
+                raise
             except CrossbowError:
                 continue  # the others may be there
         missing = [str(rank) for rank in self.view.ranks if rank.number not in values]
@@ -119,6 +139,8 @@ class Ranks:
             message = self.transport.receive(channel, rank)
             if message is not None:
                 received.append(message[1])
+            else:
+                self.check_view()
             return bool(received)
 
         wait.until(arrived, str(self.view.ranks[rank]))

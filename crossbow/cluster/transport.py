@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Protocol
 
-from crossbow.cluster.members import View
+from crossbow.cluster.members import Lost, View
 from crossbow.types import Array
 
 
@@ -28,6 +28,8 @@ class Channel(enum.IntEnum):
     """Under a rule without a barrier, the description of a message between learners."""
     VECTOR = 8
     """The vector of such a message."""
+    SUM = 9
+    """A sum over some ranks, in a tree of the transport."""
 
 
 class Pending(Protocol):
@@ -46,6 +48,13 @@ class Transport(Protocol):
 
     @property
     def view(self) -> View: ...
+
+    def changed(self) -> bool:
+        """Whether there is a newer view, so that no answer may come from ranks of this one."""
+
+    def regroup(self) -> tuple[Lost, ...]:
+        """Continue in the newest view, and forget what has not been received. Returns the ranks that have left. No
+        thread may use the transport for something else."""
 
     def send(self, message: bytes, rank: int, channel: Channel) -> None:
         """Send a message to a rank."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast
 
 from crossbow.console import printable
 from crossbow.runtime.checkpointing import Written
+from crossbow.runtime.departure import Departure
 from crossbow.runtime.monitor import Monitor, Progress
 from crossbow.runtime.results import AnyDecision, LearnerRecord, Record
 
@@ -77,6 +78,9 @@ class ConsoleMonitor(Monitor):
 
     def decision(self, decision: AnyDecision) -> None:
         self._print(str(decision))
+
+    def left(self, departure: Departure) -> None:
+        self._print(str(departure))
 
     def checkpoint(self, written: Written) -> None:
         if written.error:

@@ -60,12 +60,12 @@ def new_engine(
     def with_learners(learners: int, beside: int) -> Engine:
         return make(model, dataclasses.replace(system, learners_per_device=learners), beside)
 
-    if ranks.several:
+    if ranks.connected:
         check_rule_of_ranks(model.rule)
     if isinstance(model.rule, RuleSequence):
         engines = engines_of(model.rule, with_rule)
         return ChangingEngine(engines, Phases(model.rule, engines))
-    if ranks.several:
+    if ranks.connected:
         return make()
     if system.learners_per_device != "auto" or system.deterministic or isinstance(model.rule, TwoLevel):
         return make()

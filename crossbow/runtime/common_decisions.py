@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
+from crossbow.cluster.fault import faults_of
 from crossbow.cluster.ranks import Ranks
 
 
@@ -19,6 +21,9 @@ class CommonDecisions:
         """The signal for which all ranks end training."""
         self.pauses = False
         """Whether to pause at this tick boundary."""
+        self._faults = faults_of(os.environ) if ranks.connected else ()
+        self._struck = -1
+        """Number of the view in which a fault has happened."""
 
     @property
     def several(self) -> bool:
@@ -32,6 +37,10 @@ class CommonDecisions:
     def decide(self, decide: Callable[[], Any]) -> Any:
         """Rank 0's decision, a JSON value. It must not depend on what differs between ranks elsewhere."""
         return self._ranks.agree(decide)
+
+    def regrouped(self) -> None:
+        """Forget a pause that was decided with ranks that have left."""
+        self.pauses = False
 
     def at_tick(self, stops: Callable[[], bool], pauses: Callable[[], bool]) -> bool:
         """Decide at a tick boundary whether to stop, which is returned, and whether to pause."""
@@ -49,6 +58,18 @@ class CommonDecisions:
         self._tell_first()
         self.interrupted = self.decide(self._signal)
         return self.interrupted
+
+    def fault_is_due(self, tick: int) -> bool:
+        """Whether a rank is to be lost on purpose at this tick, for which all ranks pause."""
+        view = self._ranks.view.number
+        return view < len(self._faults) and view != self._struck and self._faults[view].tick == tick
+
+    def strike(self, tick: int) -> None:
+        """Kill this process if the fault that is due is this rank's. All ranks have paused."""
+        if self.fault_is_due(tick):
+            self._struck = self._ranks.view.number
+            if self._faults[self._struck].rank == self._ranks.rank:
+                self._faults[self._struck].strike()
 
     def _signal(self) -> int:
         return self.interrupted or self.received or self._ranks.asked_to_stop()

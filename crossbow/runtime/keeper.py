@@ -16,8 +16,9 @@ from crossbow.runtime.checkpointing import CheckpointWriter
 from crossbow.runtime.directory_lock import DirectoryLock
 from crossbow.runtime.monitor import Monitor, tell
 from crossbow.runtime.results import Record
-from crossbow.runtime.run import RunState, TrainingRun
+from crossbow.runtime.run import TrainingRun
 from crossbow.runtime.snapshot import Snapshot
+from crossbow.runtime.stretch import RunState
 from crossbow.runtime.training_engine import TrainingEngine
 from crossbow.timeline.recorder import COPY_FOR_CHECKPOINT, SCHEDULER, Recorder
 from crossbow.types import Array, DataError
@@ -54,6 +55,9 @@ class RunKeeper:
             self._writer.prepare()
             self._owned = True
         self._writer.begin(self._engine.tasks)
+
+    def use(self, engine: TrainingEngine) -> None:
+        self._engine = engine
 
     def is_due(self, run: TrainingRun) -> bool:
         return self._writer.is_due(self._engine.tasks)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
+from crossbow.cluster.members import ViewChangedError
 from crossbow.cluster.ranks import Ranks
 from crossbow.cluster.sums import LONGEST_SLEEP, SECONDS_TO_WAIT, SHORTEST_SLEEP, Waiting
 from crossbow.cluster.transport import Channel, Pending
@@ -79,13 +80,16 @@ class Messages:
                 self._going.append(self._ranks.transport.send_array(vector, rank, Channel.VECTOR))
 
     def end(self) -> None:
-        """Wait until all partners have ended the session. Raises CrossbowError if it has failed."""
+        """Wait until all partners have ended the session. Raises CrossbowError if it has failed, and ViewChangedError
+        if a rank has left."""
         if self._thread is not None:
             self._ending = True
             self._thread.join()
             self._thread = None
         if self._error is not None:
             error, self._error = self._error, None
+            if isinstance(error, ViewChangedError):
+                raise error
             raise CrossbowError(f"the exchange between ranks failed: {error}") from error
         if self._ended != self._partners:
             raise CrossbowError("the context was closed during an exchange between ranks")
@@ -120,6 +124,7 @@ class Messages:
                         continue
                     if self._rare and not self._ending:
                         heard = time.monotonic()
+                    self._ranks.check_view()
                     self._check(heard)
                     self._all_gone()
                     time.sleep(sleep)

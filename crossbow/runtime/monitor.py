@@ -12,6 +12,7 @@ from typing import Any
 from crossbow.data.examples import BadExample
 from crossbow.files import check_regular, checked_path, make_directory, reason
 from crossbow.runtime.checkpointing import Written
+from crossbow.runtime.departure import Departure
 from crossbow.runtime.results import AnyDecision, LearnerRecord, Record
 from crossbow.types import CrossbowError, DataError, MonitorError, Phase
 
@@ -78,6 +79,9 @@ class Monitor:
         """Called when the auto-tuner (learners_per_device="auto") has compared numbers of learners, and when it starts
         a new search; and when learners have been grouped by speed (`Grouping()`)."""
 
+    def left(self, departure: Departure) -> None:
+        """Called after ranks have left, when training goes on with the others. Monitors work on rank 0."""
+
     def close(self) -> None:
         """Called when the context is closed."""
 
@@ -128,6 +132,9 @@ class JsonLinesMonitor(Monitor):
 
     def decision(self, decision: AnyDecision) -> None:
         self._write({"decision": str(decision), **asdict(decision)})
+
+    def left(self, departure: Departure) -> None:
+        self._write({"left": str(departure), **asdict(departure)})
 
     def checkpoint(self, written: Written) -> None:
         if written.error:

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from types import FrameType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
+from crossbow.cluster.failure import LOST, TERMINATED
+from crossbow.cluster.members import ViewChangedError
 from crossbow.cluster.process import join
 from crossbow.cluster.ranks import Ranks
 from crossbow.conf import check_integer, check_number, configuration
 from crossbow.host_memory import resident_memory
 from crossbow.runtime.common_decisions import CommonDecisions
 from crossbow.runtime.configuration import ModelConf
+from crossbow.runtime.departure import Departure
 from crossbow.runtime.monitor import Monitor, Progress, tell
 from crossbow.runtime.observation import Measurement, arrived
 from crossbow.runtime.profiling import Profiler
+from crossbow.runtime.regrouping import regroup
 from crossbow.runtime.results import (
     AnyDecision,
     History,
@@ -31,12 +36,10 @@ from crossbow.runtime.results import (
     restored_history,
 )
 from crossbow.runtime.scheduler import TICKS_BEHIND, Callbacks
+from crossbow.runtime.stretch import RunState, Stretch
 from crossbow.runtime.task import Completed
 from crossbow.runtime.training_engine import TrainingEngine
-from crossbow.types import Array, ConfigurationError, TrainingUnit
-
-TERMINATED = 143
-"""Exit status after SIGTERM."""
+from crossbow.types import ConfigurationError, TrainingUnit
 
 
 @configuration
@@ -60,41 +63,6 @@ class Limits:
         check_number(self, "accuracy", minimum=0, maximum=1, optional=True)
 
 
-class RunState(NamedTuple):
-    """The state of a training call, for a checkpoint."""
-
-    values: dict[str, Any]
-    """JSON values."""
-    losses: Array
-    """The losses in the moving window."""
-
-
-@dataclass
-class Stretch:
-    """A part of training between two records."""
-
-    first: int
-    """Number of tasks before it."""
-    learning_rate: float
-    """At its beginning."""
-    arrivals: tuple[int, int, int] | None
-    """Numbers of contributions before it; see `Observation.arrivals`."""
-    one_engine: bool = True
-    """Whether the same engine trains since its beginning."""
-    images: int = 0
-    seconds: float = 0.0
-    """Seconds of training in it, up to the last pause."""
-
-    def count(self, images: int) -> None:
-        """Add images."""
-        self.images += images
-
-    def extend(self, seconds: float, *, one_engine: bool) -> None:
-        """Add the time up to a pause or the end."""
-        self.seconds += seconds
-        self.one_engine = self.one_engine and one_engine
-
-
 class Keeper(Protocol):
     """Writes checkpoints of a training run."""
 
@@ -104,6 +72,9 @@ class Keeper(Protocol):
 
     def begin(self, run: TrainingRun) -> None:
         """Called when training begins. Raises DataError if the directory has another run's checkpoints."""
+
+    def use(self, engine: TrainingEngine) -> None:
+        """Write the checkpoints of another engine from now on."""
 
     def is_due(self, run: TrainingRun) -> bool:
         """Whether to write a checkpoint at this tick boundary."""
@@ -151,10 +122,13 @@ class TrainingRun:
         profiler: Profiler | None = None,
         state: RunState | None = None,
         ranks: Ranks | None = None,
+        rebuild: Callable[[], TrainingEngine] | None = None,
     ) -> None:
         """model: has the interval of tests. test: whether to test. state: that of the run to continue. ranks: by
-        default those of this process."""
-        self._common = CommonDecisions(ranks or join())
+        default those of this process. rebuild: builds another engine after ranks have left; None: training then ends
+        with ViewChangedError."""
+        self._ranks, self._rebuild = ranks or join(), rebuild
+        self._common = CommonDecisions(self._ranks)
         self._test_interval = model.test_interval, model.test_interval_unit
         self.engine, self.limits, self.monitors, self.test = engine, limits, monitors, test
         self.keeper, self.profiler = keeper, profiler
@@ -168,6 +142,8 @@ class TrainingRun:
         """Number of tasks after which the loss was small enough."""
         self.start = engine.tasks
         """Number of tasks at the beginning of this call."""
+        self._counted = 0
+        """Number of tasks whose results were counted. Those of a tick that is done again count once."""
         if state is not None:
             self._restore(state)
         self.end = math.inf if limits.count is None else self._end(limits.count)
@@ -205,6 +181,7 @@ class TrainingRun:
         self.start, self.seconds_before = values["start"], values["seconds"]
         if values["reached"] is not None and values["limits"]["loss"] == self.limits.loss:
             self.reached = values["reached"]
+        self.stretch = None
         if (stretch := values["stretch"]) is not None:
             arrivals = stretch["arrivals"]
             self.stretch = Stretch(**{**stretch, "arrivals": None if arrivals is None else tuple(arrivals)})
@@ -220,23 +197,30 @@ class TrainingRun:
             self.profiler.begin(self.engine, self.end)
         with self._interrupts(), self._failures():
             if self.history.records:
-                self.history.stop(self._reason() or self._accuracy_reached(self.history.records[-1]))
+                self.history.stop(self._reason(self.seconds_before) or self._accuracy_reached(self.history.records[-1]))
             try:
                 while not self.history.stopped:
-                    self._stretch()
+                    try:
+                        self._ranks.check_view()
+                        self._stretch()
+                    except ViewChangedError:
+                        self._regroup()
             except BaseException:
                 if self.profiler is not None:
                     self.profiler.cancel()
                 raise
-            if self.keeper is not None and not self.interrupted:
+            if self.keeper is not None and not self._is_interrupted():
                 self.keeper.end(self)
             if self.profiler is not None:
                 self.profiler.finish()  # after the last checkpoint, which is worth more
-            self._common.look_for_signals()  # one may have arrived since the last tick
+            with suppress(ViewChangedError):  # nothing is left to do with the others
+                self._common.look_for_signals()  # one may have arrived since the last tick
         if self.interrupted == signal.SIGINT:
             raise KeyboardInterrupt
         if self.interrupted:
             raise Terminated(self.interrupted)
+        if not self._ranks.view.enough:
+            raise SystemExit(LOST)
         return self.history
 
     @contextmanager
@@ -264,25 +248,34 @@ class TrainingRun:
         measurement, seconds_before, self.recent_ends = Measurement(engine.observation), stretch.seconds, 0.0
         while True:
             self._began = time.perf_counter()
-            engine.run(until, callbacks)
-            began, self._began = self._began, time.perf_counter()
-            stretch.extend(self._began - began, one_engine=measurement.is_of(engine.observation))
+            try:
+                engine.run(until, callbacks)
+            finally:
+                began, self._began = self._began, time.perf_counter()
+                stretch.extend(self._began - began, one_engine=measurement.is_of(engine.observation))
+            common.strike(engine.tick)
             if not self._pause_now() or engine.tasks >= until or common.decide(self._over):
                 break
             if self.profiler is not None and self.profiler.is_complete():
                 self.profiler.finish()
             if self.keeper is not None and self.keeper.is_due(self):
                 self.keeper.keep(self)
-        if common.look_for_signals() and self.keeper is not None:
+        common.look_for_signals()
+        if self._is_interrupted() and self.keeper is not None:
             self.keeper.end(self)  # before the record of an incomplete stretch, which an unbroken run does not have
-        self.seconds_before = common.decide(lambda: self.seconds_before + stretch.seconds)
-        self.history.stop(common.decide(self._reason))
-        self.stretch = None
-        if stretch.images == 0 or (engine.tasks == stretch.first and self.history.records):
-            return  # nothing was done, or nothing that was not undone: the last record says where the base model is
-        tested = self.test and not self.interrupted and (engine.tasks >= next_test or bool(self.history.stopped))
-        loss, accuracy = self.mean.take()
+        seconds = common.decide(lambda: self.seconds_before + stretch.seconds)
+        stopped = common.decide(lambda: self._reason(seconds))
+        # Otherwise nothing was done, or nothing that was not undone: the last record says where the base model is.
+        worked = stretch.images > 0 and not (engine.tasks == stretch.first and self.history.records)
+        tested = worked and self.test and not self._is_interrupted() and (engine.tasks >= next_test or bool(stopped))
         measured = measurement.measure(engine.observation, stretch.seconds - seconds_before)
+        test = engine.test() if tested else None
+        # From here on, nothing waits for other ranks until the record is complete: one may be lost at any wait.
+        self.seconds_before, self.stretch = seconds, None
+        self.history.stop(stopped)
+        if not worked:
+            return
+        loss, accuracy = self.mean.take()
         self.learners = measured.learners
         before = stretch.arrivals if stretch.one_engine else None
         staleness, dropped = arrived(before, engine.observation.arrivals)
@@ -294,7 +287,7 @@ class TrainingRun:
             accuracy=accuracy,
             images_per_second=stretch.images / stretch.seconds,
             learning_rate=stretch.learning_rate,
-            test=engine.test() if tested else None,
+            test=test,
             data_wait=measured.data_wait,
             staleness=staleness,
             dropped=dropped,
@@ -308,9 +301,34 @@ class TrainingRun:
         self.history.explain(common.decide(lambda: self.history.message))
         if self.history.message and not self.history.stopped:
             self.history.stop("monitor")
-        if self.keeper is not None and not self.interrupted:
+        if self.keeper is not None and not self._is_interrupted():
             epoch_ended = engine.order.epochs_in_tasks(engine.tasks) > epochs
             self.keeper.recorded(self, record, epoch_ended=epoch_ended)
+
+    def _regroup(self) -> None:
+        """Go on with the ranks that are left. Raises ViewChangedError if that is not possible."""
+        if self._rebuild is None:
+            self._ranks.check_view()
+            raise ViewChangedError("ranks have left")
+        if not self.engine.clock.barrier:  # z is not whole: contributions were on their way
+            if self._ranks.is_first:
+                print("error: without a barrier, training cannot go on after the loss of a rank", file=sys.stderr)
+            raise SystemExit(LOST)
+        began, first = time.perf_counter(), self._ranks.is_first
+        found = regroup(self._ranks, self.engine, self._rebuild, self.state(), self._counted)
+        self.engine, self._counted = found.engine, found.counted
+        if not first:
+            self._restore(found.state)
+        self._common.regrouped()
+        if self.keeper is not None:
+            self.keeper.use(self.engine)
+        if self.profiler is not None:
+            self.profiler.cancel()
+            self.profiler = None
+        summary, seconds = self.engine.summary(), time.perf_counter() - began
+        place = self.engine.tick, self.engine.tasks
+        view = self._ranks.view
+        self.tell("left", Departure(found.lost, view.number, len(view), summary.learners, *place, seconds))
 
     def _accuracy_reached(self, record: Record) -> str:
         """The reason to stop if this record has the wanted test accuracy, or ""."""
@@ -323,10 +341,13 @@ class TrainingRun:
         assert self.stretch is not None
         limits, seconds = self.limits, self.seconds_before + self.stretch.seconds  # the pause does not count
         over = limits.seconds is not None and seconds >= limits.seconds
-        return over or bool(self.interrupted) or bool(self.history.message)
+        return over or self._is_interrupted() or bool(self.history.message)
 
     def _add(self, result: Completed) -> None:
         assert self.stretch is not None
+        if result.task < self._counted:
+            return
+        self._counted = result.task + 1
         self.mean.add(result.loss, result.accuracy)
         self.stretch.count(result.examples)
         done, wanted = result.task + 1, self.limits.loss
@@ -403,16 +424,20 @@ class TrainingRun:
     def _seconds(self) -> float:
         return self.seconds_before + self._stretch_seconds()
 
-    def _reason(self) -> str:
-        """The reason to stop at this tick boundary, or ""."""
+    def _is_interrupted(self) -> bool:
+        """Whether a signal, or the loss of too many ranks, ends training."""
+        return bool(self.interrupted) or not self._ranks.view.enough
+
+    def _reason(self, seconds: float) -> str:
+        """The reason to stop at this tick boundary, or "". seconds: of training."""
         limits = self.limits
-        if self.interrupted:
+        if self._is_interrupted():
             return "interrupt"
         if self.reached < math.inf:
             return "loss"
         if self.engine.tasks >= self.end:
             return "count"
-        if limits.seconds is not None and self.seconds_before >= limits.seconds:
+        if limits.seconds is not None and seconds >= limits.seconds:
             return "duration"
         return "monitor" if self.history.message else ""
 
@@ -430,7 +455,7 @@ class TrainingRun:
         # Not as soon as the loss is known, which depends on timing, as the end of training must not. Whether the
         # condition holds is known at the tick boundary, and does not change within the tick.
         reached = self.engine.tasks >= self.reached + TICKS_BEHIND * self.engine.clock.tasks_per_tick
-        return over or reached or bool(self.interrupted) or bool(self.history.message)
+        return over or reached or self._is_interrupted() or bool(self.history.message)
 
     def _pause_now(self) -> bool:
         """Called by the engine at every tick boundary, after `_stop_now`."""
@@ -441,7 +466,7 @@ class TrainingRun:
             self.profiler.advance(self.engine.tasks)
             if self.profiler.is_complete():
                 return True
-        return self.keeper is not None and self.keeper.is_due(self)
+        return self._common.fault_is_due(self.engine.tick) or (self.keeper is not None and self.keeper.is_due(self))
 
     def _progress(self) -> None:
         now, stretch = time.perf_counter(), self.stretch

@@ -48,10 +48,15 @@ class Link:
         return [rank.number for rank in self.ranks.view.ranks if rank.number != self.ranks.rank]
 
     def sum(self, parts: Iterable[Array]) -> None:
-        """Each array ← the sum of all ranks' arrays."""
+        """Each array ← the sum of all ranks' arrays. Raises ViewChangedError if a rank has left."""
         for part in parts:
             if part.size:
-                tree(self.ranks.transport, part, Waiting(lambda: bool(self.flags.abort[0])))
+                tree(self.ranks.transport, part, Waiting(self._aborted))
+
+    def _aborted(self) -> bool:
+        """Whether to give up a wait. Raises ViewChangedError if a rank has left."""
+        self.ranks.check_view()
+        return bool(self.flags.abort[0])
 
 
 def mean_parts(participants: Participants) -> list[Array]:

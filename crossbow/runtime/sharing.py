@@ -7,10 +7,11 @@ import queue
 import threading
 import time
 
+from crossbow.cluster.members import ViewChangedError
 from crossbow.cluster.ranks import Ranks
 from crossbow.cluster.transport import Channel
 from crossbow.runtime.reports import Reports
-from crossbow.runtime.task import Completed
+from crossbow.runtime.task import Completed, Failed
 
 SECONDS_BETWEEN = 1e-3
 """Time between two looks at what other ranks have sent."""
@@ -67,11 +68,24 @@ class Sharing:
 
     def _run(self) -> None:
         """Body of the thread."""
+        complete = True
         while not self._closed.is_set():
             self._send()
             self._receive()
+            complete = complete and self._is_complete()
             time.sleep(SECONDS_BETWEEN)
         self._send()
+
+    def _is_complete(self) -> bool:
+        """Whether no rank has left. Otherwise the scheduler would wait for results that do not come."""
+        try:
+            self._ranks.check_view()
+        except ViewChangedError as error:
+            if self._reports is None:
+                return True  # nothing waits yet
+            self._reports.add(Failed(0, 0, "ranks", error))
+            return False
+        return True
 
     def _send(self) -> None:
         results = []

@@ -25,8 +25,11 @@ from crossbow import (
     Profile,
     WandbMonitor,
 )
+from crossbow.cluster.launch import is_rank
 from crossbow.cluster.output import arrange_output
 from crossbow.cluster.process import join, leave
+from crossbow.cluster.program import RankProgram
+from crossbow.cluster.ray.launching import RayLaunch, launch_on_ray
 from crossbow.conf import settings
 from crossbow.console import run_command
 from crossbow.data.fingerprint import fingerprint
@@ -43,7 +46,7 @@ from crossbow.scripts.data_sources import SYNTHETIC, DataSource
 from crossbow.scripts.initial_model import load_initial_model
 from crossbow.scripts.logged_run import read_run
 from crossbow.scripts.logs import log_monitors
-from crossbow.scripts.parser import Configurations, Defaults, configurations, new_parser
+from crossbow.scripts.parser import Configurations, Defaults, configurations, new_parser, wants_cluster
 from crossbow.scripts.run_directory import (
     VERSION,
     RunDirectory,
@@ -122,8 +125,13 @@ class ModelScript:
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """Train by the command line. Returns the exit status. Expected errors are printed as one sentence on stderr."""
-        arrange_output(log_all="--log-all" in (sys.argv[1:] if arguments is None else arguments))
-        return leave(run_command(f"python -m models.{self.name}", lambda: self._train(arguments)))
+        given, command = sys.argv[1:] if arguments is None else list(arguments), f"python -m models.{self.name}"
+        if wants_cluster(given) and not is_rank(os.environ):
+            module = module_of(self.build)
+            program = RankProgram(module, tuple(given), is_module=not module.endswith(".py"))
+            return run_command(command, lambda: launch_on_ray(program, RayLaunch()))
+        arrange_output(log_all="--log-all" in given)
+        return leave(run_command(command, lambda: self._train(arguments)))
 
     def describe(self, arguments: Sequence[str] = ()) -> ModelDescription:
         """The model that these options select. Nothing is read or trained."""

@@ -170,9 +170,30 @@ def _add_data(group: argparse._ArgumentGroup, name: str, defaults: Defaults) -> 
     )
     group.add_argument("--resume", action="store_true", help=argparse.SUPPRESS)  # by `crossbow resume`
     group.add_argument("--quiet", action="store_true", help="print nothing but warnings and errors")
+    add_cluster(group)
     group.add_argument(
-        "--log-all", action="store_true", help="under mpirun or srun: print the output of all ranks, not only of rank 0"
+        "--log-all", action="store_true", help="with several ranks: print the output of all, not only of rank 0"
     )
+
+
+def add_cluster(group: Any) -> None:
+    """Add the option that trains on a cluster."""
+    group.add_argument(
+        "--cluster",
+        choices=("ray",),
+        help="train on a rank for each node of the Ray cluster at RAY_ADDRESS, or on this machine; crossbow launch has "
+        "more options (default: in this process)",
+    )
+
+
+def wants_cluster(arguments: Sequence[str]) -> bool:
+    """Whether the arguments of a script have --cluster."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    add_cluster(parser)
+    try:
+        return parser.parse_known_args(list(arguments))[0].cluster is not None
+    except argparse.ArgumentError:
+        return False  # the script's own parser says what is wrong
 
 
 def _add_images(group: argparse._ArgumentGroup, defaults: Defaults) -> None:

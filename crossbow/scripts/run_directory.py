@@ -26,7 +26,7 @@ VERSION = 1
 """Version of `run.json`. Directories of newer versions are refused."""
 PACKAGES = ("numpy", "numba", "llvmlite", "safetensors", "onednn", "cupy-cuda13x", "cupy-cuda12x")
 """Packages whose versions may change the results of a run."""
-NOT_SETTINGS = ("resume", "overwrite", "output_directory", "quiet", "profile")
+NOT_SETTINGS = ("resume", "overwrite", "output_directory", "quiet", "profile", "cluster")
 """Options that do not describe training."""
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from crossbow.cluster.members import Rank, View
+from crossbow.cluster.members import Lost, Rank, View
 from crossbow.cluster.ranks import Ranks
 from crossbow.cluster.transport import Channel, Pending
 
@@ -49,6 +49,12 @@ class FakeTransport:
 
     def __init__(self, network: FakeNetwork, rank: int) -> None:
         self.network, self.rank, self.view = network, rank, network.view
+
+    def changed(self) -> bool:
+        return False
+
+    def regroup(self) -> tuple[Lost, ...]:
+        return ()
 
     def send(self, message: bytes, rank: int, channel: Channel) -> None:
         with self.network.lock:

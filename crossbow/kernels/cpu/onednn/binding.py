@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, c_char, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
 from typing import Any
@@ -219,6 +220,19 @@ def create(name: str, *arguments: object) -> Handle:
     made: c_void_p = PROTOTYPES[name][0]._type_()
     call(name, ctypes.byref(made), *arguments)
     return Handle(made)
+
+
+def shared(make: Callable[[], Handle]) -> Callable[[], Handle]:
+    """Decorator: all threads receive the same handle, which is made once. `functools.cache` alone lets two threads make
+    one each, and keeps one; the other would be destroyed while descriptors refer to it."""
+    lock, cached = threading.Lock(), functools.cache(make)
+
+    @functools.wraps(make)
+    def handle() -> Handle:
+        with lock:
+            return cached()
+
+    return handle
 
 
 def primitive_desc(name: str, *arguments: object) -> Handle:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
@@ -20,13 +19,13 @@ _PLAIN_TAGS = {
 }
 
 
-@functools.cache
+@dnnl.shared
 def engine() -> dnnl.Handle:
     """The engine for the processor. It has no state, and all threads share it."""
     return dnnl.create("dnnl_engine_create", dnnl.CPU, 0)
 
 
-@functools.cache
+@dnnl.shared
 def attributes() -> dnnl.Handle:
     """Attributes of all primitives: the caller provides scratch memory, so that concurrent learners share none."""
     made = dnnl.create("dnnl_primitive_attr_create")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, c_char, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
 from pathlib import Path
 from typing import Any
@@ -123,3 +126,22 @@ def test_properties_of_a_memory_descriptor() -> None:
     assert dnnl.query_dims(blocked, dnnl.QUERY_INNER_BLKS, count) == (16, 16)
     assert dnnl.equal(plain((2, 3)), dnnl.strided_memory_desc((2, 3), (3, 1)))
     assert not dnnl.equal(plain((2, 3)), dnnl.strided_memory_desc((2, 3), (1, 2)))
+
+
+def test_threads_share_one_handle() -> None:
+    """The first thread is slow to make the handle: the others wait for it."""
+    begun, made = threading.Event(), []
+
+    @dnnl.shared
+    def slow() -> dnnl.Handle:
+        begun.set()
+        time.sleep(0.05)
+        made.append(dnnl.create("dnnl_engine_create", dnnl.CPU, 0))
+        return made[-1]
+
+    with ThreadPoolExecutor(3) as threads:
+        first = threads.submit(slow)
+        begun.wait(30)
+        others = [threads.submit(slow) for _ in range(2)]
+        assert [each.result(30) is first.result(30) for each in others] == [True, True]
+    assert len(made) == 1

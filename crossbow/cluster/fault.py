@@ -1,0 +1,41 @@
+"""Faults on purpose, which make the loss of a rank repeatable: CROSSBOW_FAULT=kill:RANK@TICK."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from crossbow.types import ConfigurationError
+
+VARIABLE = "CROSSBOW_FAULT"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The end of a rank's process, without warning, when all ranks have reached a tick."""
+
+    rank: int
+    tick: int
+
+    def strike(self) -> None:
+        """Kill this process."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def faults_of(environment: Mapping[str, str]) -> tuple[Fault, ...]:
+    """The faults that an environment asks for. The first one happens in the first view, the next one in the view that
+    follows from it. Raises ConfigurationError for another form.
+
+    >>> faults_of({"CROSSBOW_FAULT": "kill:1@20,kill:0@30"})
+    (Fault(rank=1, tick=20), Fault(rank=0, tick=30))
+    """
+    faults = []
+    for text in filter(None, environment.get(VARIABLE, "").split(",")):
+        found = re.fullmatch(r"kill:(\d+)@(\d+)", text)
+        if found is None:
+            raise ConfigurationError(f"{VARIABLE} must be kill:RANK@TICK. Received: {text!r}")
+        faults.append(Fault(int(found[1]), int(found[2])))
+    return tuple(faults)

@@ -1,0 +1,98 @@
+"""Launches a program with mpirun, and again from its checkpoint if that is asked for."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from crossbow.cluster.failure import TERMINATED
+from crossbow.cluster.fault import VARIABLE
+from crossbow.cluster.program import RankProgram
+from crossbow.console import say
+from crossbow.interruption import INTERRUPTED
+from crossbow.types import ConfigurationError
+
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+KILLED = 128
+"""The exit status of mpirun is higher if a signal has ended a rank."""
+SET_DEATH_SIGNAL = 1
+"""The option PR_SET_PDEATHSIG of prctl."""
+
+
+@dataclass(frozen=True)
+class MpiLaunch:
+    """Where, and on how many ranks, a program runs."""
+
+    ranks: int | None = None
+    """Number of ranks; None: as many as `hosts` has slots, or one."""
+    per_host: int | None = None
+    """Ranks of a host; None: as many as it has slots."""
+    hosts: Path | None = None
+    """File with a host in each line, as "node1 slots=2"."""
+    restarts: int = 0
+    """How often the program begins again from its newest checkpoint after the loss of a rank."""
+
+    def command(self, mpirun: str, program: RankProgram) -> list[str]:
+        """The command that runs a program."""
+        hosts = [] if self.hosts is None else ["--hostfile", str(self.hosts)]
+        ranks = ["-n", "1"] if self.ranks is None and self.hosts is None else []
+        ranks = ranks if self.ranks is None else ["-n", str(self.ranks)]
+        mapping = [] if self.per_host is None else ["--map-by", f"ppr:{self.per_host}:node"]
+        return [mpirun, *hosts, *ranks, *mapping, "--oversubscribe", "--bind-to", "none", *program.command()]
+
+
+def launch_on_mpi(program: RankProgram, launch: MpiLaunch) -> int:
+    """Run a program with mpirun, and return its exit status. Raises ConfigurationError if there is no mpirun."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    mpirun = shutil.which("mpirun", path=path)
+    if mpirun is None:
+        raise ConfigurationError("--engine mpi needs the command mpirun: pip install 'crossbow[mpi]'. Received: none")
+    for restarts_left in range(launch.restarts, -1, -1):
+        status = _run(launch.command(mpirun, program))
+        lost = status > KILLED and status not in (INTERRUPTED, TERMINATED)
+        if not lost or not restarts_left:
+            return status
+        say("the program begins again from its newest checkpoint")
+        os.environ.pop(VARIABLE, None)
+        program = program.resumed()
+    raise AssertionError
+
+
+def _run(command: list[str]) -> int:
+    """Run a command, to which signals are passed on. It gets SIGTERM when this process dies."""
+    library = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+    def before() -> None:
+        if library is not None:
+            library.prctl(SET_DEATH_SIGNAL, signal.SIGTERM)
+
+    with subprocess.Popen(command, start_new_session=True, preexec_fn=before) as process, _passing_on(process):
+        status = process.wait()
+    return KILLED - status if status < 0 else status
+
+
+@contextmanager
+def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        process.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in PASSED_ON}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

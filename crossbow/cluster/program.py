@@ -1,0 +1,66 @@
+"""The program that ranks run: a module or a script, with its arguments."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from crossbow.cluster.failure import FAILED
+from crossbow.interruption import INTERRUPTED
+
+
+@dataclass(frozen=True)
+class RankProgram:
+    """A module, as of `python -m models.lenet`, or a script."""
+
+    name: str
+    """Name of the module, or path of the script."""
+    arguments: tuple[str, ...]
+    is_module: bool = True
+
+    def command(self) -> list[str]:
+        """The command of Python that runs it."""
+        return [sys.executable, *(["-m"] if self.is_module else []), self.name, *self.arguments]
+
+    def resumed(self) -> RankProgram:
+        """The program that continues what this one has begun: with --resume, and without --overwrite."""
+        kept = tuple(each for each in self.arguments if each not in ("--resume", "--overwrite"))
+        return replace(self, arguments=(*kept, "--resume"))
+
+
+def run_program(program: RankProgram, before_error: Callable[[], None] = lambda: None) -> int:
+    """Run a program in this process. Returns its exit status; the traceback of an exception is printed.
+
+    before_error: called before the traceback is printed.
+    """
+    sys.argv = [program.name, *program.arguments]
+    try:
+        if program.is_module:
+            runpy.run_module(program.name, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(program.name).parent.absolute()))
+            runpy.run_path(program.name, run_name="__main__")
+        return 0
+    except SystemExit as error:
+        return _status(error.code)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BaseException:
+        before_error()
+        print(traceback.format_exc(), file=sys.stderr, end="", flush=True)
+        return FAILED
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def _status(code: object) -> int:
+    """The exit status of a SystemExit, whose code may be a text."""
+    if code is None or isinstance(code, int):
+        return code or 0
+    print(code, file=sys.stderr)
+    return FAILED

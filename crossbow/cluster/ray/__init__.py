@@ -1,0 +1,1 @@
+"""Ranks that Ray connects: actors on the nodes of a cluster."""

@@ -1,0 +1,93 @@
+"""A rank's process on Ray: an actor, which runs the program on one thread and takes in messages on another."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from crossbow.cluster.fault import VARIABLE
+from crossbow.cluster.launch import RankLaunch, variables_of
+from crossbow.cluster.output import SECONDS_BEFORE_ERRORS, PrefixedLines
+from crossbow.cluster.process import connected
+from crossbow.cluster.program import RankProgram, run_program
+from crossbow.cluster.ranks import Ranks
+from crossbow.cluster.ray.mailbox import Envelope, Mailbox
+from crossbow.cluster.ray.outbox import Outbox, OutboxStream
+from crossbow.cluster.ray.transport import RayTransport, ViewChange
+from crossbow.cluster.transport import Channel
+
+GROUPS = {"messages": 1, "control": 1, "output": 1}
+"""Threads that serve calls while the program runs."""
+SECONDS_OF_SILENCE = 5.0
+"""Time after which `take_output` returns without output."""
+
+
+class RankProcess:
+    """The actor. This class does not import Ray, which calls its methods."""
+
+    def __init__(self, process: int, environment: Mapping[str, str], path: Sequence[str], directory: str) -> None:
+        """process: number of the process among those that were started. environment: further variables. path:
+        directories of modules. directory: where the program runs, if this host has it."""
+        if "OMP_NUM_THREADS" not in environment:
+            os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to 1
+        os.environ.pop(VARIABLE, None)  # Ray's processes may have it from an earlier start
+        os.environ.update(environment)
+        sys.path[:0] = [each for each in path if each not in sys.path]
+        with contextlib.suppress(OSError):
+            os.chdir(directory)
+        self._process, self._mailbox, self._outbox = process, Mailbox(), Outbox()
+        self._deliveries: list[Any] = []
+        self._transport: RayTransport | None = None
+        self._prefix = ""
+
+    def ready(self) -> int:
+        """The id of this process."""
+        return os.getpid()
+
+    def connect(self, change: ViewChange, peers: Sequence[Any], launch: RankLaunch) -> None:
+        """Become one of the ranks. peers: the actors of all processes. launch: how this one was started."""
+        self._deliveries = [peer.deliver.options(concurrency_group="messages") for peer in peers]
+        self._transport = RayTransport(self._process, change, self._mailbox, self._post)
+        connected(Ranks(change.view, self._transport.rank, self._transport if len(change.view) > 1 else None))
+        os.environ.update(variables_of(launch))
+        self._prefix = f"[rank {launch.rank} {change.view.ranks[launch.rank].host}] "
+
+    def run(self, program: RankProgram) -> int:
+        """Run a program, whose output the launcher takes. Returns its exit status."""
+        sys.stdout = OutboxStream(self._outbox, error=False)
+        sys.stderr = OutboxStream(self._outbox, error=True)
+        try:
+            return run_program(program, self._mark_errors)
+        finally:
+            self._outbox.close()
+
+    def deliver(self, letter: tuple[int, int, int, bool, Any]) -> None:
+        """Take in a letter of another rank."""
+        self._mailbox.deliver(Envelope(*letter))
+
+    def change_view(self, change: ViewChange) -> None:
+        """Note that ranks have left."""
+        assert self._transport is not None
+        self._transport.change(change)
+
+    def request_stop(self, signal: int) -> None:
+        """Let rank 0, which this is, end training because of a signal."""
+        assert self._transport is not None
+        view, rank = self._transport.view.number, self._transport.rank
+        self._mailbox.deliver(Envelope(view, rank, Channel.REQUEST, False, str(signal).encode()))
+
+    def take_output(self) -> tuple[list[tuple[bool, str]], bool]:
+        """The output that the program has written; see `Outbox.take`."""
+        return self._outbox.take(SECONDS_OF_SILENCE)
+
+    def _post(self, process: int, letter: Envelope) -> None:
+        self._deliveries[process].remote(tuple(letter))
+
+    def _mark_errors(self) -> None:
+        """Begin lines of errors with rank and host, except on rank 0, which often has the same error."""
+        assert self._transport is not None
+        if self._transport.rank and not isinstance(sys.stderr, PrefixedLines):
+            sys.stderr = PrefixedLines(sys.stderr, self._prefix, SECONDS_BEFORE_ERRORS)

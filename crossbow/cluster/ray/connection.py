@@ -1,0 +1,163 @@
+"""The connection of a launcher to Ray: to a cluster that is there, or to one that it starts on this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from crossbow.extras import optional_module
+from crossbow.types import ConfigurationError
+
+SECONDS_TO_CONNECT = 30.0
+"""Limit of the wait for a cluster's address."""
+SECONDS_FOR_NODES = 120.0
+"""Limit of the wait for nodes."""
+OBJECT_STORE = 128 << 20
+"""Bytes of shared memory of a cluster that is started here. Messages between ranks do not stay there."""
+QUIET = {
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DISABLE_IMPORT_WARNING": "1",
+    "RAY_DEDUP_LOGS": "0",
+}
+"""Ray's environment, without its announcements."""
+
+
+@dataclass(frozen=True)
+class ClusterNode:
+    """A machine of a cluster."""
+
+    id: str
+    host: str
+    resources: Mapping[str, float]
+
+
+class Connection:
+    """A connected Ray."""
+
+    def __init__(self, ray: Any, *, local: bool) -> None:
+        """local: whether the cluster was started for this connection."""
+        self.ray, self.local = ray, local
+
+    def nodes(self, resources: Mapping[str, float]) -> list[ClusterNode]:
+        """The live nodes that have a core and these resources; this machine is the first if it is one of them."""
+        own = self.ray.get_runtime_context().get_node_id()
+        wanted = {"CPU": 1.0, **resources}
+        found = [
+            ClusterNode(each["NodeID"], each["NodeManagerHostname"], each["Resources"])
+            for each in self.ray.nodes()
+            if each["Alive"] and all(each["Resources"].get(name, 0) >= least for name, least in wanted.items())
+        ]
+        return sorted(found, key=lambda node: (node.id != own, node.host, node.id))
+
+    def await_nodes(self, count: int, resources: Mapping[str, float]) -> list[ClusterNode]:
+        """That many nodes with these resources. Raises ConfigurationError after `SECONDS_FOR_NODES`."""
+        deadline = time.monotonic() + SECONDS_FOR_NODES
+        while len(found := self.nodes(resources)) < count:
+            if time.monotonic() >= deadline:
+                hosts = ", ".join(node.host for node in found) or "none"
+                needs = "".join(f", {name} {least:g}" for name, least in resources.items())
+                raise ConfigurationError(
+                    f"expected {count} nodes (each with a core{needs}) within {SECONDS_FOR_NODES:g} s. "
+                    f"Received: {len(found)} ({hosts})"
+                )
+            time.sleep(0.5)
+        return found[:count]
+
+
+@contextmanager
+def connect(address: str | None, cores: int) -> Iterator[Connection]:
+    """Connect to the cluster at this address, or start one on this machine, which ends with the connection.
+
+    address: HOST:PORT, "auto" or None. cores: number of cores that a cluster on this machine announces. Raises
+    ConfigurationError if Ray is not installed, or if the cluster cannot be reached.
+    """
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    ray = optional_module("ray", "training on Ray", "ray")
+    address = address or os.environ.get("RAY_ADDRESS")
+    if address is None:
+        ray.init(
+            "local",
+            num_cpus=cores,
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE,
+            log_to_driver=False,
+            logging_level="CRITICAL",
+        )
+    else:
+        _check_address(address)
+        _init_within_limit(ray, address)
+    try:
+        yield Connection(ray, local=address is None)
+    finally:
+        ray.shutdown()
+
+
+def _check_address(address: str) -> None:
+    """Raise ConfigurationError if nothing listens at HOST:PORT."""
+    if address == "auto" or "://" in address:
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ConfigurationError(f"--address must be auto or HOST:PORT. Received: {address}")
+    try:
+        socket.create_connection((host, int(port)), timeout=SECONDS_TO_CONNECT).close()
+    except OSError as error:
+        raise _unreachable(address, str(error.strerror or error)) from error
+
+
+def _init_within_limit(ray: Any, address: str) -> None:
+    """Connect, which without a limit may take minutes."""
+    errors: list[BaseException] = []
+
+    def init() -> None:
+        try:
+            ray.init(address, log_to_driver=False, logging_level="CRITICAL")
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=init, daemon=True)
+    thread.start()
+    thread.join(SECONDS_TO_CONNECT)
+    if thread.is_alive():
+        raise _unreachable(address, f"no answer within {SECONDS_TO_CONNECT:g} s")
+    if errors:
+        raise _unreachable(address, (str(errors[0]).splitlines() or [repr(errors[0])])[0]) from errors[0]
+
+
+def _unreachable(address: str, received: str) -> ConfigurationError:
+    return ConfigurationError(f"expected a Ray cluster at {address}. Received: {received}")
+
+
+@contextmanager
+def own_streams() -> Iterator[None]:
+    """Keep the standard streams for this process's Python code. Ray's libraries and processes, which write to the
+    descriptors 1 and 2, write to nowhere."""
+    before, kept = (sys.stdout, sys.stderr), [os.dup(1), os.dup(2)]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    sys.stdout, sys.stderr = (
+        open(descriptor, "w", encoding=stream.encoding, errors=stream.errors, closefd=False)  # noqa: SIM115
+        for descriptor, stream in zip(kept, before, strict=True)
+    )
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        sys.stdout, sys.stderr = before
+        for number, descriptor in enumerate(kept, 1):
+            os.dup2(descriptor, number)
+            os.close(descriptor)

@@ -1,0 +1,253 @@
+"""Starts a program's ranks as actors, prints what they print, and tells them when one of them is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from crossbow.cluster.failure import LOST, TERMINATED
+from crossbow.cluster.program import RankProgram
+from crossbow.cluster.ray.actor import GROUPS, RankProcess
+from crossbow.cluster.ray.connection import ClusterNode, Connection
+from crossbow.cluster.ray.roster import Roster
+from crossbow.console import say
+from crossbow.interruption import INTERRUPTED
+from crossbow.types import ConfigurationError
+
+STOPPED = (LOST, INTERRUPTED, TERMINATED)
+"""Exit statuses after a stop at a tick, for which rank 0 writes a checkpoint."""
+SECONDS_TO_START = 120.0
+"""Limit of the wait for the actors."""
+SECONDS_TO_STOP = 60.0
+"""Time that rank 0 has to end after a signal, and that others have after rank 0 has ended."""
+SECONDS_TO_PRINT = 3.0
+"""Time to take the last output of ranks that have ended."""
+LOOK = 0.2
+"""Seconds between two looks for signals."""
+FORWARDED = ("CROSSBOW_", "NUMBA_", "OMP_NUM_THREADS")
+"""Beginnings of the names of environment variables that ranks get."""
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+@dataclass
+class Launcher:
+    """A program on some nodes of a cluster."""
+
+    connection: Connection
+    program: RankProgram
+    nodes: Sequence[ClusterNode]
+    """The node of each rank; one may occur several times."""
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """Resources that each rank claims."""
+    least: int = 1
+    """Number of ranks without which training ends."""
+
+    def __post_init__(self) -> None:
+        self._ray = self.connection.ray
+        self._roster = Roster([node.host for node in self.nodes], self.least)
+        self._actors: list[Any] = []
+        self._calls: dict[Any, Callable[[Any], None]] = {}
+        """Calls that have not returned, each with the function that takes its reference."""
+        self._statuses: dict[int, int] = {}
+        """Exit status of each process that has ended."""
+        self._printing: set[int] = set()
+        """Processes whose output may continue."""
+        self._signals: list[int] = []
+        self._deadline: float | None = None
+        """When all ranks are ended."""
+
+    def run(self) -> int:
+        """Run the program, and return its exit status."""
+        with self._on_signals():
+            try:
+                self._start()
+                while not self._has_ended():
+                    self._wait(LOOK)
+                    self._pass_signals_on()
+                self._print_last()
+            finally:
+                for actor in self._actors:
+                    self._ray.kill(actor)
+        return self._status()
+
+    def _status(self) -> int:
+        """The first status that is not 0; that of a signal, if ranks did not end; or 0."""
+        failed = [status for status in self._statuses.values() if status]
+        if not failed and self._signals and self._first not in self._statuses:
+            return 128 + self._signals[0]
+        return failed[0] if failed else 0
+
+    @property
+    def _first(self) -> int:
+        """The process that is rank 0."""
+        return self._roster.alive[0]
+
+    # Start
+
+    def _start(self) -> None:
+        environment = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
+        path = [each or os.getcwd() for each in sys.path]
+        for process, node in enumerate(self.nodes):
+            remote = self._ray.remote(**self._options(node))(RankProcess)
+            self._actors.append(remote.remote(process, environment, path, os.getcwd()))
+        self._await([actor.ready.remote() for actor in self._actors])
+        change, launches = self._roster.change, self._roster.launches()
+        self._await(
+            [
+                actor.connect.remote(change, self._actors, launch)
+                for actor, launch in zip(self._actors, launches, strict=True)
+            ]
+        )
+        for process, actor in enumerate(self._actors):
+            self._calls[actor.run.remote(self.program)] = self._on_end(process)
+            self._printing.add(process)
+            self._ask_for_output(process)
+
+    def _options(self, node: ClusterNode) -> dict[str, Any]:
+        """Options of the actor on a node."""
+        strategies = self._ray.util.scheduling_strategies
+        more = {name: value for name, value in self.resources.items() if name not in ("CPU", "GPU")}
+        return {
+            "num_cpus": self.resources.get("CPU", 0),
+            "num_gpus": self.resources.get("GPU", 0),
+            "resources": more,
+            "max_restarts": 0,
+            "concurrency_groups": GROUPS,
+            "scheduling_strategy": strategies.NodeAffinitySchedulingStrategy(node.id, soft=False),
+        }
+
+    def _await(self, calls: Sequence[Any]) -> None:
+        """Wait for one call of each actor. Raises ConfigurationError that names those that did not answer."""
+        _, missing = self._ray.wait(list(calls), num_returns=len(calls), timeout=SECONDS_TO_START)
+        names = [self._roster.name(calls.index(call)) for call in missing]
+        if names:
+            raise ConfigurationError(
+                f"expected all {len(calls)} ranks to begin within {SECONDS_TO_START:g} s. Missing: {', '.join(names)}"
+            )
+        for process, call in enumerate(calls):
+            try:
+                self._ray.get(call)
+            except self._ray.exceptions.RayError as error:
+                raise ConfigurationError(
+                    f"expected {self._roster.name(process)} to begin. Received: {_first_line(error)}"
+                ) from error
+
+    # Events
+
+    def _wait(self, seconds: float) -> None:
+        """Handle the calls that return within these seconds."""
+        if not self._calls:
+            time.sleep(seconds)
+            return
+        ready, _ = self._ray.wait(list(self._calls), timeout=seconds)
+        for call in ready:
+            self._calls.pop(call)(call)
+
+    def _on_end(self, process: int) -> Callable[[Any], None]:
+        def end(call: Any) -> None:
+            try:
+                status = self._ray.get(call)
+            except self._ray.exceptions.RayActorError:
+                self._lose(process)
+                return
+            self._statuses[process] = status
+            if status and (process == self._first or status not in STOPPED):
+                self._end_within(0)
+            elif status or process == self._first:
+                self._end_within(SECONDS_TO_STOP)
+
+        return end
+
+    def _lose(self, process: int) -> None:
+        """Go on without a process, or end if that is not possible."""
+        self._printing.discard(process)
+        roster, name, first = self._roster, self._roster.name(process), process == self._first
+        reason = "its process has ended" if self._node_is_alive(process) else "its node has left the cluster"
+        change = roster.lose(process, reason)
+        if self._deadline is not None:
+            return
+        if first or not change.view.enough:
+            ends = "rank 0 cannot be replaced" if first else f"expected at least {self.least} ranks"
+            say(f"{name} was lost: {reason}. Training ends: {ends}")
+            self._statuses[process] = LOST
+            self._end_within(0 if first else SECONDS_TO_STOP)
+        for other in roster.alive:
+            self._actors[other].change_view.options(concurrency_group="control").remote(change)
+
+    def _node_is_alive(self, process: int) -> bool:
+        return self.nodes[process].id in {node.id for node in self.connection.nodes({})}
+
+    def _ask_for_output(self, process: int) -> None:
+        call = self._actors[process].take_output.options(concurrency_group="output").remote()
+        self._calls[call] = lambda call: self._print(process, call)
+
+    def _print(self, process: int, call: Any) -> None:
+        """Print what a process has printed."""
+        try:
+            texts, more = self._ray.get(call)
+        except self._ray.exceptions.RayActorError:
+            self._printing.discard(process)
+            return
+        late = self._has_ended() and process not in self._statuses
+        for error, text in [] if late else texts:
+            print(text, end="", file=sys.stderr if error else sys.stdout, flush=True)
+        if more:
+            self._ask_for_output(process)
+        else:
+            self._printing.discard(process)
+
+    # End
+
+    def _has_ended(self) -> bool:
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            return True
+        return all(process in self._statuses for process in self._roster.alive)
+
+    def _end_within(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
+
+    def _print_last(self) -> None:
+        """Print the last output of the processes that have ended. Others are silent: their errors are consequences."""
+        deadline = time.monotonic() + SECONDS_TO_PRINT
+        while self._printing & set(self._statuses) and time.monotonic() < deadline:
+            self._wait(LOOK)
+
+    @contextmanager
+    def _on_signals(self) -> Iterator[None]:
+        """Note signals instead of ending."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self._signals.append(number)
+
+        before = {number: signal.signal(number, note) for number in STOPPING}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _pass_signals_on(self) -> None:
+        """Let rank 0 end training after the first signal, and end all after the second one."""
+        if not self._signals:
+            return
+        if len(self._signals) > 1:
+            self._end_within(0)
+        elif self._deadline is None:
+            self._actors[self._first].request_stop.options(concurrency_group="control").remote(self._signals[0])
+            self._end_within(SECONDS_TO_STOP)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [repr(error)])[0]

@@ -1,0 +1,60 @@
+"""Launches a program on Ray, and again from its checkpoint if that is asked for."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from crossbow.cluster.failure import LOST
+from crossbow.cluster.fault import VARIABLE
+from crossbow.cluster.program import RankProgram
+from crossbow.cluster.ray.connection import ClusterNode, Connection, connect, own_streams
+from crossbow.cluster.ray.launcher import Launcher
+from crossbow.console import say
+
+
+@dataclass(frozen=True)
+class RayLaunch:
+    """Where, and on how many ranks, a program runs."""
+
+    address: str | None = None
+    """HOST:PORT or "auto"; None: that of RAY_ADDRESS, or a cluster that is started on this machine."""
+    ranks: int | None = None
+    """Number of ranks; None: one for each node, times `per_host`."""
+    per_host: int = 1
+    """Ranks of a node. In a cluster that is started here, all ranks are on its only node."""
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """Resources that each rank claims."""
+    least: int = 1
+    """Number of ranks without which training ends."""
+    restarts: int = 0
+    """How often the program begins again from its newest checkpoint after the loss of rank 0, or of too many ranks."""
+
+
+def launch_on_ray(program: RankProgram, launch: RayLaunch) -> int:
+    """Run a program on Ray, and return its exit status. Raises ConfigurationError if Ray is not installed, and if the
+    cluster cannot be reached or does not have the nodes."""
+    with own_streams(), connect(launch.address, os.cpu_count() or 1) as connection:
+        for restarts_left in range(launch.restarts, -1, -1):
+            nodes = nodes_of_ranks(connection, launch)
+            status = Launcher(connection, program, nodes, launch.resources, launch.least).run()
+            if status != LOST or not restarts_left:
+                return status
+            say("the program begins again from its newest checkpoint")
+            os.environ.pop(VARIABLE, None)
+            program = program.resumed()
+    raise AssertionError
+
+
+def nodes_of_ranks(connection: Connection, launch: RayLaunch) -> list[ClusterNode]:
+    """The node of each rank. Raises ConfigurationError if there are too few."""
+    if connection.local:
+        return connection.await_nodes(1, launch.resources) * (launch.ranks or launch.per_host)
+    if launch.ranks is None:
+        connection.await_nodes(1, launch.resources)
+        nodes = connection.nodes(launch.resources)
+    else:
+        nodes = connection.await_nodes(math.ceil(launch.ranks / launch.per_host), launch.resources)
+    return [node for node in nodes for _ in range(launch.per_host)][: launch.ranks]

@@ -1,0 +1,103 @@
+"""What other ranks have sent to this one."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from crossbow.cluster.transport import Channel
+from crossbow.types import Array
+
+
+class Envelope(NamedTuple):
+    """A message or an array on its way."""
+
+    view: int
+    """Number of the sender's view."""
+    source: int
+    """Rank of the sender in that view."""
+    channel: int
+    array: bool
+    """Whether it is received in place, with `Mailbox.post`."""
+    content: Any
+    """Bytes, or an array of bytes."""
+
+
+class Receipt:
+    """Implements `Pending` for an array that is received."""
+
+    def __init__(self, array: Array) -> None:
+        self._array, self._done = array, False
+
+    def fill(self, content: Any) -> None:
+        """Copy what has arrived."""
+        self._array.view(np.uint8)[...] = content
+        self._done = True
+
+    def done(self) -> bool:
+        return self._done
+
+
+class Mailbox:
+    """Keeps what has arrived until it is received. Letters of an older view are dropped, and those of a newer view wait
+    until that view begins. Any thread may call the methods."""
+
+    def __init__(self) -> None:
+        self._lock, self._view = threading.Lock(), 0
+        self._early: list[Envelope] = []
+        self._clear()
+
+    def _clear(self) -> None:
+        self._messages: dict[int, deque[tuple[int, bytes]]] = defaultdict(deque)
+        self._arrays: dict[tuple[int, int], deque[Any]] = defaultdict(deque)
+        self._receipts: dict[tuple[int, int], deque[Receipt]] = defaultdict(deque)
+
+    def begin(self, view: int) -> None:
+        """Begin a view: forget all of the views before."""
+        with self._lock:
+            self._view = view
+            self._clear()
+            early, self._early = self._early, []
+            for letter in early:
+                self._sort(letter)
+
+    def deliver(self, letter: Envelope) -> None:
+        """Take in a letter."""
+        with self._lock:
+            self._sort(letter)
+
+    def _sort(self, letter: Envelope) -> None:
+        key = letter.source, letter.channel
+        if letter.view > self._view:
+            self._early.append(letter)
+        elif letter.view < self._view:
+            return
+        elif not letter.array:
+            self._messages[letter.channel].append((letter.source, letter.content))
+        elif self._receipts[key]:
+            self._receipts[key].popleft().fill(letter.content)
+        else:
+            self._arrays[key].append(letter.content)
+
+    def take(self, channel: Channel, rank: int | None) -> tuple[int, bytes] | None:
+        """The next message from a rank, or from any; see `Transport.receive`."""
+        with self._lock:
+            waiting = self._messages[channel]
+            for number, message in enumerate(waiting):
+                if rank is None or message[0] == rank:
+                    del waiting[number]
+                    return message
+            return None
+
+    def post(self, array: Array, rank: int, channel: Channel) -> Receipt:
+        """Receive the next array from a rank in place; see `Transport.receive_array`."""
+        receipt, key = Receipt(array), (rank, int(channel))
+        with self._lock:
+            if self._arrays[key]:
+                receipt.fill(self._arrays[key].popleft())
+            else:
+                self._receipts[key].append(receipt)
+        return receipt

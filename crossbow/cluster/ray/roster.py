@@ -1,0 +1,52 @@
+"""The processes that a launcher has started, and the views that follow from their ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from crossbow.cluster.launch import RankLaunch
+from crossbow.cluster.members import Lost, Rank, View
+from crossbow.cluster.ray.transport import ViewChange
+
+
+class Roster:
+    """Counts views. Processes keep the numbers with which they were started; ranks are numbered anew in each view."""
+
+    def __init__(self, hosts: Sequence[str], needed: int = 1) -> None:
+        """hosts: of each process. needed: number of ranks without which training ends."""
+        self._hosts, self._needed = tuple(hosts), needed
+        self._alive = list(range(len(hosts)))
+        self._number = 0
+
+    @property
+    def alive(self) -> tuple[int, ...]:
+        """The processes that are ranks."""
+        return tuple(self._alive)
+
+    @property
+    def change(self) -> ViewChange:
+        """The current view."""
+        return self._change(())
+
+    def launches(self) -> list[RankLaunch]:
+        """How each process is started."""
+        hosts = self._hosts
+        return [
+            RankLaunch(number, len(hosts), hosts[:number].count(host), hosts.count(host))
+            for number, host in enumerate(hosts)
+        ]
+
+    def lose(self, process: int, reason: str) -> ViewChange:
+        """The view without a process."""
+        lost = Lost(Rank(self._alive.index(process), self._hosts[process]), reason)
+        self._alive.remove(process)
+        self._number += 1
+        return self._change((lost,))
+
+    def name(self, process: int) -> str:
+        """The process, for messages, by its rank in the current view."""
+        return str(Rank(self._alive.index(process), self._hosts[process]))
+
+    def _change(self, lost: tuple[Lost, ...]) -> ViewChange:
+        ranks = tuple(Rank(number, self._hosts[process]) for number, process in enumerate(self._alive))
+        return ViewChange(View(self._number, ranks, len(ranks) >= self._needed), tuple(self._alive), lost)

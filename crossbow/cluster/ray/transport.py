@@ -1,0 +1,136 @@
+"""Ranks that Ray connects, as one of them sees the others. This module does not import Ray: `post` calls its actors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+
+from crossbow.cluster.members import Lost, View
+from crossbow.cluster.ray.mailbox import Envelope, Mailbox
+from crossbow.cluster.transport import Channel, Pending
+from crossbow.types import Array, CrossbowError
+
+Post = Callable[[int, Envelope], None]
+"""Function that sends a letter to a process, which `ViewChange.processes` numbers. It copies the content before it
+returns."""
+
+
+@dataclass(frozen=True)
+class ViewChange:
+    """A new view."""
+
+    view: View
+    processes: tuple[int, ...]
+    """The process of each rank, by the number with which it was started."""
+    lost: tuple[Lost, ...] = ()
+    """The ranks that have left since the view before."""
+
+
+class RayTransport:
+    """Implements `Transport`."""
+
+    def __init__(self, process: int, change: ViewChange, mailbox: Mailbox, post: Post) -> None:
+        """process: number with which this process was started. change: the first view."""
+        self._process, self._mailbox, self._post = process, mailbox, post
+        self._lock = threading.Lock()
+        self._changes: list[ViewChange] = [change]
+        self.regroup()
+
+    # Views
+
+    def change(self, change: ViewChange) -> None:
+        """Note a new view, which begins with `regroup`."""
+        with self._lock:
+            self._changes.append(change)
+
+    def changed(self) -> bool:
+        return bool(self._changes)
+
+    def regroup(self) -> tuple[Lost, ...]:
+        with self._lock:
+            changes, self._changes = self._changes, []
+        if not changes:
+            return ()
+        newest = changes[-1]
+        self.view, self._processes = newest.view, newest.processes
+        if self._process not in self._processes:
+            raise CrossbowError("the other ranks go on without this one, because it was not reached")
+        self.rank = self._processes.index(self._process)
+        self._mailbox.begin(self.view.number)
+        return tuple(lost for change in changes for lost in change.lost)
+
+    # Messages
+
+    def send(self, message: bytes, rank: int, channel: Channel) -> None:
+        self._post(self._processes[rank], Envelope(self.view.number, self.rank, int(channel), False, message))
+
+    def receive(self, channel: Channel, rank: int | None = None) -> tuple[int, bytes] | None:
+        return self._mailbox.take(channel, rank)
+
+    # Arrays
+
+    def send_array(self, array: Array, rank: int, channel: Channel) -> Pending:
+        content = array.view(np.uint8)
+        self._post(self._processes[rank], Envelope(self.view.number, self.rank, int(channel), True, content))
+        return Sent()
+
+    def receive_array(self, array: Array, rank: int, channel: Channel) -> Pending:
+        return self._mailbox.post(array, rank, channel)
+
+    def sum_array(self, array: Array) -> Pending:
+        return TreeSum(self, array)
+
+    def abort(self, status: int) -> NoReturn:
+        """End this process's program; the launcher then ends all."""
+        raise SystemExit(status)
+
+
+class Sent:
+    """Implements `Pending` for an array that was copied when it was sent."""
+
+    def done(self) -> bool:
+        return True
+
+
+class TreeSum:
+    """Implements `Pending`: array ← the sum of all ranks' arrays.
+
+    In round d = 1, 2, 4, … each rank whose number is a multiple of 2·d adds the sum of the rank d above it. The whole
+    sum then goes back in the same way.
+    """
+
+    def __init__(self, transport: RayTransport, array: Array) -> None:
+        self._steps, self._done = self._run(transport, array), False
+
+    def done(self) -> bool:
+        self._done = self._done or next(self._steps, None) is None
+        return self._done
+
+    @staticmethod
+    def _run(transport: RayTransport, array: Array) -> Iterator[Pending]:
+        """Yield a transfer whenever, and as long as, it must be waited for."""
+        rank, size = transport.rank, len(transport.view)
+        children, distance = [], 1
+        while distance < size and rank % (2 * distance) == 0:
+            if rank + distance < size:
+                children.append(rank + distance)
+            distance *= 2
+        for child in children:
+            part = np.empty_like(array)
+            yield from _waits(transport.receive_array(part, child, Channel.SUM))
+            np.add(array, part, out=array)
+        if rank:
+            parent = rank - distance
+            transport.send_array(array, parent, Channel.SUM)
+            yield from _waits(transport.receive_array(array, parent, Channel.SUM))
+        for child in reversed(children):
+            transport.send_array(array, child, Channel.SUM)
+
+
+def _waits(pending: Pending) -> Iterator[Pending]:
+    while not pending.done():
+        yield pending

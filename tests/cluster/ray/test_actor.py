@@ -1,0 +1,99 @@
+"""The actor of a rank, without Ray: its methods are called directly."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossbow.cluster import process
+from crossbow.cluster.launch import RankLaunch
+from crossbow.cluster.output import PrefixedLines
+from crossbow.cluster.program import RankProgram
+from crossbow.cluster.ray import actor
+from crossbow.cluster.ray.actor import RankProcess
+from crossbow.cluster.ray.roster import Roster
+from crossbow.cluster.transport import Channel
+
+
+class Call:
+    """A method of an actor elsewhere, which is called at once."""
+
+    def __init__(self, method: Any) -> None:
+        self._method = method
+
+    def options(self, concurrency_group: str) -> Call:
+        assert concurrency_group in actor.GROUPS
+        return self
+
+    def remote(self, *arguments: Any) -> None:
+        self._method(*arguments)
+
+
+class Peer:
+    """An actor's handle."""
+
+    def __init__(self, rank: RankProcess) -> None:
+        self.deliver = Call(rank.deliver)
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[RankProcess]:
+    """Two connected processes; this one becomes the second."""
+    monkeypatch.setattr(process, "_joined", [])
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    os.environ["CROSSBOW_FAULT"] = "kill:1@2"
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    monkeypatch.setattr(actor, "SECONDS_BEFORE_ERRORS", 0.0)
+    monkeypatch.chdir(tmp_path)
+    roster = Roster(["a", "b"])
+    found = [RankProcess(number, {"CROSSBOW_X": "1"}, ["/modules"], str(tmp_path)) for number in (0, 1)]
+    for each, launch in zip(found, roster.launches(), strict=True):
+        each.connect(roster.change, [Peer(other) for other in found], launch)
+    return found
+
+
+def test_it_prepares_the_process(pair: list[RankProcess]) -> None:
+    assert (os.environ["CROSSBOW_X"], os.environ["CROSSBOW_RANK"]) == ("1", "1")
+    assert "OMP_NUM_THREADS" not in os.environ
+    assert "CROSSBOW_FAULT" not in os.environ
+    assert sys.path[0] == "/modules"
+    assert pair[0].ready() == os.getpid()
+    ranks = process.join()
+    assert (ranks.rank, ranks.size, ranks.own.host) == (1, 2, "b")
+
+
+def test_messages_reach_the_other_rank(pair: list[RankProcess]) -> None:
+    first, second = (each._transport for each in pair)
+    assert first is not None
+    assert second is not None
+    first.send(b"text", 1, Channel.RESULTS)
+    assert second.receive(Channel.RESULTS) == (0, b"text")
+    pair[0].request_stop(15)
+    assert first.receive(Channel.REQUEST) == (0, b"15")
+    roster = Roster(["a", "b"])
+    pair[0].change_view(roster.lose(1, "killed"))
+    assert first.changed()
+
+
+def test_output_and_traceback_of_a_program(pair: list[RankProcess], tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print('text', flush=True)\nraise ValueError('on purpose')")
+    assert pair[1].run(RankProgram(str(script), (), is_module=False)) == 1
+    texts, more = pair[1].take_output()
+    assert not more
+    assert texts[0] == (False, "text\n")
+    error = "".join(text for is_error, text in texts if is_error)
+    assert error.endswith("[rank 1 b] ValueError: on purpose\n")
+    assert isinstance(sys.stderr, PrefixedLines)
+
+
+def test_a_rank_alone_is_not_connected(pair: list[RankProcess]) -> None:
+    pair[0].connect(Roster(["a"]).change, [], RankLaunch())
+    assert not process.join().connected

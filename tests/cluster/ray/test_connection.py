@@ -1,0 +1,127 @@
+"""Connecting to Ray: what is wrong is one sentence. A class stands for the package."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from crossbow import ConfigurationError
+from crossbow.cluster.ray import connection
+from crossbow.cluster.ray.connection import ClusterNode, Connection, connect
+
+
+class FakeRay:
+    """The functions of Ray that a connection calls."""
+
+    def __init__(self, nodes: list[tuple[str, dict[str, float]]] | None = None) -> None:
+        self.given: list[Any] = []
+        self.ended = False
+        self.answer: Any = lambda: None
+        self._nodes = nodes or []
+
+    def init(self, address: str, **settings: Any) -> None:
+        self.given.append(address)
+        self.answer()
+
+    def shutdown(self) -> None:
+        self.ended = True
+
+    def get_runtime_context(self) -> Any:
+        return SimpleNamespace(get_node_id=lambda: "id-of-b")
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [
+            {"NodeID": f"id-of-{host}", "NodeManagerHostname": host, "Alive": host != "dead", "Resources": resources}
+            for host, resources in self._nodes
+        ]
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+    found = FakeRay()
+    monkeypatch.setattr(connection, "optional_module", lambda *_: found)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for name in connection.QUIET:
+        monkeypatch.setenv(name, "1")
+    return found
+
+
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    for name in connection.QUIET:
+        monkeypatch.setenv(name, "1")
+    expected = r"^training on Ray needs the package ray: pip install 'crossbow\[ray\]'\. "
+    with pytest.raises(ConfigurationError, match=expected), connect(None, 1):
+        pass
+
+
+def test_without_an_address_a_cluster_begins_and_ends(ray: FakeRay) -> None:
+    with connect(None, 2) as found:
+        assert found.local
+        assert not ray.ended
+    assert (ray.given, ray.ended) == (["local"], True)
+
+
+def test_the_address_may_come_from_the_environment(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    with connect(None, 2) as found:
+        assert not found.local
+    assert ray.given == ["auto"]
+
+
+@pytest.mark.parametrize("address", ["node", "node:", ":80", "node:x"])
+def test_an_address_has_host_and_port(ray: FakeRay, address: str) -> None:
+    with pytest.raises(ConfigurationError, match="--address must be auto or HOST:PORT"), connect(address, 1):
+        pass
+
+
+def test_nothing_listens(ray: FakeRay) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    expected = f"^expected a Ray cluster at {address}. Received: "
+    with pytest.raises(ConfigurationError, match=expected), connect(address, 1):
+        pass
+    assert ray.given == []
+
+
+def test_a_cluster_that_refuses_or_does_not_answer(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise ConnectionError("wrong token\nmore")
+
+    ray.answer = refuse
+    with pytest.raises(ConfigurationError, match="Received: wrong token"), connect("auto", 1):
+        pass
+    end = threading.Event()
+    ray.answer = lambda: end.wait(60)
+    monkeypatch.setattr(connection, "SECONDS_TO_CONNECT", 0.05)
+    with pytest.raises(ConfigurationError, match="no answer within 0"), connect("auto", 1):
+        pass
+    end.set()
+
+
+def test_nodes_have_the_resources_and_the_own_is_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [("a", {"CPU": 4.0, "fast": 1.0}), ("b", {"CPU": 4.0}), ("head", {}), ("dead", {"CPU": 4.0})]
+    found = Connection(FakeRay(nodes), local=False)
+    assert [node.host for node in found.nodes({})] == ["b", "a"]
+    assert found.await_nodes(1, {"fast": 1}) == [ClusterNode("id-of-a", "a", nodes[0][1])]
+    monkeypatch.setattr(connection, "SECONDS_FOR_NODES", 0)
+    expected = r"expected 3 nodes \(each with a core, CPU 2\) within 0 s. Received: 2 \(b, a\)"
+    with pytest.raises(ConfigurationError, match=expected):
+        found.await_nodes(3, {"CPU": 2})
+
+
+def test_the_descriptors_of_libraries_lead_nowhere(capfd: pytest.CaptureFixture[str]) -> None:
+    import os
+
+    with connection.own_streams():
+        print("ours")
+        print("error", file=sys.stderr)
+        os.write(1, b"chatter\n")
+        os.write(2, b"chatter\n")
+    os.write(1, b"after\n")
+    assert capfd.readouterr() == ("ours\nafter\n", "error\n")

@@ -1,0 +1,133 @@
+"""Launching on Ray: a cluster on this machine, and processes that are killed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from crossbow.cluster.failure import LOST
+from crossbow.cluster.ray import launcher
+
+ROOT = Path(__file__).parents[3]
+NEEDS_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray: pip install 'crossbow[ray]'")
+
+
+def begin(*options: str, fault: str = "") -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    line = [sys.executable, "-m", "crossbow", "launch", *options]
+    pipe = subprocess.PIPE
+    environment |= {"CROSSBOW_FAULT": fault} if fault else {}
+    return subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=ROOT)
+
+
+def launch(*options: str, fault: str = "") -> tuple[int, str, str]:
+    """Exit status, output and errors."""
+    with begin(*options, fault=fault) as process:
+        out, err = process.communicate(timeout=240)
+    return process.returncode, out, err
+
+
+def lenet(directory: Path, *more: str) -> list[str]:
+    return ["-m", "models.lenet", "--dataset", "digits", "--epochs", "1", "--output-directory", str(directory), *more]
+
+
+def test_a_stop_at_a_tick_waits_for_rank_0() -> None:
+    assert launcher.STOPPED == (LOST, 130, 143)
+    assert launcher._first_line(ValueError("one\ntwo")) == "one"
+    assert launcher._first_line(ValueError()) == "ValueError()"
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_a_script_prints_on_every_rank(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("from crossbow import cluster\nprint(f'rank {cluster.rank} of {cluster.size}')")
+    status, out, err = launch("-n", "2", str(script))
+    assert (status, err) == (0, "")
+    assert sorted(out.splitlines()) == ["rank 0 of 2", "rank 1 of 2"]
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_training_goes_on_when_a_rank_is_killed(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    status, out, err = launch("-n", "3", *lenet(directory), fault="kill:1@20")
+    assert (status, err) == (0, "")
+    assert "left: its process has ended. Training goes on after task 60, with 2 ranks and 2 learners" in out
+    assert out.count("epoch 1/1") == 1
+    lines = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
+    (left,) = [line for line in lines if "left" in line]
+    assert (left["tick"], left["tasks"], left["ranks"]) == (20, 60, 2)
+    assert lines[-1]["tasks"] == 94
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_without_rank_0_the_program_begins_again_from_its_checkpoint(tmp_path: Path) -> None:
+    options = lenet(tmp_path / "run", "--checkpoint-interval", "10tasks")
+    status, out, err = launch("-n", "2", "--restarts", "1", *options, fault="kill:0@20")
+    assert status == 0
+    assert "was lost: its process has ended. Training ends: rank 0 cannot be replaced" in err
+    assert "resumed from" in out
+    assert out.count("epoch 1/1") == 1
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_with_too_few_ranks_training_ends_with_a_checkpoint(tmp_path: Path) -> None:
+    status, _, err = launch("-n", "2", "--min-ranks", "2", *lenet(tmp_path / "run"), fault="kill:1@20")
+    assert status == 3
+    assert "Training ends: expected at least 2 ranks" in err
+    assert list((tmp_path / "run" / "checkpoints").iterdir())
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_an_exception_ends_all_and_is_printed_once(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import time\nfrom crossbow import cluster\n"
+        "if cluster.rank == 1: raise ValueError('on purpose')\ntime.sleep(600)\n"
+    )
+    status, out, err = launch("-n", "2", str(script))
+    assert (status, out) == (1, "")
+    assert err.count("ValueError: on purpose") == 1
+    assert all(line.startswith("[rank 1 ") for line in err.splitlines())
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_training_with_a_checkpoint(tmp_path: Path, number: signal.Signals, status: int) -> None:
+    directory = tmp_path / "run"
+    with begin("-n", "2", *lenet(directory, "--epochs", "100000")) as process:
+        assert process.stdout is not None
+        assert any(line.startswith("epoch ") for line in process.stdout)
+        process.send_signal(number)
+        process.communicate(timeout=120)
+    assert process.returncode == status
+    assert list((directory / "checkpoints").iterdir())
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_a_dead_launcher_leaves_no_rank_behind(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
+    with begin("-n", "2", str(script)) as process:
+        assert process.stdout is not None
+        ranks = [int(process.stdout.readline()) for _ in range(2)]
+        process.kill()
+        deadline = time.monotonic() + 60
+        while any(Path(f"/proc/{rank}").exists() for rank in ranks) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.communicate(timeout=60)
+    assert not [rank for rank in ranks if Path(f"/proc/{rank}").exists()]

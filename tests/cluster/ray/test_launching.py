@@ -1,0 +1,60 @@
+"""The nodes of ranks, and restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from crossbow.cluster.program import RankProgram
+from crossbow.cluster.ray import launching
+from crossbow.cluster.ray.connection import Connection
+from crossbow.cluster.ray.launching import RayLaunch, launch_on_ray, nodes_of_ranks
+from tests.cluster.ray.test_connection import FakeRay
+
+NODES = [("a", {"CPU": 4.0}), ("b", {"CPU": 4.0}), ("c", {"CPU": 4.0})]
+
+
+@pytest.mark.parametrize(
+    ("launch", "hosts"),
+    [
+        (RayLaunch(), "bac"),
+        (RayLaunch(ranks=2), "ba"),
+        (RayLaunch(per_host=2), "bbaacc"),
+        (RayLaunch(ranks=3, per_host=2), "bba"),
+    ],
+)
+def test_the_nodes_of_ranks(launch: RayLaunch, hosts: str) -> None:
+    nodes = nodes_of_ranks(Connection(FakeRay(NODES), local=False), launch)
+    assert "".join(node.host for node in nodes) == hosts
+
+
+def test_a_cluster_on_this_machine_has_all_ranks() -> None:
+    local = Connection(FakeRay(NODES[1:2]), local=True)
+    assert [node.host for node in nodes_of_ranks(local, RayLaunch(ranks=3))] == ["b"] * 3
+    assert [node.host for node in nodes_of_ranks(local, RayLaunch())] == ["b"]
+
+
+@pytest.mark.parametrize(("statuses", "status", "runs"), [([0], 0, 1), ([2], 2, 1), ([3, 0], 0, 2), ([3, 3, 3], 3, 3)])
+def test_after_a_loss_it_begins_again(
+    monkeypatch: pytest.MonkeyPatch, statuses: list[int], status: int, runs: int
+) -> None:
+    programs: list[RankProgram] = []
+
+    class FakeLaunch:
+        def __init__(self, connection: Any, program: RankProgram, *more: Any) -> None:
+            programs.append(program)
+
+        def run(self) -> int:
+            return statuses[len(programs) - 1]
+
+    @contextmanager
+    def connected(address: str | None, cores: int) -> Iterator[Connection]:
+        yield Connection(FakeRay(NODES), local=False)
+
+    monkeypatch.setattr(launching, "Launcher", FakeLaunch)
+    monkeypatch.setattr(launching, "connect", connected)
+    assert launch_on_ray(RankProgram("m", ()), RayLaunch(restarts=2)) == status
+    assert [program.arguments for program in programs] == [(), *[("--resume",)] * (runs - 1)]

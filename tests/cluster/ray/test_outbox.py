@@ -1,0 +1,27 @@
+"""Output on its way to the launcher."""
+
+from __future__ import annotations
+
+import threading
+
+from crossbow.cluster.ray.outbox import Outbox, OutboxStream
+
+
+def test_texts_are_taken_once_and_in_order() -> None:
+    outbox = Outbox()
+    out, err = OutboxStream(outbox, error=False), OutboxStream(outbox, error=True)
+    print("one", "two", file=out)
+    print("wrong", file=err, end="")
+    assert outbox.take(60) == ([(False, "one two\n"), (True, "wrong")], True)
+    assert outbox.take(0) == ([], True)
+    assert (out.encoding, out.isatty()) == ("utf-8", False)
+
+
+def test_who_waits_is_woken() -> None:
+    outbox, found = Outbox(), []
+    thread = threading.Thread(target=lambda: found.append(outbox.take(60)))
+    thread.start()
+    outbox.put("text", error=False)
+    thread.join(60)
+    outbox.close()
+    assert (found, outbox.take(60)) == ([([(False, "text")], True)], ([], False))

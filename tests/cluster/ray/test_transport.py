@@ -1,0 +1,77 @@
+"""The transport over Ray's actors, without Ray: letters are put into mailboxes directly."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from crossbow import CrossbowError
+from crossbow.cluster.members import Lost, Rank, ViewChangedError
+from crossbow.cluster.sums import Waiting, tree
+from crossbow.cluster.transport import Channel
+from tests.cluster.fake_network import at_once
+from tests.cluster.ray.processes import Processes
+from tests.cluster.test_transport import check_messages
+
+
+def test_messages_and_arrays() -> None:
+    first, second = Processes("ab").transports
+    check_messages(first, second)
+    received = np.zeros(3, np.float16)
+    pending = second.receive_array(received, 0, Channel.PARTIAL)
+    sent = np.arange(3).astype(np.float16)
+    assert first.send_array(sent, 1, Channel.PARTIAL).done()
+    sent[...] = 7  # it was copied
+    assert pending.done()
+    assert received.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7])
+def test_a_tree_has_the_same_bits_on_all_ranks(size: int) -> None:
+    vectors = [np.random.default_rng(number).normal(size=5).astype(np.float32) for number in range(size)]
+    expected = np.sum(vectors, axis=0, dtype=np.float64)
+    transports = Processes(["host"] * size).transports
+    at_once(
+        [
+            lambda each=each, vector=vector: tree(each, vector, Waiting(seconds=60))  # type: ignore[misc]
+            for each, vector in zip(transports, vectors, strict=True)
+        ]
+    )
+    assert len({vector.tobytes() for vector in vectors}) == 1
+    np.testing.assert_allclose(vectors[0], expected, rtol=1e-5)
+
+
+def test_a_rank_that_waits_for_a_lost_one_is_told() -> None:
+    processes = Processes("abc")
+    ranks = processes.ranks()
+    processes.lose(0)
+    for each in ranks[1:]:
+        with pytest.raises(ViewChangedError):
+            each.agree(lambda: 0)
+        assert each.regroup() == (Lost(Rank(0, "a"), "killed"),)
+    assert [(each.rank, each.size) for each in ranks[1:]] == [(0, 2), (1, 2)]
+    assert at_once([lambda: ranks[1].agree(lambda: 5), lambda: ranks[2].agree(lambda: 6)]) == [5, 5]
+
+
+def test_several_losses_are_reported_together() -> None:
+    processes = Processes("abc", needed=2)
+    ranks = processes.ranks()
+    processes.lose(1)
+    processes.lose(2)
+    assert [str(lost.rank) for lost in ranks[0].regroup()] == ["rank 1 (b)", "rank 1 (c)"]
+    assert ranks[0].regroup() == ()
+    assert (ranks[0].view.number, ranks[0].several, ranks[0].view.enough) == (2, False, False)
+
+
+def test_a_process_that_others_have_given_up_does_not_go_on() -> None:
+    processes = Processes("ab")
+    change = processes.roster.lose(1, "killed")
+    processes.transports[1].change(change)
+    with pytest.raises(CrossbowError, match="go on without this one"):
+        processes.transports[1].regroup()
+
+
+def test_abort_ends_the_program() -> None:
+    with pytest.raises(SystemExit) as raised:
+        Processes("a").transports[0].abort(2)
+    assert raised.value.code == 2

@@ -1,0 +1,63 @@
+"""Programs run in this process: modules and scripts, and their exit statuses."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from crossbow.cluster.program import RankProgram, run_program
+
+
+@pytest.fixture(autouse=True)
+def _kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("", 0), ("raise SystemExit", 0), ("raise SystemExit(5)", 5), ("raise KeyboardInterrupt", 130)],
+)
+def test_a_script_has_an_exit_status(tmp_path: Path, code: str, status: int) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    assert run_program(RankProgram(str(script), (), is_module=False)) == status
+
+
+def test_a_script_gets_its_arguments_and_finds_its_neighbours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "neighbour_of_script.py").write_text("NAME = 'here'")
+    script = tmp_path / "script.py"
+    script.write_text("import sys, neighbour_of_script\nprint(sys.argv, neighbour_of_script.NAME, __name__)")
+    assert run_program(RankProgram(str(script), ("--a", "b"), is_module=False)) == 0
+    assert capsys.readouterr().out == f"{[str(script), '--a', 'b']} here __main__\n"
+
+
+def test_a_module_is_the_main_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "module_of_program.py").write_text("print(__name__, __spec__.name)")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert run_program(RankProgram("module_of_program", ())) == 0
+    assert capsys.readouterr().out == "__main__ module_of_program\n"
+
+
+def test_a_traceback_and_a_text_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script, called = tmp_path / "script.py", []
+    script.write_text("raise ValueError('on purpose')")
+    assert run_program(RankProgram(str(script), (), is_module=False), lambda: called.append(1)) == 1
+    assert capsys.readouterr().err.endswith("ValueError: on purpose\n")
+    script.write_text("raise SystemExit('no data')")
+    assert run_program(RankProgram(str(script), (), is_module=False), lambda: called.append(1)) == 1
+    assert (capsys.readouterr().err, called) == ("no data\n", [1])
+
+
+def test_its_command_and_that_which_resumes_it() -> None:
+    program = RankProgram("models.lenet", ("--epochs", "2", "--overwrite"))
+    assert program.command() == [sys.executable, "-m", "models.lenet", "--epochs", "2", "--overwrite"]
+    resumed = program.resumed()
+    assert resumed == resumed.resumed() == RankProgram("models.lenet", ("--epochs", "2", "--resume"))
+    assert RankProgram("a.py", (), is_module=False).command() == [sys.executable, "a.py"]

@@ -1,0 +1,14 @@
+"""The sentence about ranks that have left."""
+
+from __future__ import annotations
+
+from crossbow.cluster.members import Lost, Rank
+from crossbow.runtime.departure import Departure
+
+
+def test_it_names_ranks_reasons_and_what_is_left() -> None:
+    lost = Lost(Rank(2, "node3"), "its process has ended"), Lost(Rank(0, "node1"), "killed")
+    assert str(Departure(lost, view=1, ranks=1, learners=4, tick=500, tasks=2000, seconds=1.26)) == (
+        "rank 2 (node3) left: its process has ended; rank 0 (node1) left: killed. "
+        "Training goes on after task 2,000, with 1 rank and 4 learners (1.3 s)"
+    )

@@ -1,0 +1,196 @@
+"""Training goes on when a rank is lost: no task is missed or counted twice, and the bits depend on nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from crossbow import SMA, SSGD, Dataflow, History, ModelConf, Phase, SolverConf, SystemConf
+from crossbow.cluster.fault import Fault
+from crossbow.cluster.members import ViewChangedError
+from crossbow.cluster.ranks import Ranks
+from crossbow.ops import BatchNorm, InnerProduct, ReLU
+from crossbow.runtime.departure import Departure
+from crossbow.runtime.engine import Engine
+from crossbow.runtime.monitor import Monitor
+from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.runtime.snapshot import Snapshot
+from crossbow.synch import AsynchronousSGD, BarrierRule, DiLoCo, ModelAveraging, Rule, TwoLevel
+from crossbow.types import TrainingUnit
+from tests.cluster.fake_network import FakeNetwork, at_once
+from tests.cluster.ray.processes import Processes
+from tests.support import FAST_KERNELS, blobs, same_weights, training
+
+DATA = blobs(83, 29)
+MODEL = ModelConf(batch_size=4)
+SYSTEM = SystemConf(kernels=FAST_KERNELS, threads_per_learner=1, seed=3, learners_per_device=1)
+SOLVER = SolverConf(learning_rate=0.05, momentum=0.9)
+
+
+class Killed(BaseException):
+    """The end of a rank's thread in place of its process."""
+
+
+class Departures(Monitor):
+    def __init__(self) -> None:
+        self.found: list[Departure] = []
+
+    def left(self, departure: Departure) -> None:
+        self.found.append(departure)
+
+
+def new_engine(model: ModelConf, ranks: Ranks | None) -> Engine:
+    flow = training(InnerProduct(number_of_outputs=8), BatchNorm(), ReLU(), InnerProduct(number_of_outputs=3))
+    check = Dataflow(flow.subgraph).set_phase(Phase.CHECK)
+    return Engine(flow.graph, check.graph, DATA, model, SOLVER, SYSTEM, ranks=ranks)
+
+
+def train(ranks: Ranks, model: ModelConf, monitors: tuple[Monitor, ...]) -> tuple[Any, History]:
+    engines = [new_engine(model, ranks)]
+
+    def rebuild() -> Engine:
+        engines.append(new_engine(model, ranks))
+        return engines[-1]
+
+    try:
+        run = TrainingRun(
+            engines[0], model, Limits(count=3), monitors if ranks.is_first else (), test=True, ranks=ranks,
+            rebuild=rebuild,
+        )  # fmt: skip
+        history = run.run()
+        return engines[-1].weights, history
+    except Killed:
+        return None, History()
+    finally:
+        engines[-1].close()
+
+
+def train_and_lose(
+    monkeypatch: pytest.MonkeyPatch, faults: str, size: int, model: ModelConf = MODEL
+) -> tuple[list[tuple[Any, History]], list[Departure]]:
+    """Train on as many ranks, some of which are lost; their results are None."""
+    monkeypatch.setenv("CROSSBOW_FAULT", faults)
+    processes, departures = Processes(["host"] * size), Departures()
+
+    def strike(fault: Fault) -> None:
+        processes.lose(processes.roster.alive[fault.rank])
+        raise Killed
+
+    monkeypatch.setattr(Fault, "strike", strike)
+
+    def of(ranks: Ranks) -> Callable[[], tuple[Any, History]]:
+        return lambda: train(ranks, model, (departures,))
+
+    return at_once([of(ranks) for ranks in processes.ranks()]), departures.found
+
+
+def continued(model: ModelConf, before: int, after: int, tick: int) -> Any:
+    """The weights of one process that begins with some learners, and goes on with others after a tick."""
+    snapshot, weights = None, None
+    for learners in (before, after):
+        flow = training(InnerProduct(number_of_outputs=8), BatchNorm(), ReLU(), InnerProduct(number_of_outputs=3))
+        check, system = Dataflow(flow.subgraph).set_phase(Phase.CHECK), replace(SYSTEM, learners_per_device=learners)
+        engine = Engine(flow.graph, check.graph, DATA, model, SOLVER, system)
+        try:
+            if snapshot is not None:
+                engine.restore(snapshot, "the engine before")
+            all_tasks = engine.order.tasks_in_epochs(3)
+            tasks = tick * engine.clock.tasks_per_tick if snapshot is None else all_tasks - engine.tasks
+            TrainingRun(engine, model, Limits(count=tasks, unit=TrainingUnit.TASKS), (), test=False).run()
+            snapshot, weights = engine.snapshot(), engine.weights
+        finally:
+            engine.close()
+    return weights
+
+
+@pytest.mark.parametrize(("rule", "lost"), [(SMA(), 1), (SMA(tau=2), 2), (SSGD(), 1)], ids=str)
+def test_it_goes_on_from_the_newest_whole_base_model(monkeypatch: pytest.MonkeyPatch, rule: Rule, lost: int) -> None:
+    model = replace(MODEL, rule=rule)
+    results, (departure,) = train_and_lose(monkeypatch, f"kill:{lost}@3", 3, model)
+    assert results.pop(lost)[0] is None
+    expected = continued(model, 3, 2, 3)
+    for weights, history in results:
+        assert same_weights(weights, expected)
+        assert history.records[-1].epoch == 3
+        assert len(history.records) == 3
+    assert [each.test for each in results[0][1].records] == [each.test for each in results[1][1].records]
+    assert (departure.tick, departure.ranks, departure.learners, departure.view) == (3, 2, 2, 1)
+    assert str(departure).startswith(
+        f"rank {lost} (host) left: killed. Training goes on after task {departure.tasks}, "
+    )
+
+
+def two_levels_continued(model: ModelConf, before: int, after: int, tick: int) -> Any:
+    """The weights of ranks that begin as many, and go on as fewer or more after a tick of z."""
+    found: Any = None
+    for size in (before, after):
+        start = found
+
+        def of(ranks: Ranks, start: Any = start) -> Callable[[], tuple[Snapshot, Any]]:
+            return lambda: _part(model, ranks, start, tick)
+
+        found, weights = at_once([of(ranks) for ranks in FakeNetwork(size).ranks()])[0]
+    return weights
+
+
+def _part(model: ModelConf, ranks: Ranks, start: Snapshot | None, tick: int) -> tuple[Snapshot, Any]:
+    """Train for some ticks, or from a base model to the end."""
+    engine = new_engine(model, ranks)
+    try:
+        tasks = tick * engine.clock.tasks_per_tick
+        if start is not None:
+            engine.restore(Snapshot(start.variables, {}, start.state), "the engine before")
+            tasks = engine.order.tasks_in_epochs(3) - engine.tasks
+        limits = Limits(count=tasks, unit=TrainingUnit.TASKS)
+        TrainingRun(engine, model, limits, (), test=False, ranks=ranks).run()
+        return engine.snapshot(), engine.weights
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("between", [ModelAveraging(tau=2), DiLoCo(tau=2)], ids=str)
+def test_two_levels_go_on_from_the_newest_whole_base_model(
+    monkeypatch: pytest.MonkeyPatch, between: BarrierRule
+) -> None:
+    model = replace(MODEL, rule=TwoLevel(SMA(), between))
+    expected = two_levels_continued(model, 3, 2, 2)
+    results, (departure,) = train_and_lose(monkeypatch, "kill:1@4", 3, model)
+    assert [weights is None for weights, _ in results] == [False, True, False]
+    assert all(same_weights(results[rank][0], expected) for rank in (0, 2))
+    assert (departure.tick, departure.tasks, departure.ranks) == (4, 12, 2)
+
+
+def test_rank_0_goes_on_alone_after_two_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    results, departures = train_and_lose(monkeypatch, "kill:1@2,kill:1@5", 3)
+    assert [weights is None for weights, _ in results] == [False, True, True]
+    assert [(each.ranks, each.tick) for each in departures] == [(2, 2), (1, 5)]
+    assert results[0][1].stopped == "count"
+    again, _ = train_and_lose(monkeypatch, "kill:1@2,kill:1@5", 3)
+    assert same_weights(results[0][0], again[0][0])
+
+
+def test_without_a_barrier_training_ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        train_and_lose(monkeypatch, "kill:1@3", 3, replace(MODEL, rule=AsynchronousSGD()))
+    assert raised.value.code == 3
+    assert capsys.readouterr().err == ("error: without a barrier, training cannot go on after the loss of a rank\n")
+
+
+def test_without_a_way_to_rebuild_training_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = Processes("ab")
+    first, second = processes.ranks()
+
+    def lose() -> None:
+        new_engine(MODEL, second).close()
+        processes.lose(1)
+
+    def alone() -> None:
+        engine = new_engine(MODEL, first)
+        with pytest.raises(ViewChangedError):
+            TrainingRun(engine, MODEL, Limits(count=1), (), test=False, ranks=first).run()
+        engine.close()
+
+    at_once([alone, lose])

@@ -1,0 +1,70 @@
+"""`crossbow launch`, without starting anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossbow.cli import main
+from crossbow.cluster.mpirun import MpiLaunch
+from crossbow.cluster.program import RankProgram
+from crossbow.cluster.ray.launching import RayLaunch
+from crossbow.scripts import launch_command
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was launched; the exit status is 7."""
+    found: list[Any] = []
+
+    def launch(*what: Any) -> int:
+        found.extend(what)
+        return 7
+
+    monkeypatch.setattr(launch_command, "launch_on_ray", launch)
+    monkeypatch.setattr(launch_command, "launch_on_mpi", launch)
+    return found
+
+
+def test_a_module_on_ray(launched: list[Any]) -> None:
+    line = (
+        "launch --address a:1 -n 4 --per-host 2 --resources CPU=8,fast=0.5 --min-ranks 2 --restarts 3 -m models.lenet"
+    )
+    assert main([*line.split(), "--epochs", "2", "-n", "5"]) == 7
+    assert launched == [
+        RankProgram("models.lenet", ("--epochs", "2", "-n", "5")),
+        RayLaunch("a:1", 4, 2, {"CPU": 8.0, "fast": 0.5}, 2, 3),
+    ]
+
+
+def test_a_script_on_mpi(launched: list[Any]) -> None:
+    assert main(["launch", "--engine", "mpi", "--hosts", "file", "--restarts", "1", "train.py", "--seed", "2"]) == 7
+    assert launched == [
+        RankProgram("train.py", ("--seed", "2"), is_module=False),
+        MpiLaunch(None, None, Path("file"), 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", "expected a program: -m MODULE or a script. Received: none"),
+        ("--engine mpi --min-ranks 2 a.py", "--min-ranks does not apply to --engine mpi"),
+        ("--hosts file a.py", "--hosts does not apply to --engine ray"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(
+    launched: list[Any], capsys: pytest.CaptureFixture[str], line: str, expected: str
+) -> None:
+    assert main(["launch", *line.split()]) == 2
+    assert capsys.readouterr().err == f"crossbow: error: {expected}\n"
+    assert launched == []
+
+
+@pytest.mark.parametrize("text", ["CPU", "CPU=0", "=2", "CPU=nan", "CPU=2,"])
+def test_resources_are_numbers(launched: list[Any], capsys: pytest.CaptureFixture[str], text: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["launch", "--resources", text, "a.py"])
+    assert "expected NAME=N,… with numbers > 0" in capsys.readouterr().err
