@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.anatomy import Row, profile
-from benchmarks.networks import LEARNING_RATE, MOMENTUM, dataset
+from benchmarks.networks import CLASSES, LEARNING_RATE, MOMENTUM, dataset
 from benchmarks.zoo_networks import network_named
 from crossbow import SMA, DurationUnit, ExecutionContext, ModelConf, SolverConf, SystemConf
 from crossbow.host_memory import aligned_zeros, peak_memory
@@ -99,8 +99,9 @@ class BareRunner(CrossbowRunner):
         super().__init__(network, batch, learners, threads, kernels)
         engine: Any = self.context.engine
         loader, generator = engine.loader, np.random.default_rng(0)
-        loader.images[...] = generator.integers(0, 256, loader.images.shape, dtype=np.uint8)
-        loader.labels[...] = generator.integers(0, 10, loader.labels.shape)
+        values = 256 if loader.images.dtype == np.uint8 else CLASSES  # pixels, or indices of the first characters
+        loader.images[...] = generator.integers(0, values, loader.images.shape)
+        loader.labels[...] = generator.integers(0, CLASSES, loader.labels.shape)
         self._error: BaseException | None = None
         self._ticks = 1
         self._seconds = self._run_ticks(1)

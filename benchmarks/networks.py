@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.torch_network import torch_network
 from crossbow import Dataflow, Dataset, Sequential
+from crossbow.data import topics
 from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool, ReLU
 from crossbow.types import Shape
 from models.layers import classifier
 from models.lenet import lenet
 from models.resnet import EXPANSION, IMAGENET_UNITS, resnet
+from models.transformer import transformer
+from models.vit import vit
 
 CLASSES = 10
 CLASSES_OF_IMAGENET = 1000
@@ -233,6 +237,27 @@ NETWORKS: dict[str, Network] = {
         targets={},
         seconds=3.0,
         **CIFAR,  # type: ignore[arg-type]
+    ),
+    "transformer": Network(
+        parameters=437_856,
+        image_shape=(64,),
+        examples=6_500,
+        build=transformer,
+        torch=lambda: torch_network(transformer(), (64,)),
+        batches=(32,),
+        targets={32: (1.2, 1.2)},
+        seconds=3.0,
+        data=topics,
+    ),
+    "vit": Network(
+        parameters=817_290,
+        image_shape=(3, 32, 32),
+        examples=50_000,
+        build=vit,
+        torch=lambda: torch_network(vit(), (3, 32, 32)),
+        batches=(32,),
+        targets={32: (1.2, 1.2)},
+        seconds=3.0,
     ),
 }
 """The networks by name."""

@@ -72,7 +72,8 @@ class Defaults:
     @property
     def datasets(self) -> tuple[str, ...]:
         """All data sets that the script supports."""
-        return (*self.epochs, *(OF_FILES if self.number_of_classes is not None else (BATCH_FILES,)))
+        of_images = self.number_of_classes is not None and len(self.image_shape) == 3
+        return (*self.epochs, *(OF_FILES if of_images else (BATCH_FILES,)))
 
     @property
     def image_size(self) -> int:

@@ -148,6 +148,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     text = help_of(SCRIPT, [], capsys)
     for part in ("texts of Python's help()", "(default: 32)", "(default: 0.1)", "random sequences of characters"):
         assert part in text
+    assert "--dataset {topics,synthetic,batch_files}" in text  # and no data sets of image files
 
 
 def losses(dataflow: Dataflow, data: Dataset, *, batch: int, steps: int, learning_rate: float) -> Any:
