@@ -137,7 +137,7 @@ SCRIPT = ModelScript(
     defaults=Defaults(
         epochs={"topics": 5, "synthetic": 3},
         batch_size=32,
-        solver=SolverConf(learning_rate=0.1, momentum=0.9),
+        solver=SolverConf(method="adamw", learning_rate=0.001, weight_decay=0.01),
         image_shape=(LENGTH,),
         number_of_classes=len(ALPHABET),
         examples="sequences of characters",

@@ -84,7 +84,7 @@ SCRIPT = ModelScript(
     defaults=Defaults(
         epochs={"cifar10": 40, "cifar100": 40, "synthetic": 3},
         batch_size=32,
-        solver=SolverConf(learning_rate=0.05, momentum=0.9, weight_decay=1e-4),
+        solver=SolverConf(method="adamw", learning_rate=0.001, weight_decay=0.01),
         image_shape=(3, 32, 32),
     ),
     add_options=_add_options,

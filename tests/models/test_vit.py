@@ -53,7 +53,7 @@ def test_a_task_is_one_native_call() -> None:
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     text = help_of(SCRIPT, [], capsys)
-    for part in ("40 with cifar10", "(default: 4)", "(default: 128)", "(default: 0.05 with sgd"):
+    for part in ("40 with cifar10", "(default: 4)", "(default: 128)", "with adam, adamw and rmsprop)"):
         assert part in text
 
 
