@@ -146,7 +146,12 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     text = help_of(SCRIPT, [], capsys)
-    for part in ("texts of Python's help()", "(default: 32)", "with adam, adamw and rmsprop)", "random sequences of characters"):
+    for part in (
+        "texts of Python's help()",
+        "(default: 32)",
+        "with adam, adamw and rmsprop)",
+        "random sequences of characters",
+    ):
         assert part in text
     assert "--dataset {topics,synthetic,batch_files}" in text  # and no data sets of image files
 
