@@ -424,7 +424,6 @@ class ExecutionContext:
             test=test,
             keeper=self._keeper,
             profiler=self._profiler,
-            rebuild=self._rebuild,
         )
         return self._begin(run, verbose)
 
@@ -432,7 +431,7 @@ class ExecutionContext:
         console = add_console(run, verbose, self._given_monitors) if self._ranks.is_first else None
         self._run, self._unfinished = run, None
         with console or contextlib.nullcontext():
-            return run.run()
+            return run.run(self._rebuild)
 
     def _rebuild(self) -> TrainingEngine:
         """Another engine, after ranks have left and the engine was closed."""
@@ -462,7 +461,6 @@ class ExecutionContext:
             keeper=self._keeper,
             profiler=self._profiler,
             state=state,
-            rebuild=self._rebuild,
         )
         return self._begin(run, verbose)
 

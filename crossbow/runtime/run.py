@@ -122,12 +122,10 @@ class TrainingRun:
         profiler: Profiler | None = None,
         state: RunState | None = None,
         ranks: Ranks | None = None,
-        rebuild: Callable[[], TrainingEngine] | None = None,
     ) -> None:
         """model: has the interval of tests. test: whether to test. state: that of the run to continue. ranks: by
-        default those of this process. rebuild: builds another engine after ranks have left; None: training then ends
-        with ViewChangedError."""
-        self._ranks, self._rebuild = ranks or join(), rebuild
+        default those of this process."""
+        self._ranks = ranks or join()
         self._common = CommonDecisions(self._ranks)
         self._test_interval = model.test_interval, model.test_interval_unit
         self.engine, self.limits, self.monitors, self.test = engine, limits, monitors, test
@@ -188,9 +186,13 @@ class TrainingRun:
         self.history = restored_history(values["history"])
         self.mean.restore(values["mean"], state.losses)
 
-    def run(self) -> History:
+    def run(self, rebuild: Callable[[], TrainingEngine] | None = None) -> History:
         """Train. On Ctrl-C the tick is finished, or undone if that would take long; the completed part is recorded, and
-        KeyboardInterrupt is raised. Other signals, if a keeper asks for them, end the process in the same way."""
+        KeyboardInterrupt is raised. Other signals, if a keeper asks for them, end the process in the same way.
+
+        rebuild: builds another engine after ranks have left. It is not kept: it may hold what holds this run. None:
+        training then ends with ViewChangedError.
+        """
         if self.keeper is not None:
             self.keeper.begin(self)
         if self.profiler is not None:
@@ -204,7 +206,7 @@ class TrainingRun:
                         self._ranks.check_view()
                         self._stretch()
                     except ViewChangedError:
-                        self._regroup()
+                        self._regroup(rebuild)
             except BaseException:
                 if self.profiler is not None:
                     self.profiler.cancel()
@@ -305,9 +307,9 @@ class TrainingRun:
             epoch_ended = engine.order.epochs_in_tasks(engine.tasks) > epochs
             self.keeper.recorded(self, record, epoch_ended=epoch_ended)
 
-    def _regroup(self) -> None:
+    def _regroup(self, rebuild: Callable[[], TrainingEngine] | None) -> None:
         """Go on with the ranks that are left. Raises ViewChangedError if that is not possible."""
-        if self._rebuild is None:
+        if rebuild is None:
             self._ranks.check_view()
             raise ViewChangedError("ranks have left")
         if not self.engine.clock.barrier:  # z is not whole: contributions were on their way
@@ -315,7 +317,7 @@ class TrainingRun:
                 print("error: without a barrier, training cannot go on after the loss of a rank", file=sys.stderr)
             raise SystemExit(LOST)
         began, first = time.perf_counter(), self._ranks.is_first
-        found = regroup(self._ranks, self.engine, self._rebuild, self.state(), self._counted)
+        found = regroup(self._ranks, self.engine, rebuild, self.state(), self._counted)
         self.engine, self._counted = found.engine, found.counted
         if not first:
             self._restore(found.state)

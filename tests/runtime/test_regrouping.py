@@ -56,11 +56,9 @@ def train(ranks: Ranks, model: ModelConf, monitors: tuple[Monitor, ...]) -> tupl
         return engines[-1]
 
     try:
-        run = TrainingRun(
-            engines[0], model, Limits(count=3), monitors if ranks.is_first else (), test=True, ranks=ranks,
-            rebuild=rebuild,
-        )  # fmt: skip
-        history = run.run()
+        shown = monitors if ranks.is_first else ()
+        run = TrainingRun(engines[0], model, Limits(count=3), shown, test=True, ranks=ranks)
+        history = run.run(rebuild)
         return engines[-1].weights, history
     except Killed:
         return None, History()
