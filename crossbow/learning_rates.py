@@ -57,7 +57,7 @@ class RangeTest:
 
     @property
     def suggestion(self) -> float | None:
-        """The rate at which the mean loss falls fastest, as a function of the rate's logarithm, from its largest value to
+        """The rate at which the mean loss falls fastest, by the rate's logarithm, from its largest value to
         `least`; but at most a third of `least`. None if the loss never decreased."""
         lowest = self._lowest()
         if lowest is None:
