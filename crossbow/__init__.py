@@ -7,6 +7,7 @@ from crossbow import interruption
 from crossbow.context import ExecutionContext
 from crossbow.data import Dataset
 from crossbow.dataflow import Dataflow, DataflowNode, Operator, Sequential, SubGraph, chain
+from crossbow.learning_rates import RangeTest, find_learning_rate
 from crossbow.monitors import ConsoleMonitor, CsvMonitor, EarlyStopping, StatusMonitor, TensorBoardMonitor, WandbMonitor
 from crossbow.ops import MSRA, Constant, Gaussian, Uniform, Values, Xavier
 from crossbow.predictor import Predictor
@@ -65,6 +66,7 @@ __all__ = [
     "Phase",
     "Predictor",
     "Profile",
+    "RangeTest",
     "Record",
     "RunSummary",
     "Sequential",
@@ -83,4 +85,5 @@ __all__ = [
     "Xavier",
     "__version__",
     "chain",
+    "find_learning_rate",
 ]

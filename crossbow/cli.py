@@ -24,6 +24,7 @@ from crossbow.scripts.export_command import add_export_command
 from crossbow.scripts.foreign_command import add_foreign_command
 from crossbow.scripts.graph_command import add_graph_command
 from crossbow.scripts.launch_command import add_launch_command
+from crossbow.scripts.lr_find_command import add_lr_find_command
 from crossbow.scripts.plot_command import add_plot_command
 from crossbow.scripts.predict_command import add_predict_command
 from crossbow.scripts.probe_command import add_probe_command
@@ -74,6 +75,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     add_foreign_command(commands)
     add_probe_command(commands)
     add_launch_command(commands)
+    add_lr_find_command(commands)
     add_predict_command(commands)
     add_test_command(commands)
     add_export_command(commands)

@@ -48,7 +48,7 @@ def write_learning_curves(records: Sequence[Record], path: str | os.PathLike[str
 def curves_picture(runs: Mapping[str, Curves], title: str, x: str = "epochs", form: str = "png") -> bytes:
     """Loss and accuracy of runs, by name, as a picture: training dashed, tests solid. x: one of `AXES`. form: "png" or
     "svg". Raises DataError if matplotlib is not installed."""
-    figure = _new_figure()
+    figure = new_figure()
     figure.suptitle(title)
     loss, accuracy = figure.subplots(1, 2)
     single = len(runs) == 1
@@ -79,13 +79,14 @@ def picture_format(path: Path) -> str:
     return ending
 
 
-def _new_figure() -> Figure:
+def new_figure() -> Figure:
+    """An empty figure. Raises DataError if matplotlib is not installed."""
     try:
         # Imported here, because it takes a second and some 40 MB; and without pyplot, which would open windows.
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise DataError("the picture of the learning curves needs matplotlib: pip install 'crossbow[zoo]'") from error
+        raise DataError("the picture needs matplotlib: pip install 'crossbow[zoo]'") from error
     figure = Figure(figsize=(10, 4), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     return figure

@@ -161,6 +161,11 @@ class ModelScript:
         """The training dataflow that these options select."""
         return self.network(arguments)[2]
 
+    def data(self, options: argparse.Namespace, confs: Configurations) -> Dataset:
+        """The data set that these options select. Raises DataError if it cannot be read."""
+        make = self.synthetic if options.dataset == SYNTHETIC else None
+        return confs.data.load() if make is None else make(options, confs.data)
+
     def synthetic_data(self, arguments: Sequence[str] = (), *, training: int, check: int) -> Dataset:
         """Synthetic examples, of the shape that these options select."""
         options, confs, _ = self.network(arguments)
@@ -205,8 +210,7 @@ def new_context(
     options.image_shape, options.classes = confs.data.image_shape, confs.data.number_of_classes
     dataflow = script.build(options)
     parse_devices(confs.system.devices)  # reports an invalid name before data are read, or downloaded
-    make = script.synthetic if options.dataset == SYNTHETIC else None
-    data = confs.data.load() if make is None else make(options, confs.data)
+    data = script.data(options, confs)
     if (sharding := options.data_sharding) is not None:
         data = share_of_rank(data, "stride" if sharding == "stride" else read_data_sharding(sharding))
     checkpoints = Checkpoints(options.output_directory, **those_given(options, settings(Checkpoints)))

@@ -155,7 +155,8 @@ class SolverConf:
     gamma: float = setting(Number(at_least=0), default=0.1)
     """Factor or slope of the policy.
 
-    A factor with step, multistep, lsr and exp, in (0, 1]; the slope of inv."""
+    A factor with step, multistep and lsr, in (0, 1], and with exp, where the rate increases if it is more than 1; the
+    slope of inv."""
     power: float = setting(Number(at_least=0), default=0.75)
     """Exponent of the policy inv."""
     step_size: int = setting(Integer(at_least=0), default=0, meaning="")
@@ -225,8 +226,10 @@ class SolverConf:
     def __post_init__(self) -> None:
         if self.learning_rate is None:
             object.__setattr__(self, "learning_rate", LEARNING_RATES[self.method])
-        if self.policy in ("step", "multistep", "lsr", "exp"):
+        if self.policy in ("step", "multistep", "lsr"):
             check_number(self, "gamma", minimum=0, maximum=1, above=True)
+        if self.policy == "exp":
+            check_number(self, "gamma", minimum=0, above=True)
         self._check_steps()
         self._check_cycle()
         self._check_use()

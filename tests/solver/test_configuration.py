@@ -51,9 +51,9 @@ BAD: list[BadValues] = [
             ("step", {"step_size": 3}),
             ("multistep", {"step_values": (3,)}),
             ("lsr", {"step_values": (3,), "warmup_steps": 2}),
-            ("exp", {}),
         )
     ),
+    (SolverConf, "gamma", "a finite number > 0", (0,), {"policy": "exp"}),
     (SolverConf, "power", "a finite number ≥ 0", (-1, *NO_NUMBERS), {}),
     (SolverConf, "step_size", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
     (SolverConf, "step_size", "an integer ≥ 1 with policy='step'", (0,), {"policy": "step"}),
