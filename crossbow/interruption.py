@@ -18,6 +18,8 @@ IMPORTING = ("importlib._bootstrap", "_frozen_importlib")
 """The module that imports; the second is its name until the package `importlib` has been imported."""
 INTERRUPTED = 130
 """Exit status of an interrupted command."""
+ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
+"""Signals that end training after its tick. Windows has no SIGUSR1."""
 
 
 def command_name() -> str | None:

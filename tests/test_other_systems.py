@@ -109,6 +109,7 @@ with ExecutionContext.resume("run", network, data=data) as context:
 with Predictor.load("model.safetensors") as predictor:
     assert np.array_equal(predictor(data.check.images), expected)
 
+import crossbow.cli
 from models.lenet import main
 assert main(["--epochs", "1", "--learners", "1", "--batch-size", "64", "--kernels", "reference", "--variant", "caffe",
              "--dataset", "synthetic", "--training-examples", "128", "--test-examples", "64"]) == 0

@@ -19,10 +19,9 @@ from crossbow.cluster.failure import TERMINATED
 from crossbow.cluster.fault import VARIABLE
 from crossbow.cluster.program import RankProgram
 from crossbow.console import say
-from crossbow.interruption import INTERRUPTED
+from crossbow.interruption import ENDING, INTERRUPTED
 from crossbow.types import ConfigurationError
 
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 KILLED = 128
 """The exit status of mpirun is higher if a signal has ended a rank."""
 SET_DEATH_SIGNAL = 1
@@ -90,7 +89,7 @@ def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
     def pass_on(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in PASSED_ON}
+    before = {number: signal.signal(number, pass_on) for number in ENDING}
     try:
         yield
     finally:

@@ -19,7 +19,7 @@ from crossbow.cluster.ray.actor import GROUPS, RankProcess
 from crossbow.cluster.ray.connection import ClusterNode, Connection
 from crossbow.cluster.ray.roster import Roster
 from crossbow.console import say
-from crossbow.interruption import INTERRUPTED
+from crossbow.interruption import ENDING, INTERRUPTED
 from crossbow.types import ConfigurationError
 
 STOPPED = (LOST, INTERRUPTED, TERMINATED)
@@ -34,7 +34,6 @@ LOOK = 0.2
 """Seconds between two looks for signals."""
 FORWARDED = ("CROSSBOW_", "NUMBA_", "OMP_NUM_THREADS")
 """Beginnings of the names of environment variables that ranks get."""
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 @dataclass
@@ -231,7 +230,7 @@ class Launcher:
         def note(number: int, frame: FrameType | None) -> None:
             self._signals.append(number)
 
-        before = {number: signal.signal(number, note) for number in STOPPING}
+        before = {number: signal.signal(number, note) for number in ENDING}
         try:
             yield
         finally:
