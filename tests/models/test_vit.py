@@ -8,6 +8,7 @@ import pytest
 from crossbow import ConfigurationError
 from models.vit import SCRIPT, main, vit
 from tests.models.zoo import check_descent, check_export, help_of, parameters, python_calls, shapes
+from tests.support import NEEDS_ONEDNN
 
 CIFAR = (2, 3, 32, 32)
 
@@ -47,6 +48,7 @@ def test_export(tmp_path: Path) -> None:
     check_export(vit(12, layers=1, width=16, heads=2, number_of_outputs=2), (1, 12, 12), tmp_path, tasks=4)
 
 
+@NEEDS_ONEDNN
 def test_a_task_is_one_native_call() -> None:
     assert python_calls(vit(16, layers=1, width=32, heads=2), (3, 16, 16)) == []
 
