@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from crossbow import MSRA, Dataflow, DataflowNode, Gaussian, Operator, Phase, SubGraph
+from crossbow.conf import is_integer, shown
 from crossbow.ops import (
     GELU,
     Accuracy,
@@ -18,6 +19,7 @@ from crossbow.ops import (
     SoftMaxLoss,
 )
 from crossbow.ops.kernel import Kernel
+from crossbow.types import ConfigurationError
 
 NORM, RELU = BatchNorm(), ReLU()
 TRANSFORMER_DEVIATION = 0.02
@@ -64,6 +66,17 @@ def same_convolution(
         weight_initialiser=MSRA(),
     )
     return normalised_convolution(name, kernel, *inputs, activation=activation)
+
+
+def check_sizes(**sizes: int) -> None:
+    """Raise ConfigurationError unless these are integers ≥ 1, and `heads` divides `width`."""
+    for name, value in sizes.items():
+        if not is_integer(value) or value < 1:
+            raise ConfigurationError(f"{name} must be an integer ≥ 1. Received: {shown(value)}")
+    if sizes["width"] % sizes["heads"]:
+        raise ConfigurationError(
+            f"width must be a multiple of heads. Received: width {sizes['width']}, heads {sizes['heads']}"
+        )
 
 
 def positions(x: DataflowNode) -> DataflowNode:

@@ -26,7 +26,7 @@ from crossbow import Dataflow, Dataset, Gaussian, Phase, SolverConf, SubGraph
 from crossbow.ops import MatFact
 from crossbow.scripts import Defaults, ModelScript
 from crossbow.scripts.data_sources import DataSource
-from crossbow.scripts.values import integer, number
+from crossbow.scripts.values import add_sizes, number
 from crossbow.types import DataError
 from models.layers import add
 
@@ -99,10 +99,7 @@ def _synthetic(options: argparse.Namespace, source: DataSource) -> Dataset:
 
 
 def _add_options(group: argparse._ArgumentGroup) -> None:
-    for name, default, what in (("users", 5000, "users"), ("items", 5000, "items"), ("rank", 10, "numbers a vector")):
-        group.add_argument(
-            f"--{name}", type=integer(1), metavar="N", default=default, help=f"{what} (default: {default:,})"
-        )
+    add_sizes(group, ("users", 5000, "users"), ("items", 5000, "items"), ("rank", 10, "numbers a vector"))
     group.add_argument(
         "--penalty",
         type=number(0, np.inf),

@@ -19,15 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow import Dataflow, Dataset, Gaussian, Phase, SolverConf, SubGraph
-from crossbow.conf import is_integer, shown
 from crossbow.data import characters
 from crossbow.data.text import ALPHABET, encode
 from crossbow.ops import Accuracy, Embedding, InnerProduct, LayerNorm, SoftMax, SoftMaxLoss, Transpose
 from crossbow.scripts import Defaults, ModelScript
 from crossbow.scripts.data_sources import DataSource
-from crossbow.scripts.values import integer
-from crossbow.types import ConfigurationError, DataError
-from models.layers import TRANSFORMER_DEVIATION, add, positions, transformer_block
+from crossbow.scripts.run_texts import count
+from crossbow.scripts.values import add_sizes
+from crossbow.types import DataError
+from models.layers import TRANSFORMER_DEVIATION, add, check_sizes, positions, transformer_block
 
 LENGTH = 64
 """Number of characters that the model reads."""
@@ -59,17 +59,6 @@ def transformer(
     add("loss", SoftMaxLoss(normalisation="full"), softmax)
     add("accuracy", Accuracy(), softmax)
     return Dataflow(SubGraph(head)).set_phase(Phase.TRAIN)
-
-
-def check_sizes(**sizes: int) -> None:
-    """Raise ConfigurationError unless these are integers ≥ 1, and `heads` divides `width`."""
-    for name, value in sizes.items():
-        if not is_integer(value) or value < 1:
-            raise ConfigurationError(f"{name} must be an integer ≥ 1. Received: {shown(value)}")
-    if sizes["width"] % sizes["heads"]:
-        raise ConfigurationError(
-            f"width must be a multiple of heads. Received: width {sizes['width']}, heads {sizes['heads']}"
-        )
 
 
 def generate(
@@ -119,14 +108,12 @@ def _synthetic(options: argparse.Namespace, source: DataSource) -> Dataset:
 
 
 def _add_options(group: argparse._ArgumentGroup) -> None:
-    for name, default, what in (
+    add_sizes(
+        group,
         ("layers", 2, "number of layers"),
         ("width", 128, "numbers for each character"),
         ("heads", 4, "heads of each attention, which divide the width"),
-    ):
-        group.add_argument(
-            f"--{name}", type=integer(1), metavar="N", default=default, help=f"{what} (default: %(default)s)"
-        )
+    )
 
 
 SCRIPT = ModelScript(
@@ -143,7 +130,7 @@ SCRIPT = ModelScript(
         examples="sequences of characters",
     ),
     add_options=_add_options,
-    variant=lambda options: f"{options.layers} layers, width {options.width}",
+    variant=lambda options: f"{count(options.layers, 'layer')}, width {options.width}",
     synthetic=_synthetic,
 )
 

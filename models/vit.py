@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from crossbow import Dataflow, Gaussian, SolverConf
 from crossbow.ops import Conv, InnerProduct, LayerNorm, Pool, Reshape, Transpose
 from crossbow.scripts import Defaults, ModelScript
-from crossbow.scripts.values import integer
+from crossbow.scripts.run_texts import count
+from crossbow.scripts.values import add_sizes
 from crossbow.types import ConfigurationError
-from models.layers import TRANSFORMER_DEVIATION, add, classifier, positions, transformer_block
-from models.transformer import check_sizes
+from models.layers import TRANSFORMER_DEVIATION, add, check_sizes, classifier, positions, transformer_block
 
 
 def vit(
@@ -65,15 +65,13 @@ def _build(options: argparse.Namespace) -> Dataflow:
 
 
 def _add_options(group: argparse._ArgumentGroup) -> None:
-    for name, default, what in (
+    add_sizes(
+        group,
         ("patch", 4, "height and width of a patch, which divides those of the images"),
         ("layers", 4, "number of layers"),
         ("width", 128, "numbers for each patch"),
         ("heads", 4, "heads of each attention, which divide the width"),
-    ):
-        group.add_argument(
-            f"--{name}", type=integer(1), metavar="N", default=default, help=f"{what} (default: %(default)s)"
-        )
+    )
 
 
 SCRIPT = ModelScript(
@@ -88,7 +86,7 @@ SCRIPT = ModelScript(
         image_shape=(3, 32, 32),
     ),
     add_options=_add_options,
-    variant=lambda options: f"patch {options.patch}, {options.layers} layers, width {options.width}",
+    variant=lambda options: f"patch {options.patch}, {count(options.layers, 'layer')}, width {options.width}",
 )
 
 

@@ -162,9 +162,12 @@ class ModelScript:
         return self.network(arguments)[2]
 
     def data(self, options: argparse.Namespace, confs: Configurations) -> Dataset:
-        """The data set that these options select. Raises DataError if it cannot be read."""
+        """The data set that these options select, or this rank's part. Raises DataError if it cannot be read."""
         make = self.synthetic if options.dataset == SYNTHETIC else None
-        return confs.data.load() if make is None else make(options, confs.data)
+        data = confs.data.load() if make is None else make(options, confs.data)
+        if (sharding := options.data_sharding) is None:
+            return data
+        return share_of_rank(data, "stride" if sharding == "stride" else read_data_sharding(sharding))
 
     def synthetic_data(self, arguments: Sequence[str] = (), *, training: int, check: int) -> Dataset:
         """Synthetic examples, of the shape that these options select."""
@@ -211,8 +214,6 @@ def new_context(
     dataflow = script.build(options)
     parse_devices(confs.system.devices)  # reports an invalid name before data are read, or downloaded
     data = script.data(options, confs)
-    if (sharding := options.data_sharding) is not None:
-        data = share_of_rank(data, "stride" if sharding == "stride" else read_data_sharding(sharding))
     checkpoints = Checkpoints(options.output_directory, **those_given(options, settings(Checkpoints)))
     create: Callable[..., ExecutionContext] = functools.partial(ExecutionContext, checkpoints=checkpoints)
     if options.resume:

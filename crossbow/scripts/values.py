@@ -26,6 +26,14 @@ def integer(minimum: int) -> Callable[[str], int]:
     return convert
 
 
+def add_sizes(group: argparse._ArgumentGroup, *sizes: tuple[str, int, str]) -> None:
+    """Add options whose values are integers ≥ 1: for each, its name without dashes, its default, and its meaning."""
+    for name, default, what in sizes:
+        group.add_argument(
+            f"--{name}", type=integer(1), metavar="N", default=default, help=f"{what} (default: {default:,})"
+        )
+
+
 def number(minimum: float = -math.inf, maximum: float = math.inf, *, above: bool = False) -> Callable[[str], float]:
     """A finite number in the range."""
     bounds = [] if minimum == -math.inf else [f"{'>' if above else '≥'} {minimum:g}"]

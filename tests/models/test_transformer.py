@@ -137,7 +137,7 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = "--layers 1 --width 16 --heads 2 --training-examples 64 --test-examples 16 --batch-size 16"
     arguments = f"--dataset synthetic {sizes} --epochs 2 --learners 2 --output-directory {tmp_path}"
     assert main(arguments.split()) == 0
-    assert "transformer (1 layers, width 16)" in capsys.readouterr().out
+    assert "transformer (1 layer, width 16)" in capsys.readouterr().out
     records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text("utf-8").splitlines()[1:]]
     assert records[-1]["test_loss"] < np.log(len(ALPHABET)) + 0.1
     with Predictor.load(tmp_path) as predictor:

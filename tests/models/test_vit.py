@@ -63,7 +63,7 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = "--layers 1 --width 16 --heads 2 --image-shape 3,16,16 --training-examples 32 --test-examples 8"
     arguments = f"--dataset synthetic {sizes} --batch-size 8 --epochs 1 --learners 2 --output-directory {tmp_path}"
     assert main(arguments.split()) == 0
-    assert "vit (patch 4, 1 layers, width 16)" in capsys.readouterr().out
+    assert "vit (patch 4, 1 layer, width 16)" in capsys.readouterr().out
 
 
 def test_images_that_are_not_square(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
