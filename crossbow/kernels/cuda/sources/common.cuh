@@ -121,6 +121,21 @@ template <class T> __device__ inline T reduce(T value, T *shared) {
     return sum;
 }
 
+// The largest value of a block's threads, to all of them. NaN may lose.
+template <class T> __device__ inline T reduce_largest(T value, T *shared) {
+    shared[threadIdx.x] = value;
+    __syncthreads();
+    for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half && shared[threadIdx.x + half] > shared[threadIdx.x]) {
+            shared[threadIdx.x] = shared[threadIdx.x + half];
+        }
+        __syncthreads();
+    }
+    T largest = shared[0];
+    __syncthreads();
+    return largest;
+}
+
 // Philox4x32-10: the words of crossbow/kernels/random.py.
 struct Words {
     uint32 word[4];

@@ -12,21 +12,6 @@ __device__ inline Row row_at(int64 i, int64 heads, int64 length, int64 width) {
     return {i % length, head, n * length * 3 * width + first, n * length * width + first};
 }
 
-// The largest value of a block's threads, to all of them. NaN may lose.
-__device__ inline double reduce_largest(double value, double *shared) {
-    shared[threadIdx.x] = value;
-    __syncthreads();
-    for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
-        if (threadIdx.x < half && shared[threadIdx.x + half] > shared[threadIdx.x]) {
-            shared[threadIdx.x] = shared[threadIdx.x + half];
-        }
-        __syncthreads();
-    }
-    double largest = shared[0];
-    __syncthreads();
-    return largest;
-}
-
 KERNEL attention_forward(const real *x, real *probabilities, real *y, int64 count, int64 heads, int64 length,
                          int64 width, int causal) {
     SHARED(double, shared);

@@ -1,19 +1,5 @@
 // Softmax, its logarithm, and their gradients, along lines. Many or short lines have a thread each, others a block each.
 
-template <class T> __device__ inline T reduce_largest(T value, T *shared) {
-    shared[threadIdx.x] = value;
-    __syncthreads();
-    for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
-        if (threadIdx.x < half && shared[threadIdx.x + half] > shared[threadIdx.x]) {
-            shared[threadIdx.x] = shared[threadIdx.x + half];
-        }
-        __syncthreads();
-    }
-    T largest = shared[0];
-    __syncthreads();
-    return largest;
-}
-
 // NaN need not be the largest: exp(NaN − largest) makes the sum NaN, and so the whole line.
 
 KERNEL softmax_forward(const real *x, real *y, Four from, Four to, int axis, int64 lines) {
