@@ -27,6 +27,7 @@ COLOURS = {
     "SoftMax": "#f4cccc",
     "SoftMaxLoss": "#d9d2e9",
     "EuclideanLoss": "#d9d2e9",
+    "SigmoidLoss": "#d9d2e9",
 }
 """Fill colours of common operators; the others are white, and gradients grey."""
 GREY = "#eeeeee"

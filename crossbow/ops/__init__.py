@@ -31,6 +31,7 @@ from crossbow.ops.relu import ReLU, ReLUGradient
 from crossbow.ops.reshape import Reshape, ReshapeGradient
 from crossbow.ops.scale import Scale, ScaleGradient
 from crossbow.ops.self_attention import SelfAttention, SelfAttentionGradient
+from crossbow.ops.sigmoid_loss import SigmoidLoss, SigmoidLossGradient
 from crossbow.ops.silu import SiLU, SiLUGradient
 from crossbow.ops.slice import Slice, SliceGradient
 from crossbow.ops.softmax import SoftMax, SoftMaxGradient
@@ -102,6 +103,8 @@ __all__ = [
     "SelfAttentionGradient",
     "SiLU",
     "SiLUGradient",
+    "SigmoidLoss",
+    "SigmoidLossGradient",
     "Site",
     "Slice",
     "SliceGradient",

@@ -25,6 +25,7 @@ from crossbow.ops import (
     MatMul,
     Pool,
     ReLU,
+    SigmoidLoss,
     SiLU,
     SoftMax,
 )
@@ -258,6 +259,18 @@ def mse_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Ours | None:
     return Ours(EuclideanLoss(), [x], label=y, scale=examples / (x.numel() if reduction == "mean" else 1))
 
 
+def binary_cross_entropy_with_logits(
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    pos_weight: Tensor | None = None,
+) -> Ours | None:
+    if reduction == "none" or weight is not None or pos_weight is not None or x.ndim == 0 or x.shape != y.shape:
+        return None
+    return Ours(SigmoidLoss(normalisation={"mean": "full", "sum": "none"}[reduction]), [x], label=y)
+
+
 def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Ours | None:
     if dim is None or x.ndim < 2 or dim % x.ndim == 0:
         return None
@@ -293,6 +306,7 @@ TRANSLATIONS: Mapping[str, tuple[Translation, int]] = {
     "nn.functional.max_pool1d": (max_pool(1), 60),
     "nn.functional.max_pool2d": (max_pool(2), 60),
     "nn.functional.max_pool3d": (max_pool(3), 60),
+    "nn.functional.binary_cross_entropy_with_logits": (binary_cross_entropy_with_logits, 2),
     "nn.functional.mse_loss": (mse_loss, 3),
     "nn.functional.relu": (relu, 3),
     "nn.functional.relu6": (relu6, 3),

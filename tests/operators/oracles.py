@@ -41,6 +41,7 @@ from crossbow.ops import (
     Reshape,
     Scale,
     SelfAttention,
+    SigmoidLoss,
     SiLU,
     Slice,
     SoftMax,
@@ -198,6 +199,12 @@ def softmax_loss(kernel: SoftMaxLoss, inputs: Tensors, variables: Mapping[str, t
 def euclidean_loss(kernel: EuclideanLoss, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
     x, labels = inputs
     return (F.mse_loss(x, labels.reshape(x.shape), reduction="sum") / (2 * len(x)))[None]
+
+
+def sigmoid_loss(kernel: SigmoidLoss, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    x, labels = inputs
+    total = F.binary_cross_entropy_with_logits(x, labels.reshape(x.shape), reduction="sum")
+    return (total / {"full": x.numel(), "batch": len(x), "none": 1}[kernel.normalisation])[None]
 
 
 def dropout(kernel: Dropout, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -367,6 +374,7 @@ ORACLES: dict[type[Kernel], Oracle] = {
     ReLU: relu,
     Reshape: reshape,
     Scale: scale,
+    SigmoidLoss: sigmoid_loss,
     SiLU: silu,
     Slice: part,
     SoftMax: softmax,

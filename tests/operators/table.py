@@ -43,6 +43,7 @@ from crossbow.ops import (
     Reshape,
     Scale,
     SelfAttention,
+    SigmoidLoss,
     SiLU,
     Slice,
     SoftMax,
@@ -81,6 +82,7 @@ TOLERANCES: dict[type[Kernel], float] = {
     Reshape: 0.0,
     Scale: 1e-6,
     SelfAttention: 1e-5,
+    SigmoidLoss: 1e-6,
     SiLU: 1e-6,
     Slice: 0.0,
     SoftMax: 1e-6,
@@ -104,7 +106,7 @@ class Case:
     """Of the inputs, the labels left out."""
     labels: str | None = None
     """"classes": (N, …) integers for an input (N, C, …); "class": (N,) integers; "values": floating point of the
-    input's shape; "value": (N,) floating point."""
+    input's shape; "value": (N,) floating point; "fractions": as "values", from 0 to 1."""
     examples: int | None = None
     """Losses and measures: how many examples of the batch are real."""
     offset: float = 0.0
@@ -142,6 +144,8 @@ class Case:
                 classes[generator.random(classes.shape) < 0.3] = ignored
                 classes[(0,) * classes.ndim] = ignored
             return classes
+        if self.labels == "fractions":
+            return generator.random(x).astype(np.float32).round(1)
         return generator.standard_normal(x if self.labels == "values" else x[:1]).astype(np.float32)
 
     def draw(self, generator: np.random.Generator, shape: Shape) -> NDArray[np.floating]:
@@ -652,6 +656,10 @@ CASES: tuple[Case, ...] = (
     Case(EuclideanLoss(), ((5, 1),), "value"),
     Case(EuclideanLoss(), ((2, 3, 4, 5),), "values"),
     Case(EuclideanLoss(), ((6, 3),), "values", examples=4),
+    Case(SigmoidLoss(), ((4, 3),), "fractions"),
+    Case(SigmoidLoss(), ((6, 3, 2),), "fractions", examples=4),
+    Case(SigmoidLoss(normalisation="batch"), ((2, 3, 4, 5),), "fractions"),
+    Case(SigmoidLoss(normalisation="none"), ((5, 1),), "fractions", examples=1),
     Case(Dropout(), ((5, 9),)),
     Case(Dropout(ratio=0.4), ((2, 3, 5, 4),)),
     Case(Dropout(ratio=0.9), ((1, 50),)),

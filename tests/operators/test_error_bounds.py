@@ -29,6 +29,7 @@ from crossbow.ops import (
     MatMul,
     ReLU,
     SelfAttention,
+    SigmoidLoss,
     SiLU,
     SoftMax,
     SoftMaxLoss,
@@ -135,6 +136,8 @@ ROWS: dict[str, tuple[Cases, Bound]] = {
     "SoftMaxLoss": (operators.DRAWN[SoftMaxLoss], Bound(10)),
     # A difference, and its squares in float64. Observed: 1.8.
     "EuclideanLoss": (operators.DRAWN[EuclideanLoss], Bound(6)),
+    # An exponential and a logarithm in float64. Observed: 0.9.
+    "SigmoidLoss": (operators.DRAWN[SigmoidLoss], Bound(6)),
     # Sums of up to 40 products and of 60 examples. Observed: 3.1.
     # Moved; in the gradient sums of up to 200 terms.
     "Embedding": (operators.DRAWN[Embedding], Bound(10)),

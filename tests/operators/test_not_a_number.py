@@ -29,6 +29,7 @@ from crossbow.ops import (
     Pool,
     ReLU,
     Scale,
+    SigmoidLoss,
     SoftMax,
     SoftMaxLoss,
 )
@@ -56,6 +57,7 @@ def forward(kernel: Kernel, x: Numbers, labels: Numbers | None, device: str) -> 
     [
         (SoftMaxLoss(), np.array([0, 1], np.int32)),
         (EuclideanLoss(), np.zeros((2, 2), np.float32)),
+        (SigmoidLoss(), np.zeros((2, 2), np.float32)),
         (SoftMax(), None),
         (LogSoftMax(), None),
     ],
@@ -222,7 +224,8 @@ def check_as_in_the_reference(name: str, value: float) -> None:
             del targets["weights"]
         if not case.kernel.takes_indices:
             targets |= {f"x{number}": x for number, x in enumerate(inputs)}
-        if labels is not None and labels.dtype.kind == "f":
+        if case.labels in ("value", "values"):  # fractions are checked before
+            assert labels is not None
             targets["labels"] = labels
         for changed, target in targets.items():
             place = int(generator.integers(target.size))

@@ -43,6 +43,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "ElementWiseOp": {"type": "sum", "coefficients": None},
     "Embedding": {"weight_initialiser": Gaussian(std=0.02), "weight_learning_rate_multiplier": 1.0},
     "EuclideanLoss": {"weight": 1.0, "auxiliary": False},
+    "SigmoidLoss": {"normalisation": "full", "weight": 1.0, "auxiliary": False},
     "Flatten": {"axis": 1},
     "GELU": {"approximate": "none"},
     "InnerProduct": {"axis": 1, "bias": True, **WEIGHTS},
