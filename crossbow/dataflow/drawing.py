@@ -18,6 +18,7 @@ from crossbow.types import DataError, Shape, bytes_text
 FORMATS = ("svg", "png", "dot")
 COLOURS = {
     "Conv": "#cfe2f3",
+    "TransposedConv": "#cfe2f3",
     "InnerProduct": "#cfe2f3",
     "MatMul": "#cfe2f3",
     "BatchNorm": "#fff2cc",

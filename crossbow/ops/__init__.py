@@ -38,6 +38,7 @@ from crossbow.ops.softmax import SoftMax, SoftMaxGradient
 from crossbow.ops.softmax_loss import SoftMaxLoss, SoftMaxLossGradient
 from crossbow.ops.total_loss import TotalLoss
 from crossbow.ops.transpose import Transpose, TransposeGradient
+from crossbow.ops.transposed_conv import TransposedConv, TransposedConvGradient
 
 __all__ = [
     "GELU",
@@ -115,6 +116,8 @@ __all__ = [
     "TotalLoss",
     "Transpose",
     "TransposeGradient",
+    "TransposedConv",
+    "TransposedConvGradient",
     "Uniform",
     "Values",
     "VariableSpec",

@@ -49,6 +49,7 @@ from crossbow.ops import (
     SoftMax,
     SoftMaxLoss,
     Transpose,
+    TransposedConv,
     Values,
 )
 from crossbow.types import Shape
@@ -88,6 +89,7 @@ TOLERANCES: dict[type[Kernel], float] = {
     SoftMax: 1e-6,
     SoftMaxLoss: 1e-6,
     Transpose: 0.0,
+    TransposedConv: 1e-5,
 }
 """How far a fast library's float32 result may be from the reference in float64, on the same float32 inputs: largest
 difference over largest magnitude of the tensor, for the output and every gradient. Observed on x86-64 with AVX-512:
@@ -285,6 +287,11 @@ def _conv(shape: Shape, **configuration: object) -> Case:
     # A bias of constant 0 would hide a bias that is not added.
     bias = {"bias_initialiser": Gaussian(std=0.5)} if configuration.get("bias", True) else {}
     return Case(Conv(**{**bias, **configuration}), (shape,))  # type: ignore[arg-type]
+
+
+def _transposed(shape: Shape, outputs: int, kernel_size: object, **configuration: object) -> Case:
+    bias = {"bias_initialiser": Gaussian(std=0.5)} if configuration.get("bias", True) else {}
+    return Case(TransposedConv(outputs, kernel_size, **{**bias, **configuration}), (shape,))  # type: ignore[arg-type]
 
 
 def _global_pools() -> list[Case]:
@@ -548,6 +555,13 @@ def _transforms() -> list[Case]:
 
 
 CASES: tuple[Case, ...] = (
+    _transposed((2, 3, 4, 5), 4, 3),
+    _transposed((2, 3, 4, 5), 4, 3, stride=2, padding=1, output_padding=1, bias=False),
+    _transposed((3, 16, 4, 4), 32, 4, stride=2, padding=1),
+    _transposed((2, 4, 3, 4), 6, (3, 2), stride=(1, 3), groups=2, dilation=(2, 1), padding=((1, 2), (0, 1))),
+    _transposed((2, 8, 3, 3), 8, 3, groups=8, stride=2),
+    _transposed((2, 3, 5), 4, 3, stride=2),
+    _transposed((1, 2, 2, 3, 2), 3, 2, stride=2),
     _conv((2, 3, 6, 6), number_of_outputs=4, kernel_size=3),
     _conv((1, 1, 5, 5), number_of_outputs=1, kernel_size=3),
     _conv((2, 3, 6, 6), number_of_outputs=4, kernel_size=3, bias=False),

@@ -105,6 +105,7 @@ ROWS: dict[str, tuple[Cases, Bound]] = {
     "MatMul": (one_input(windows.matrix_products()) | long_products(), Bound(12, absolute=True)),
     # The sums are Winograd's: of what its transforms make of the tile, whose largest numbers are up to 10 times the
     # input's for 6 points in a row in each of two dimensions, and are subtracted from each other. Observed: 112.
+    "TransposedConv": (one_input(windows.transposed()), Bound(12, absolute=True)),
     "Conv, wide": (wide_convolutions(), Bound(400)),
     # At most 64 terms of one sign, or one that is handed on; a division. Observed: 3.0.
     "Pool": (one_input(windows.poolings().filter(lambda pair: pair[0].method != "stochastic")), Bound(6)),

@@ -364,6 +364,7 @@ def drawn_operators() -> set[type[Kernel]]:
         test_random_shapes.inner_products(),
         test_random_shapes.matrix_products(),
         test_random_shapes.poolings(),
+        test_random_shapes.transposed(),
     ]
     found: set[type[Kernel]] = set()
 
