@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from crossbow.dataflow.graph import Graph
@@ -52,10 +53,36 @@ class NetworkPrediction:
 
     def __call__(self, images: Array) -> Array:
         """The output for (N, …) images. Raises TaskError, and CrossbowError after the end."""
-        result = self._model.result(len(images))
+        result, parts = self._model.result(len(images)), self._model.parts(len(images))
+        own = self._free_stream()
+        streams = [own]
+        try:
+            if own.shares(parts):
+                streams += self._more_streams(own.helpers_for(parts))
+                own.share(images, result, parts, streams[1:])
+                return result
+        finally:
+            for stream in streams:
+                self._idle.put(stream)
+        self._hand_out(images, result, parts)
+        return result
+
+    def _more_streams(self, most: int) -> list[StreamPrediction]:
+        """Streams that no part uses now, at most this number."""
+        found: list[StreamPrediction] = []
+        with contextlib.suppress(queue.Empty):
+            while len(found) < most:
+                stream = self._idle.get(block=False)
+                if stream is None:  # the end
+                    self._idle.put(None)
+                    break
+                found.append(stream)
+        return found
+
+    def _hand_out(self, images: Array, result: Array, parts: Sequence[slice]) -> None:
+        """Compute parts that Python code or several threads compute: each on a stream that is free."""
         begun: Begun = deque()
         try:
-            parts = self._model.parts(len(images))
             for task, part in enumerate(parts):
                 stream = self._free_stream(begun)
                 try:
@@ -70,15 +97,15 @@ class NetworkPrediction:
         finally:
             while begun:
                 self._finish(begun)
-        return result
 
-    def _free_stream(self, begun: Begun) -> StreamPrediction:
+    def _free_stream(self, begun: Begun | None = None) -> StreamPrediction:
         """A stream that no part uses. Parts that this call has begun are finished before it waits for other calls, so
         that calls never wait for each other."""
         while True:
             try:
                 stream = self._idle.get(block=not begun)
             except queue.Empty:
+                assert begun
                 self._finish(begun)
                 continue
             if stream is None:

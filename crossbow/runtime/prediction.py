@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -25,12 +25,17 @@ from crossbow.runtime.configuration import SystemConf
 from crossbow.runtime.flow import task_error
 from crossbow.runtime.memory import assign, new_state, on_host
 from crossbow.runtime.replica import narrow_vectors
-from crossbow.types import Array, GraphError, Shape
+from crossbow.types import Array, GraphError, Shape, TaskError
+
+if TYPE_CHECKING:
+    from crossbow.kernels.cpu.shared_parts import Helper, Plan, Programs
 
 PARTS = (64, 16, 8, 4, 2, 1)
 """Numbers of images that programs are compiled for."""
 LARGE = 250_000_000
 """Products for one image from which on a part of one image is computed by all cores of the device: about 5 ms."""
+PLANS = 100
+"""Maximum number of numbers of images whose parts are remembered."""
 LAYOUT_OF = 16
 """The largest part whose program may choose the layout of the variables, which all programs share."""
 
@@ -54,6 +59,11 @@ def divide(images: int, most: int = PARTS[0]) -> list[slice]:
             parts.append(slice(start, start + size))
             start += size
     return parts
+
+
+def sizes_of(parts: Iterable[slice]) -> set[int]:
+    """The numbers of images of parts."""
+    return {part.stop - part.start for part in parts}
 
 
 class ImageKind(NamedTuple):
@@ -82,6 +92,7 @@ class PredictionModel:
         self._wide: Backend | None = None
         self._graph, self._system, self.images, self.backend = graph, system, images, backend
         self._programs: dict[int, Program] = {}
+        self._plans: dict[int, Plan] = {}
         self._compiling = threading.Lock()
         self._first = max(size for size in PARTS if size <= min(LAYOUT_OF, images.most))
         self.first = first = self.program(self._first)
@@ -111,6 +122,19 @@ class PredictionModel:
     def parts(self, images: int) -> list[slice]:
         """The parts in which this number of images is computed."""
         return divide(images, self.images.most)
+
+    def plan(self, images: int, parts: Sequence[slice]) -> Plan:
+        """These parts of this number of images, for threads that take them in turn."""
+        if images not in self._plans:
+            from crossbow.kernels.cpu.shared_parts import Part, Plan
+
+            sizes = [part.stop - part.start for part in parts]
+            listed = [Part(part.start, size, PARTS.index(size)) for part, size in zip(parts, sizes, strict=True)]
+            one = math.prod(self.images.shape) * self.images.dtype.itemsize
+            if len(self._plans) == PLANS:
+                self._plans.clear()
+            self._plans[images] = Plan(listed, one, self.result(1).nbytes)
+        return self._plans[images]
 
     def result(self, images: int) -> Array:
         """An array for the output of this number of images."""
@@ -171,13 +195,66 @@ class StreamPrediction:
         narrow = narrow_vectors(model.first, backend.library.mixed, backend.zeros(0))
         self._vectors = {**narrow, **model.vectors}
         self._parts: dict[int, _Part] = {}
+        self._programs: Programs | None = None
+        self._helper: Helper | None = None
+        """The stream's thread, for jobs of other threads."""
 
     def __call__(self, images: Array) -> Array:
         """The output for images (N, …). A task is a part of the images, counted from 0. Raises TaskError."""
-        result = self._model.result(len(images))
-        for task, part in enumerate(self._model.parts(len(images))):
+        result, parts = self._model.result(len(images)), self._model.parts(len(images))
+        if self.shares(parts):
+            self.share(images, result, parts)
+            return result
+        for task, part in enumerate(parts):
             self.compute(images[part], result[part], task)
         return result
+
+    def shares(self, parts: Sequence[slice]) -> bool:
+        """Whether several threads can take these parts in turn: their work is native, and for one thread each."""
+        return len(parts) > 0 and all(self._part(size).table is not None for size in sizes_of(parts))
+
+    def helpers_for(self, parts: Sequence[slice]) -> int:
+        """Number of further threads that can help with these parts; with one part, if some of its calls are
+        independent."""
+        if len(parts) > 1:
+            return len(parts) - 1
+        table = self._part(parts[0].stop).table
+        return int(table is not None and table.has_together)
+
+    def share(
+        self, images: Array, out: Array, parts: Sequence[slice], helpers: Sequence[StreamPrediction] = ()
+    ) -> None:
+        """Compute the output of parts on the calling thread and on those of the helpers, unused streams of the same
+        model. Raises TaskError."""
+        plan, sizes = self._model.plan(len(images), parts), sizes_of(parts)
+        programs = [stream._with_programs(sizes) for stream in (self, *helpers)]
+        others = [stream._as_helper() for stream in helpers]
+        job = plan.job(np.ascontiguousarray(images, self._model.images.dtype), out)
+        failure = self._backend.call_here(lambda: job.run(programs[0], others))
+        if failure is not None:
+            worker = (self, *helpers)[programs.index(failure.worker)]
+            worker._part(plan.parts[failure.part].items).fail(failure.part, failure.call, failure.status)
+
+    def _with_programs(self, sizes: Collection[int]) -> Programs:
+        """The programs of this stream, at least for parts of these sizes."""
+        if self._programs is None:
+            from crossbow.kernels.cpu.shared_parts import Programs
+
+            self._programs = Programs(len(PARTS))
+        for size in sizes:
+            if PARTS.index(size) not in self._programs:
+                part = self._part(size)
+                assert part.table is not None
+                self._programs.set(PARTS.index(size), part.table, part.slot, part.output())
+        return self._programs
+
+    def _as_helper(self) -> Helper:
+        if self._helper is None:
+            from crossbow.kernels.cpu.shared_parts import Helper
+
+            assert self._programs is not None
+            self._helper = Helper(self._programs, self._backend.begin)
+        return self._helper
 
     def compute(self, images: Array, out: Array, task: int) -> None:
         """Compute the output of a part, on the calling thread if that is possible."""
@@ -225,7 +302,7 @@ class _Part:
             name: zeros(max(values.nbytes, 1))[: values.nbytes].view(values.dtype).reshape(values.shape)
             for name, values in (("state", state), ("slots", slots), ("slot_labels", labels))
         }
-        self._slot = named["slots"]
+        self.slot = named["slots"]
         assign(named["state"], state)
         backend.synchronise()
         arena = zeros(max(program.plan.arena, 1))
@@ -235,10 +312,13 @@ class _Part:
         self.is_native = self._calls.native_calls == len(self._calls.calls)
         """Whether no Python code runs in it."""
         self._output = program.output(len(program.graph) - 1, memory)
+        contiguous = isinstance(self._output, np.ndarray) and self._output.flags.c_contiguous
+        self.table = self._calls.table if contiguous and backend.threads[0] == 1 else None
+        """The table of calls, if several threads can take such parts in turn."""
 
     def fill(self, images: Array) -> None:
         """Copy the images to the memory that kernels read."""
-        assign(self._slot, images[None])
+        assign(self.slot, images[None])
         self.backend.synchronise()
 
     def run(self, task: int) -> None:
@@ -246,7 +326,17 @@ class _Part:
         try:
             self._calls.run()
         except Exception as error:
-            raise task_error(error, task, self._calls.failed or "task", "while predicting") from error
+            raise self._error(error, task) from error
+
+    def fail(self, task: int, call: int, status: int) -> NoReturn:
+        """Raise the TaskError of a call that another thread made with the table."""
+        try:
+            self._calls.fail(call, status)
+        except Exception as error:
+            raise self._error(error, task) from error
+
+    def _error(self, error: Exception, task: int) -> TaskError:
+        return task_error(error, task, self._calls.failed or "task", "while predicting")
 
     def output(self) -> Array:
         return on_host(self._output)
