@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -53,30 +52,32 @@ class NetworkPrediction:
 
     def __call__(self, images: Array) -> Array:
         """The output for (N, …) images. Raises TaskError, and CrossbowError after the end."""
-        result, parts = self._model.result(len(images)), self._model.parts(len(images))
-        own = self._free_stream()
-        streams = [own]
+        result = self._model.result(len(images))
+        own, more = self._free_stream(), []
         try:
-            if own.shares(parts):
-                streams += self._more_streams(own.helpers_for(parts))
-                own.share(images, result, parts, streams[1:])
+            division = own.division(len(images))
+            if division is not None:
+                more = self._more_streams(division.helpers)
+                own.share(division, images, result, more)
                 return result
         finally:
-            for stream in streams:
+            for stream in (own, *more):
                 self._idle.put(stream)
-        self._hand_out(images, result, parts)
+        self._hand_out(images, result, self._model.parts(len(images)))
         return result
 
     def _more_streams(self, most: int) -> list[StreamPrediction]:
         """Streams that no part uses now, at most this number."""
         found: list[StreamPrediction] = []
-        with contextlib.suppress(queue.Empty):
-            while len(found) < most:
+        while len(found) < most and not self._idle.empty():
+            try:
                 stream = self._idle.get(block=False)
-                if stream is None:  # the end
-                    self._idle.put(None)
-                    break
-                found.append(stream)
+            except queue.Empty:  # another thread was faster
+                break
+            if stream is None:  # the end
+                self._idle.put(None)
+                break
+            found.append(stream)
         return found
 
     def _hand_out(self, images: Array, result: Array, parts: Sequence[slice]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
@@ -28,14 +28,14 @@ from crossbow.runtime.replica import narrow_vectors
 from crossbow.types import Array, GraphError, Shape, TaskError
 
 if TYPE_CHECKING:
-    from crossbow.kernels.cpu.shared_parts import Helper, Plan, Programs
+    from crossbow.kernels.cpu.shared_parts import Helper, Job, Plan, Programs
 
 PARTS = (64, 16, 8, 4, 2, 1)
 """Numbers of images that programs are compiled for."""
 LARGE = 250_000_000
 """Products for one image from which on a part of one image is computed by all cores of the device: about 5 ms."""
-PLANS = 100
-"""Maximum number of numbers of images whose parts are remembered."""
+DIVISIONS = 100
+"""Maximum number of numbers of images whose divisions a stream remembers."""
 LAYOUT_OF = 16
 """The largest part whose program may choose the layout of the variables, which all programs share."""
 
@@ -59,11 +59,6 @@ def divide(images: int, most: int = PARTS[0]) -> list[slice]:
             parts.append(slice(start, start + size))
             start += size
     return parts
-
-
-def sizes_of(parts: Iterable[slice]) -> set[int]:
-    """The numbers of images of parts."""
-    return {part.stop - part.start for part in parts}
 
 
 class ImageKind(NamedTuple):
@@ -92,7 +87,6 @@ class PredictionModel:
         self._wide: Backend | None = None
         self._graph, self._system, self.images, self.backend = graph, system, images, backend
         self._programs: dict[int, Program] = {}
-        self._plans: dict[int, Plan] = {}
         self._compiling = threading.Lock()
         self._first = max(size for size in PARTS if size <= min(LAYOUT_OF, images.most))
         self.first = first = self.program(self._first)
@@ -122,19 +116,6 @@ class PredictionModel:
     def parts(self, images: int) -> list[slice]:
         """The parts in which this number of images is computed."""
         return divide(images, self.images.most)
-
-    def plan(self, images: int, parts: Sequence[slice]) -> Plan:
-        """These parts of this number of images, for threads that take them in turn."""
-        if images not in self._plans:
-            from crossbow.kernels.cpu.shared_parts import Part, Plan
-
-            sizes = [part.stop - part.start for part in parts]
-            listed = [Part(part.start, size, PARTS.index(size)) for part, size in zip(parts, sizes, strict=True)]
-            one = math.prod(self.images.shape) * self.images.dtype.itemsize
-            if len(self._plans) == PLANS:
-                self._plans.clear()
-            self._plans[images] = Plan(listed, one, self.result(1).nbytes)
-        return self._plans[images]
 
     def result(self, images: int) -> Array:
         """An array for the output of this number of images."""
@@ -187,6 +168,19 @@ def _products(program: Program) -> int:
     return sum(counts) // batch[0]
 
 
+class Division(NamedTuple):
+    """How a stream computes a number of images whose parts threads take in turn."""
+
+    plan: Plan
+    programs: Programs
+    """The stream's own."""
+    single: Job | None
+    """If there is one part: the job between its own memory."""
+    helpers: int
+    """Maximum number of further threads that are of use. With one part, that is one if some of its calls are
+    independent."""
+
+
 class StreamPrediction:
     """The predictions of a model on the first stream of a backend. Only one thread at a time may use it."""
 
@@ -196,64 +190,77 @@ class StreamPrediction:
         self._vectors = {**narrow, **model.vectors}
         self._parts: dict[int, _Part] = {}
         self._programs: Programs | None = None
+        self._divisions: dict[int, Division | None] = {}
         self._helper: Helper | None = None
         """The stream's thread, for jobs of other threads."""
 
     def __call__(self, images: Array) -> Array:
         """The output for images (N, …). A task is a part of the images, counted from 0. Raises TaskError."""
-        result, parts = self._model.result(len(images)), self._model.parts(len(images))
-        if self.shares(parts):
-            self.share(images, result, parts)
+        result, division = self._model.result(len(images)), self.division(len(images))
+        if division is not None:
+            self.share(division, images, result)
             return result
-        for task, part in enumerate(parts):
+        for task, part in enumerate(self._model.parts(len(images))):
             self.compute(images[part], result[part], task)
         return result
 
-    def shares(self, parts: Sequence[slice]) -> bool:
-        """Whether several threads can take these parts in turn: their work is native, and for one thread each."""
-        return len(parts) > 0 and all(self._part(size).table is not None for size in sizes_of(parts))
-
-    def helpers_for(self, parts: Sequence[slice]) -> int:
-        """Number of further threads that can help with these parts; with one part, if some of its calls are
-        independent."""
-        if len(parts) > 1:
-            return len(parts) - 1
-        table = self._part(parts[0].stop).table
-        return int(table is not None and table.has_together)
+    def division(self, images: int) -> Division | None:
+        """How threads take the parts of this number of images in turn; None if they cannot, because the work is not
+        native, or for several threads each."""
+        if images not in self._divisions:
+            if len(self._divisions) == DIVISIONS:
+                self._divisions.clear()
+            self._divisions[images] = self._divide(images)
+        return self._divisions[images]
 
     def share(
-        self, images: Array, out: Array, parts: Sequence[slice], helpers: Sequence[StreamPrediction] = ()
+        self, division: Division, images: Array, out: Array, helpers: Sequence[StreamPrediction] = ()
     ) -> None:
         """Compute the output of parts on the calling thread and on those of the helpers, unused streams of the same
         model. Raises TaskError."""
-        plan, sizes = self._model.plan(len(images), parts), sizes_of(parts)
-        programs = [stream._with_programs(sizes) for stream in (self, *helpers)]
-        others = [stream._as_helper() for stream in helpers]
-        job = plan.job(np.ascontiguousarray(images, self._model.images.dtype), out)
-        failure = self._backend.call_here(lambda: job.run(programs[0], others))
+        others = [stream._as_helper(len(images)) for stream in helpers]
+        plan, single = division.plan, division.single
+        if single is not None:
+            part, job = self._parts[len(images)], single.again()
+            part.images[...] = images
+        else:
+            job = plan.job(np.ascontiguousarray(images, self._model.images.dtype), out)
+        failure = job.run(division.programs, others)
         if failure is not None:
-            worker = (self, *helpers)[programs.index(failure.worker)]
-            worker._part(plan.parts[failure.part].items).fail(failure.part, failure.call, failure.status)
+            worker = next(stream for stream in (self, *helpers) if stream._programs is failure.worker)
+            worker._parts[plan.parts[failure.part].items].fail(failure.part, failure.call, failure.status)
+        if single is not None:
+            out[...] = part.output()
 
-    def _with_programs(self, sizes: Collection[int]) -> Programs:
-        """The programs of this stream, at least for parts of these sizes."""
-        if self._programs is None:
-            from crossbow.kernels.cpu.shared_parts import Programs
+    def _divide(self, images: int) -> Division | None:
+        parts = self._model.parts(images)
+        sizes = {part.stop - part.start for part in parts}
+        if not parts or any(self._part(size).table is None for size in sizes):
+            return None
+        from crossbow.kernels.cpu.shared_parts import Part, Plan, Programs
 
-            self._programs = Programs(len(PARTS))
+        programs = self._programs = self._programs or Programs(len(PARTS))
         for size in sizes:
-            if PARTS.index(size) not in self._programs:
-                part = self._part(size)
-                assert part.table is not None
-                self._programs.set(PARTS.index(size), part.table, part.slot, part.output())
-        return self._programs
+            part = self._part(size)
+            assert part.table is not None
+            programs.set(PARTS.index(size), part.table, part.slot, part.output())
+        listed = [Part(part.start, part.stop - part.start, PARTS.index(part.stop - part.start)) for part in parts]
+        kind = self._model.images
+        plan = Plan(listed, math.prod(kind.shape) * kind.dtype.itemsize, self._model.result(1).nbytes)
+        if len(parts) > 1:
+            return Division(plan, programs, None, len(parts) - 1)
+        only = self._part(images)
+        assert only.table is not None
+        return Division(plan, programs, plan.job(only.slot, only.output()), int(only.table.has_together))
 
-    def _as_helper(self) -> Helper:
+    def _as_helper(self, images: int) -> Helper:
+        """The stream's thread, for jobs of this number of images."""
+        division = self.division(images)
+        assert division is not None
         if self._helper is None:
             from crossbow.kernels.cpu.shared_parts import Helper
 
-            assert self._programs is not None
-            self._helper = Helper(self._programs, self._backend.begin)
+            self._helper = Helper(division.programs, self._backend.begin)
         return self._helper
 
     def compute(self, images: Array, out: Array, task: int) -> None:
@@ -303,6 +310,7 @@ class _Part:
             for name, values in (("state", state), ("slots", slots), ("slot_labels", labels))
         }
         self.slot = named["slots"]
+        self.images = self.slot[0]
         assign(named["state"], state)
         backend.synchronise()
         arena = zeros(max(program.plan.arena, 1))

@@ -39,6 +39,7 @@ from crossbow.kernels.compiled import (
     store_release,
 )
 from crossbow.kernels.cpu.passes.flags import SLEEP_MICROSECONDS, SPINS, YIELDS, resting_functions
+from crossbow.kernels.cpu.threads import team_functions
 from crossbow.kernels.native import ARGUMENTS, prototype
 from crossbow.kernels.task_list import Table
 from crossbow.types import Array, address
@@ -49,10 +50,10 @@ LISTENING = 5000
 """Checks of the mailbox before a helper sleeps: about 100 µs."""
 
 NEXT, DONE, COUNT, OF_CALLS, ROWS, STATUS, FAILED, WORKER = 0, 8, *range(16, 22)
-INPUTS, OUTPUTS, INPUT_BYTES, OUTPUT_BYTES, SCHED_YIELD, USLEEP, JOB = range(22, 29)
+INPUTS, OUTPUTS, INPUT_BYTES, OUTPUT_BYTES, SCHED_YIELD, USLEEP, GET_THREADS, SET_THREADS, JOB = range(22, 31)
 """Positions in the memory of a job. NEXT, the number of the next part, and DONE have cache lines of their own. OF_CALLS:
 whether the rows are calls instead of parts. STATUS: of the failed call, FAILED: its number, WORKER: the address of the
-programs of the thread that made it."""
+programs of the thread that made it. GET_THREADS, SET_THREADS: OpenMP's functions, or 0."""
 FIRST, ITEMS, PROGRAM, CALL, PART_ROW = range(5)
 """Positions in the row of a part: its first input and number of inputs, the program that computes it; and the call that
 failed."""
@@ -114,6 +115,7 @@ class Plan:
         self._memory = memory = np.zeros(JOB + PART_ROW * len(parts), np.int64)
         memory[COUNT], memory[INPUT_BYTES], memory[OUTPUT_BYTES] = len(parts), input_bytes, output_bytes
         memory[SCHED_YIELD], memory[USLEEP] = resting_functions()
+        memory[GET_THREADS], memory[SET_THREADS] = team_functions()
         memory[JOB:].reshape(-1, PART_ROW)[:, : len(Part._fields)] = parts
 
     def job(self, inputs: Array, outputs: Array) -> Job:
@@ -129,6 +131,11 @@ class Job:
         self._references = inputs, outputs
         self._memory, self.address = memory, address(memory)
         memory[ROWS], memory[INPUTS], memory[OUTPUTS] = self.address + 8 * JOB, address(inputs), address(outputs)
+
+    def again(self) -> Job:
+        """The same job once more. No helper may have taken part, as in one of a single part."""
+        self._memory[NEXT] = self._memory[DONE] = 0
+        return self
 
     def run(self, own: Programs, helpers: Sequence[Helper] = ()) -> Failure | None:
         """Compute all parts on this thread and on those of the helpers. If there is only one part, the first helper
@@ -193,18 +200,20 @@ def _function(compiled: NativeFunction) -> Callable[..., int]:
 
 @inlined
 def _begin_part(job: Any, part: Any, program: Any) -> None:
-    """Copy a part's inputs to the memory of its program."""
+    """Copy a part's inputs to the memory of its program, unless they are there."""
     memory = int64_at(job)
     source = memory[INPUTS] + part[FIRST] * memory[INPUT_BYTES]
-    copy_bytes(program[SOURCE], source, part[ITEMS] * memory[INPUT_BYTES])
+    if source != program[SOURCE]:
+        copy_bytes(program[SOURCE], source, part[ITEMS] * memory[INPUT_BYTES])
 
 
 @inlined
 def _end_part(job: Any, part: Any, program: Any) -> None:
-    """Copy a part's outputs from the memory of its program."""
+    """Copy a part's outputs from the memory of its program, unless that is where they belong."""
     memory = int64_at(job)
     target = memory[OUTPUTS] + part[FIRST] * memory[OUTPUT_BYTES]
-    copy_bytes(target, program[TARGET], part[ITEMS] * memory[OUTPUT_BYTES])
+    if target != program[TARGET]:
+        copy_bytes(target, program[TARGET], part[ITEMS] * memory[OUTPUT_BYTES])
 
 
 @inlined
@@ -247,11 +256,25 @@ def _wait(job: Any) -> None:
             call_address(memory[USLEEP], SLEEP_MICROSECONDS, 0, 0, 0)
 
 
+@inlined
+def _use_threads(job: Any, threads: Any) -> Any:
+    """Set the team size of this thread, for which the programs have been compiled. Returns the size before."""
+    memory = int64_at(job)
+    if memory[GET_THREADS] == 0:
+        return np.int64(threads)
+    before = np.int64(call_address(memory[GET_THREADS], 0, 0, 0, 0))
+    if before != threads:
+        call_address(memory[SET_THREADS], threads, 0, 0, 0)
+    return before
+
+
 @native
 def compute_parts(job_address: int, programs: int, mailboxes: int, helpers: int) -> int:
     """Compute parts, wait for those that helpers have taken, and withdraw the job. Returns the status of a failure."""
     job = np.int64(job_address)
+    before = _use_threads(job, np.int64(1))
     _take(job, np.int64(programs))
+    _use_threads(job, before)
     _wait(job)
     for index in range(np.int64(helpers)):
         compare_exchange(int64_at(mailboxes)[index], job, np.int64(READY))
@@ -272,31 +295,45 @@ def _call_together(calls: Any, rows: Any, count: Any, mailbox: Any) -> Any:
     return memory[STATUS]
 
 
+@inlined
+def _run_rows_together(program: Any, calls: Any, mailbox: Any, failed: int) -> Any:
+    """Make the calls of a program, with a helper where they are independent. Returns the status of a failure, whose
+    number is at the address `failed`."""
+    together = int64_at(program[TOGETHER])
+    index = np.int64(0)
+    while index < program[CALLS]:
+        rows, count = program[TABLE] + 8 * (1 + ARGUMENTS) * index, together[index]
+        if count == 1:
+            status, number = np.int64(run_row(rows, 0)), index
+        else:
+            status = _call_together(calls, rows, count, mailbox)
+            number = index + int64_at(calls)[FAILED]
+        if status != 0:
+            int64_at(failed)[0] = number
+            return status
+        index += count
+    return np.int64(0)
+
+
 @native
-def compute_alone(job_address: int, programs: int, calls_address: int, mailbox_address: int) -> int:
+def compute_alone(job_address: int, programs: int, calls: int, mailbox: int) -> int:
     """Compute the only part. Returns the status of a failure."""
-    job, calls, mailbox = np.int64(job_address), np.int64(calls_address), np.int64(mailbox_address)
+    job = np.int64(job_address)
     memory = int64_at(job)
     part = int64_at(memory[ROWS])
     program = int64_at(np.int64(programs) + 8 * PROGRAM_ROW * part[PROGRAM])
-    together = int64_at(program[TOGETHER])
+    failed = memory[ROWS] + 8 * CALL
+    before = _use_threads(job, np.int64(1))
     _begin_part(job, part, program)
-    index = np.int64(0)
-    while index < program[CALLS]:
-        rows = program[TABLE] + 8 * (1 + ARGUMENTS) * index
-        count = together[index] if mailbox != 0 else np.int64(1)
-        status, failed = np.int64(0), index
-        if count == 1:
-            status = np.int64(run_row(rows, 0))
-        else:
-            status = _call_together(calls, rows, count, mailbox)
-            failed += int64_at(calls)[FAILED]
-        if status != 0:
-            part[CALL], memory[STATUS], memory[FAILED], memory[WORKER] = failed, status, 0, np.int64(programs)
-            return np.int32(status)
-        index += count
-    _end_part(job, part, program)
-    return 0
+    if mailbox == 0:
+        status = np.int64(run_rows(program[TABLE], program[CALLS], failed))
+    else:
+        status = _run_rows_together(program, np.int64(calls), np.int64(mailbox), failed)
+    if status == 0:
+        _end_part(job, part, program)
+    memory[STATUS], memory[FAILED], memory[WORKER] = status, 0, np.int64(programs)
+    _use_threads(job, before)
+    return np.int32(status)
 
 
 @native

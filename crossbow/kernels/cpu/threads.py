@@ -32,3 +32,10 @@ def openmp_function(name: str) -> int:
     found = ctypes.cast(getattr(shared_library.openmp(), name), ctypes.c_void_p).value
     assert found is not None
     return found
+
+
+def team_functions() -> tuple[int, int]:
+    """The functions that return and set the team size of the calling thread; 0 without oneDNN."""
+    if shared_library.why_unusable() is not None:
+        return 0, 0
+    return openmp_function("omp_get_max_threads"), openmp_function("omp_set_num_threads")
