@@ -213,9 +213,7 @@ class StreamPrediction:
             self._divisions[images] = self._divide(images)
         return self._divisions[images]
 
-    def share(
-        self, division: Division, images: Array, out: Array, helpers: Sequence[StreamPrediction] = ()
-    ) -> None:
+    def share(self, division: Division, images: Array, out: Array, helpers: Sequence[StreamPrediction] = ()) -> None:
         """Compute the output of parts on the calling thread and on those of the helpers, unused streams of the same
         model. Raises TaskError."""
         others = [stream._as_helper(len(images)) for stream in helpers]

@@ -51,9 +51,9 @@ LISTENING = 5000
 
 NEXT, DONE, COUNT, OF_CALLS, ROWS, STATUS, FAILED, WORKER = 0, 8, *range(16, 22)
 INPUTS, OUTPUTS, INPUT_BYTES, OUTPUT_BYTES, SCHED_YIELD, USLEEP, GET_THREADS, SET_THREADS, JOB = range(22, 31)
-"""Positions in the memory of a job. NEXT, the number of the next part, and DONE have cache lines of their own. OF_CALLS:
-whether the rows are calls instead of parts. STATUS: of the failed call, FAILED: its number, WORKER: the address of the
-programs of the thread that made it. GET_THREADS, SET_THREADS: OpenMP's functions, or 0."""
+"""Positions in the memory of a job. NEXT, the number of the next part, and DONE have cache lines of their own.
+OF_CALLS: whether the rows are calls instead of parts. STATUS: of the failed part or call, FAILED: its number, WORKER:
+the address of the programs of the thread that computed it. GET_THREADS, SET_THREADS: OpenMP's functions, or 0."""
 FIRST, ITEMS, PROGRAM, CALL, PART_ROW = range(5)
 """Positions in the row of a part: its first input and number of inputs, the program that computes it; and the call that
 failed."""
@@ -278,7 +278,8 @@ def compute_parts(job_address: int, programs: int, mailboxes: int, helpers: int)
     _wait(job)
     for index in range(np.int64(helpers)):
         compare_exchange(int64_at(mailboxes)[index], job, np.int64(READY))
-    return np.int32(int64_at(job)[STATUS])
+    status: int = int64_at(job)[STATUS]
+    return status
 
 
 @inlined
@@ -325,15 +326,16 @@ def compute_alone(job_address: int, programs: int, calls: int, mailbox: int) -> 
     failed = memory[ROWS] + 8 * CALL
     before = _use_threads(job, np.int64(1))
     _begin_part(job, part, program)
+    status: int = 0
     if mailbox == 0:
-        status = np.int64(run_rows(program[TABLE], program[CALLS], failed))
+        status = run_rows(program[TABLE], program[CALLS], failed)
     else:
         status = _run_rows_together(program, np.int64(calls), np.int64(mailbox), failed)
     if status == 0:
         _end_part(job, part, program)
     memory[STATUS], memory[FAILED], memory[WORKER] = status, 0, np.int64(programs)
     _use_threads(job, before)
-    return np.int32(status)
+    return status
 
 
 @native

@@ -23,6 +23,7 @@ from crossbow.kernels.cpu.steps import Steps
 from crossbow.kernels.cpu.storage import lies
 from crossbow.kernels.cpu.threads import max_threads
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
+from crossbow.kernels.native import NativeCall
 from crossbow.kernels.requests import InnerProductForward
 
 ROWS = 2
@@ -73,7 +74,7 @@ def forward(request: InnerProductForward) -> PreparedKernel:
     bind = kernel.bind
 
     def together(buffers: Buffers) -> Sequence[Call]:
-        calls = bind(buffers)
+        calls = [call for call in bind(buffers) if isinstance(call, NativeCall)]
         return [replace(call, together=index > 0) for index, call in enumerate(calls)]
 
     return replace(kernel, bind=together)
