@@ -28,7 +28,7 @@ from crossbow.runtime.replica import narrow_vectors
 from crossbow.types import Array, GraphError, Shape, TaskError
 
 if TYPE_CHECKING:
-    from crossbow.kernels.cpu.shared_parts import Helper, Job, Plan, Programs
+    from crossbow.kernels.cpu.shared_parts import Helper, Job, JobPlan, Programs
 
 PARTS = (64, 16, 8, 4, 2, 1)
 """Numbers of images that programs are compiled for."""
@@ -171,7 +171,7 @@ def _products(program: Program) -> int:
 class Division(NamedTuple):
     """How a stream computes a number of images whose parts threads take in turn."""
 
-    plan: Plan
+    plan: JobPlan
     programs: Programs
     """The stream's own."""
     single: Job | None
@@ -235,16 +235,16 @@ class StreamPrediction:
         sizes = {part.stop - part.start for part in parts}
         if not parts or any(self._part(size).table is None for size in sizes):
             return None
-        from crossbow.kernels.cpu.shared_parts import Part, Plan, Programs
+        from crossbow.kernels.cpu.shared_parts import JobPart, JobPlan, Programs
 
         programs = self._programs = self._programs or Programs(len(PARTS))
         for size in sizes:
             part = self._part(size)
             assert part.table is not None
             programs.set(PARTS.index(size), part.table, part.slot, part.output())
-        listed = [Part(part.start, part.stop - part.start, PARTS.index(part.stop - part.start)) for part in parts]
+        listed = [JobPart(part.start, part.stop - part.start, PARTS.index(part.stop - part.start)) for part in parts]
         kind = self._model.images
-        plan = Plan(listed, math.prod(kind.shape) * kind.dtype.itemsize, self._model.result(1).nbytes)
+        plan = JobPlan(listed, math.prod(kind.shape) * kind.dtype.itemsize, self._model.result(1).nbytes)
         if len(parts) > 1:
             return Division(plan, programs, None, len(parts) - 1)
         only = self._part(images)

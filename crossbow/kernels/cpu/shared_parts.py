@@ -64,7 +64,7 @@ NONE_LEFT = 2**40
 """Number of the next part of a job that has ended."""
 
 
-class Part(NamedTuple):
+class JobPart(NamedTuple):
     """A part of a job: the inputs first … first + items − 1, and the number of the program that computes them."""
 
     first: int
@@ -72,7 +72,7 @@ class Part(NamedTuple):
     program: int
 
 
-class Failure(NamedTuple):
+class FailedCall(NamedTuple):
     """A native call of a part that did not return 0."""
 
     part: int
@@ -106,17 +106,17 @@ class Programs:
         self._rows[number] = (table.rows, table.calls, address(table.together), address(source), address(target))
 
 
-class Plan:
+class JobPlan:
     """The parts in which outputs are computed from inputs."""
 
-    def __init__(self, parts: Sequence[Part], input_bytes: int, output_bytes: int) -> None:
+    def __init__(self, parts: Sequence[JobPart], input_bytes: int, output_bytes: int) -> None:
         """input_bytes, output_bytes: of one item."""
         self.parts = tuple(parts)
         self._memory = memory = np.zeros(JOB + PART_ROW * len(parts), np.int64)
         memory[COUNT], memory[INPUT_BYTES], memory[OUTPUT_BYTES] = len(parts), input_bytes, output_bytes
         memory[SCHED_YIELD], memory[USLEEP] = resting_functions()
         memory[GET_THREADS], memory[SET_THREADS] = team_functions()
-        memory[JOB:].reshape(-1, PART_ROW)[:, : len(Part._fields)] = parts
+        memory[JOB:].reshape(-1, PART_ROW)[:, : len(JobPart._fields)] = parts
 
     def job(self, inputs: Array, outputs: Array) -> Job:
         """The computation of these outputs. Both are contiguous arrays."""
@@ -137,7 +137,7 @@ class Job:
         self._memory[NEXT] = self._memory[DONE] = 0
         return self
 
-    def run(self, own: Programs, helpers: Sequence[Helper] = ()) -> Failure | None:
+    def run(self, own: Programs, helpers: Sequence[Helper] = ()) -> FailedCall | None:
         """Compute all parts on this thread and on those of the helpers. If there is only one part, the first helper
         takes some of its independent calls. Returns a failure, after which no further part is begun. own: this thread's
         programs."""
@@ -149,12 +149,12 @@ class Job:
             status = _function(compute_parts)(self.address, own.address, address(mailboxes), len(mailboxes))
         return self._failure((own, *(helper.programs for helper in helpers))) if status else None
 
-    def _failure(self, programs: Sequence[Programs]) -> Failure:
+    def _failure(self, programs: Sequence[Programs]) -> FailedCall:
         memory = self._memory
         part = int(memory[FAILED])
         call = int(memory[JOB + PART_ROW * part + CALL])
         worker = next(each for each in programs if each.address == memory[WORKER])
-        return Failure(part, worker, call, int(memory[STATUS]))
+        return FailedCall(part, worker, call, int(memory[STATUS]))
 
 
 class Helper:

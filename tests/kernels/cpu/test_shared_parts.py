@@ -50,11 +50,11 @@ class Squares:
             self.lists.append(tasks)
 
 
-def plan(count: int) -> shared_parts.Plan:
+def plan(count: int) -> shared_parts.JobPlan:
     """Parts of four inputs, then of one."""
-    fours = [shared_parts.Part(first, 4, 0) for first in range(0, count - 3, 4)]
-    ones = [shared_parts.Part(first, 1, 1) for first in range(4 * len(fours), count)]
-    return shared_parts.Plan([*fours, *ones], 8, 8)
+    fours = [shared_parts.JobPart(first, 4, 0) for first in range(0, count - 3, 4)]
+    ones = [shared_parts.JobPart(first, 1, 1) for first in range(4 * len(fours), count)]
+    return shared_parts.JobPlan([*fours, *ones], 8, 8)
 
 
 class Thread:
@@ -159,7 +159,7 @@ def test_independent_calls_of_one_part(thread: Thread) -> None:
     programs = shared_parts.Programs(1)
     programs.set(0, tasks.table, source, target)
     helper = shared_parts.Helper(Squares().programs, thread.submit)
-    job = shared_parts.Plan([shared_parts.Part(0, 1, 0)], 8, 8).job(source, target)
+    job = shared_parts.JobPlan([shared_parts.JobPart(0, 1, 0)], 8, 8).job(source, target)
     for turn in range(1, 300):
         order[:], cells[:] = 0, 0
         assert job.again().run(programs, [helper] if turn % 3 else []) is None
@@ -179,8 +179,8 @@ def test_a_failure_in_one_part(failing: int, helped: bool, thread: Thread) -> No
     assert tasks.table is not None
     programs.set(0, tasks.table, source, source)
     helpers = [shared_parts.Helper(Squares().programs, thread.submit)] if helped else []
-    job = shared_parts.Plan([shared_parts.Part(0, 1, 0)], 8, 8).job(source, source)
+    job = shared_parts.JobPlan([shared_parts.JobPart(0, 1, 0)], 8, 8).job(source, source)
     for _ in range(20):
         failure = job.again().run(programs, helpers)
-        assert failure == shared_parts.Failure(0, programs, failing, 9)
+        assert failure == shared_parts.FailedCall(0, programs, failing, 9)
     assert cells[failing + 1 + (failing == 1 and helped) :, 0].sum() == 0
