@@ -1,17 +1,29 @@
-"""Test accuracy by epoch: ResNet-20 on CIFAR-10 with Crossbow's SMA and with PyTorch's SGD, with the same settings.
+"""Test accuracy by epoch and by second: ResNet-20 on CIFAR-10 with Crossbow's SMA and with PyTorch's SGD.
 
-    python -m benchmarks.accuracy --data-directory DIR
+    python -m benchmarks.accuracy --data-directory DIR --output DIR
 
-Network (option A), initial weights, data, augmentation (crops after padding by 4 pixels, mirroring), batch, learning
-rate, momentum and weight decay are the same. Crossbow trains k learners with this batch each and averages their models;
-PyTorch trains one model. The order of the images and the crops also differ.
+Network (option A), initial weights, data, augmentation (crops after padding by 4 pixels, mirroring), batch, momentum,
+weight decay and the learning rate by epoch (a warm-up of two epochs, then half a cosine) are the same. Crossbow trains
+two learners of one thread, each with this batch, and tests their average; PyTorch trains one model on two threads, from
+tensors that are converted in advance, channels-last, with foreach SGD. The order of the images and the crops differ.
+Only training counts as time.
+
+Each run is a process of its own and writes a file to DIR. Runs with a file are not repeated, so the command can be
+interrupted and continued.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
+import json
+import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,149 +31,266 @@ from numpy.typing import NDArray
 
 from benchmarks.machine import describe_machine
 from benchmarks.networks import torch_resnet
+from benchmarks.output import write_json
 from benchmarks.report import markdown
+from benchmarks.torch_data import PADDING, augmented, tensors
 from crossbow import Dataset, ExecutionContext, ModelConf, Monitor, Record, SolverConf, SystemConf
 from crossbow.data import cifar10
+from crossbow.files import make_directory, write_whole
 from crossbow.ops import DataTransform
 from crossbow.scripts.values import expanded_path
+from crossbow.solver import Schedule
+from crossbow.types import DataError
 from models.resnet import resnet
 
 DEPTH = 20
-PADDING = 4
-MEAN, SCALE = (0.4914, 0.4822, 0.4465), 2.0
-"""Mean to subtract from each channel of images in [0, 1], and factor of the difference."""
-
-Images = NDArray[np.uint8]
-
-
-class _Epochs(Monitor):
-    """Records accuracy and seconds of training at the end of every epoch."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[float, float]] = []
-
-    def record(self, record: Record) -> None:
-        assert record.test is not None
-        assert record.test.accuracy is not None
-        self.rows.append((record.test.accuracy, record.time))
-        print(f"Crossbow: epoch {record.epoch:g}, {record.test.accuracy:.2%}, {record.time:.0f} s", flush=True)
+LEARNERS = 2
+MOMENTUM = 0.9
+WARM_UP = 2
+"""Epochs."""
+SYSTEMS = ("crossbow", "pytorch")
+TITLES = {"crossbow": "Crossbow, SMA, 2 learners", "pytorch": "PyTorch"}
 
 
-def train_crossbow(
-    data: Dataset, options: argparse.Namespace
-) -> tuple[list[tuple[float, float]], dict[str, NDArray[Any]]]:
-    """(accuracy, seconds) by epoch, and the initial variables."""
-    transform = DataTransform(crop_size=32, padding=PADDING, mirror=True, mean=MEAN, scale=SCALE)
-    epochs = _Epochs()
-    with ExecutionContext(
-        [resnet(DEPTH, transform=transform), None],
-        data=data,
-        model=ModelConf(batch_size=options.batch_size),
-        solver=SolverConf(learning_rate=options.learning_rate, momentum=0.9, weight_decay=1e-4),
-        system=SystemConf(
-            learners_per_device=options.learners, threads_per_learner=options.threads_per_learner, seed=options.seed
-        ),
-        monitors=[epochs],
-    ) as context:
-        initial = {name: value.copy() for name, value in context.variables.items()}
-        context.train_and_test(options.epochs)
-    return epochs.rows, initial
+@dataclass(frozen=True)
+class Setting:
+    """A run."""
 
+    system: str
+    seed: int
+    epochs: int
+    batch: int
+    """Images in a batch, of each learner."""
+    rate: float
+    """Learning rate after the warm-up."""
+    weight_decay: float
 
-class TorchTraining:
-    """One model, all threads, channels-last."""
-
-    def __init__(self, data: Dataset, options: argparse.Namespace, initial: dict[str, NDArray[Any]]) -> None:
-        import torch
-
-        self.data, self.options = data, options
-        self.generator = np.random.default_rng(options.seed)
-        self.model = torch_resnet(DEPTH, projection=False).to(memory_format=torch.channels_last)
-        values = [value for name, value in initial.items() if "running" not in name]
-        parameters = list(self.model.parameters())
-        if [tuple(p.shape) for p in parameters] != [value.shape for value in values]:
-            raise ValueError("expected the variables of Crossbow's network in the order of PyTorch's")
-        with torch.no_grad():
-            for parameter, value in zip(parameters, values, strict=True):
-                parameter.copy_(torch.from_numpy(value))
-        self.optimiser = torch.optim.SGD(
-            parameters, lr=options.learning_rate, momentum=0.9, weight_decay=1e-4, foreach=True
+    @property
+    def name(self) -> str:
+        return (
+            f"{self.system}-{self.epochs}-epochs-batch-{self.batch}-rate-{self.rate:g}-decay-{self.weight_decay:g}"
+            f"-seed-{self.seed}"
         )
 
-    def run(self) -> list[tuple[float, float]]:
-        """(accuracy, seconds) by epoch."""
-        rows, seconds = [], 0.0
-        for epoch in range(self.options.epochs):
-            began = time.perf_counter()
-            self._epoch()
-            seconds += time.perf_counter() - began
-            rows.append((self._accuracy(), seconds))
-            print(f"PyTorch: epoch {epoch + 1}, {rows[-1][0]:.2%}, {seconds:.0f} s", flush=True)
-        return rows
+    @property
+    def solver(self) -> SolverConf:
+        """The same for both systems."""
+        return SolverConf(
+            learning_rate=self.rate,
+            policy="cosine",
+            decay_steps=self.epochs,
+            warmup_steps=min(WARM_UP, self.epochs),
+            learning_rate_step_unit="epochs",
+            momentum=MOMENTUM,
+            weight_decay=self.weight_decay,
+        )
 
-    def _epoch(self) -> None:
-        import torch
-        from torch.nn.functional import cross_entropy
 
-        self.model.train()
-        images, labels = self.data.train.images, self.data.train.labels
-        order = self.generator.permutation(len(images))
-        batch = self.options.batch_size
-        for start in range(0, len(order) - batch + 1, batch):
-            chosen = order[start : start + batch]
-            loss = cross_entropy(
-                self.model(self._tensor(self._augment(images[chosen]))), torch.from_numpy(labels[chosen]).long()
-            )
-            self.optimiser.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.optimiser.step()
+@dataclass(frozen=True)
+class Point:
+    """The end of an epoch."""
 
-    def _augment(self, images: Images) -> Images:
-        padded = np.pad(images, ((0, 0), (0, 0), (PADDING, PADDING), (PADDING, PADDING)))
-        offsets = self.generator.integers(0, 2 * PADDING + 1, (len(images), 2))
-        mirrored = self.generator.random(len(images)) < 0.5
-        made = [image[:, y : y + 32, x : x + 32] for image, (y, x) in zip(padded, offsets, strict=True)]
-        return np.stack([image[..., ::-1] if flip else image for image, flip in zip(made, mirrored, strict=True)])
+    accuracy: float
+    """On the test images, in [0, 1]."""
+    seconds: float
+    """Of training since the start."""
 
-    def _tensor(self, images: Images) -> Any:
-        import torch
 
-        scaled = (images.astype(np.float32) / 255 - np.array(MEAN, np.float32)[:, None, None]) * np.float32(SCALE)
-        return torch.from_numpy(scaled).contiguous(memory_format=torch.channels_last)
+@dataclass(frozen=True)
+class Run:
+    """A finished run: a point for each epoch."""
 
-    def _accuracy(self) -> float:
-        import torch
+    setting: Setting
+    points: tuple[Point, ...]
 
-        assert self.data.check is not None
-        self.model.eval()
-        images, labels = self.data.check.images, self.data.check.labels
-        right = 0
+
+class _Points(Monitor):
+    """Collects the end of every epoch."""
+
+    def __init__(self) -> None:
+        self.points: list[Point] = []
+
+    def record(self, record: Record) -> None:
+        if record.test is not None and record.test.accuracy is not None:
+            self.points.append(Point(record.test.accuracy, record.time))
+            print(f"Crossbow: epoch {record.epoch:g}, {record.test.accuracy:.2%}, {record.time:.0f} s", flush=True)
+
+
+def _context(setting: Setting, data: Dataset, *monitors: Monitor) -> ExecutionContext:
+    transform = DataTransform(crop_size=32, padding=PADDING, mirror=True, mean=0.5, scale=2.0)
+    return ExecutionContext(
+        [resnet(DEPTH, transform=transform), None],
+        data=data,
+        model=ModelConf(batch_size=setting.batch),
+        solver=setting.solver,
+        system=SystemConf(learners_per_device=LEARNERS, threads_per_learner=1, seed=setting.seed),
+        monitors=monitors,
+    )
+
+
+def train_crossbow(setting: Setting, data: Dataset) -> list[Point]:
+    """SMA with two learners of one thread each."""
+    tests = _Points()
+    with _context(setting, data, tests) as context:
+        context.train_and_test(setting.epochs)
+    return tests.points
+
+
+def train_torch(setting: Setting, data: Dataset) -> list[Point]:
+    """One model on two threads, from the initial variables of Crossbow's network."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    assert data.check is not None
+    torch.set_num_threads(2)
+    with _context(setting, data) as context:
+        variables = {name: value.copy() for name, value in context.variables.items() if "running" not in name}
+    model = _torch_model(list(variables.values()))
+    optimiser = torch.optim.SGD(
+        model.parameters(), lr=setting.rate, momentum=MOMENTUM, weight_decay=setting.weight_decay, foreach=True
+    )
+    x, y = tensors(data, data.train, padded=True)
+    x_check, y_check = tensors(data, data.check, padded=False)
+    generator = torch.Generator().manual_seed(setting.seed)
+    count, size = len(y), data.image_shape[-1]
+    schedule, done, seconds = Schedule(setting.solver, count / setting.batch), 0, 0.0
+    points: list[Point] = []
+    for epoch in range(setting.epochs):
+        order, began = torch.randperm(count, generator=generator), time.perf_counter()
+        model.train()
+        for start in range(0, count - setting.batch + 1, setting.batch):
+            optimiser.param_groups[0]["lr"] = schedule(done).rate
+            chosen = order[start : start + setting.batch]
+            loss: Any = cross_entropy(model(augmented(x, chosen, size, generator)), y[chosen])
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            optimiser.step()
+            done += 1
+        seconds += time.perf_counter() - began
+        model.eval()
         with torch.no_grad():
-            for start in range(0, len(images), 500):
-                part = slice(start, start + 500)
-                right += int((self.model(self._tensor(images[part])).argmax(1).numpy() == labels[part]).sum())
-        return right / len(images)
+            parts = (slice(first, first + 500) for first in range(0, len(y_check), 500))
+            right = sum(int((model(x_check[part]).argmax(1) == y_check[part]).sum()) for part in parts)
+        points.append(Point(right / len(y_check), seconds))
+        print(f"PyTorch: epoch {epoch + 1}, {points[-1].accuracy:.2%}, {seconds:.0f} s", flush=True)
+    return points
+
+
+def _torch_model(values: Sequence[NDArray[Any]]) -> Any:
+    """PyTorch's network with these values, channels-last."""
+    import torch
+
+    model = torch_resnet(DEPTH, projection=False).to(memory_format=torch.channels_last)
+    parameters = list(model.parameters())
+    if [tuple(p.shape) for p in parameters] != [value.shape for value in values]:
+        raise ValueError("expected the variables of Crossbow's network in the order of PyTorch's")
+    with torch.no_grad():
+        for parameter, value in zip(parameters, values, strict=True):
+            parameter.copy_(torch.from_numpy(value))
+    return model
+
+
+TRAIN: dict[str, Callable[[Setting, Dataset], list[Point]]] = {"crossbow": train_crossbow, "pytorch": train_torch}
+
+
+def read(file: Path) -> Run:
+    """A run from its file. Raises DataError if it is damaged."""
+    try:
+        content = json.loads(file.read_text("utf-8"))
+        return Run(Setting(**content["setting"]), tuple(Point(**point) for point in content["points"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{file}: expected a run of this benchmark. Received: {error}") from error
+
+
+def result(setting: Setting, output: Path, data_directory: Path | None) -> Run:
+    """The result of a run, from its file if there is one."""
+    file = output / f"{setting.name}.json"
+    if not file.is_file():
+        directory = [] if data_directory is None else ["--data-directory", str(data_directory)]
+        command = [sys.executable, "-m", "benchmarks.accuracy", "--output", str(output), *directory]
+        subprocess.run([*command, "--run", json.dumps(asdict(setting))], check=True)
+    return read(file)
+
+
+def report(runs: Sequence[Run]) -> str:
+    """Accuracies of every run, by seed, and the medians' difference."""
+    epochs = runs[0].setting.epochs
+    shown = sorted({*range(5, epochs, 5), epochs})
+    rows = [
+        [TITLES[run.setting.system], str(run.setting.seed)]
+        + [f"{run.points[epoch - 1].accuracy:.2%}" for epoch in shown]
+        + [f"{run.points[-1].seconds:,.0f}"]
+        for run in runs
+    ]
+    head = ["system", "seed", *(f"epoch {epoch}" for epoch in shown), "seconds"]
+    last = {
+        system: statistics.median(run.points[-1].accuracy for run in runs if run.setting.system == system)
+        for system in dict.fromkeys(run.setting.system for run in runs)
+    }
+    lines = [f"- {TITLES[system]}: {accuracy:.2%} in the median of the seeds" for system, accuracy in last.items()]
+    if len(last) == len(SYSTEMS):
+        lines.append(f"- difference: {100 * (last['crossbow'] - last['pytorch']):+.2f} points")
+    return markdown(head, rows) + "\n\n" + "\n".join(lines)
+
+
+def draw(runs: Sequence[Run], directory: Path) -> None:
+    """Write a picture: test accuracy over epochs, and over seconds of training."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    by_epoch, by_second = figure.subplots(1, 2, sharey=True)
+    labelled: set[str] = set()
+    for run in runs:
+        system = run.setting.system
+        label = None if system in labelled else TITLES[system]
+        labelled.add(system)
+        accuracy, colour = [point.accuracy for point in run.points], f"C{SYSTEMS.index(system)}"
+        by_epoch.plot(np.arange(len(accuracy)) + 1, accuracy, color=colour, label=label, linewidth=1)
+        by_second.plot([point.seconds for point in run.points], accuracy, color=colour, linewidth=1)
+    by_epoch.set(xlabel="epochs", ylabel="test accuracy", ylim=(0.5, 0.95))
+    by_second.set_xlabel("seconds of training")
+    by_epoch.legend(loc="lower right")
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    write_whole(directory / "resnet-20.png", content.getvalue())
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.accuracy",
+        description=(__doc__ or "").split("\n")[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--data-directory", type=expanded_path, help="where CIFAR-10 lies; None: it is downloaded")
+    add("--output", type=expanded_path, default=Path("output/accuracy"), metavar="DIR", help="directory of the results")
+    add("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), help="what to train")
+    add("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="seeds of weights, order and crops")
+    add("--epochs", type=int, default=40, metavar="N", help="length of every run")
+    add("--batch-size", type=int, default=64, metavar="N", help="images in a batch, of each learner")
+    add("--learning-rate", type=float, default=0.1, metavar="X", help="rate after the warm-up")
+    add("--weight-decay", type=float, default=5e-4, metavar="X", help="penalty of the weights")
+    add("--run", help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--data-directory", type=expanded_path, help="where CIFAR-10 lies (default: it is downloaded)")
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--learning-rate", type=float, default=0.1)
-    parser.add_argument("--learners", type=int, default=2)
-    parser.add_argument("--threads-per-learner", type=int, help="(default: the cores are shared among the learners)")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
-    data = cifar10(options.data_directory)
-    ours, initial = train_crossbow(data, options)
-    theirs = TorchTraining(data, options, initial).run()
-    print("\n".join(f"- {name}: {value}" for name, value in describe_machine().items()))
-    rows = [
-        [str(epoch), "", f"{a:.2%}", f"{s:,.0f} s", f"{b:.2%}", f"{t:,.0f} s"]
-        for epoch, ((a, s), (b, t)) in enumerate(zip(ours, theirs, strict=True), 1)
+    options = parse(arguments)
+    make_directory(options.output)
+    if options.run is not None:
+        setting = Setting(**json.loads(options.run))
+        run = Run(setting, tuple(TRAIN[setting.system](setting, cifar10(options.data_directory))))
+        write_json(options.output / f"{setting.name}.json", asdict(run))
+        return 0
+    settings = [
+        Setting(system, seed, options.epochs, options.batch_size, options.learning_rate, options.weight_decay)
+        for seed in options.seeds
+        for system in options.systems
     ]
-    print(markdown(["epoch", "", f"Crossbow, SMA, {options.learners} learners", "after", "PyTorch", "after"], rows))
+    runs = [result(setting, options.output, options.data_directory) for setting in settings]
+    draw(runs, options.output)
+    print("\n".join(f"- {name}: {value}" for name, value in describe_machine().items()))
+    print(f"\n{report(runs)}")
     return 0
 
 

@@ -32,6 +32,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.networks import NETWORKS, torch_resnet
 from benchmarks.output import write_json
 from benchmarks.report import markdown
+from benchmarks.torch_data import PADDING, augmented, tensors
 from crossbow import (
     Dataflow,
     Dataset,
@@ -56,8 +57,6 @@ MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
 TESTS_PER_EPOCH = 4
 LIMIT = 1e4
 """Maximum number of seconds of training of a run."""
-PADDING = 4
-"""Pixels around an image before it is cropped, for networks with augmentation."""
 
 
 @dataclass(frozen=True)
@@ -205,14 +204,14 @@ def train_torch(setting: Setting, task: Task, data: Dataset) -> list[Point]:
     optimiser = torch.optim.SGD(
         model.parameters(), lr=setting.rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, foreach=True
     )
-    x, y = _tensors(data, data.train, padded=task.augmented)
-    x_check, y_check = _tensors(data, data.check, padded=False)
+    x, y = tensors(data, data.train, padded=task.augmented)
+    x_check, y_check = tensors(data, data.check, padded=False)
     count, size = len(y), data.image_shape[-1]
     generator = torch.Generator().manual_seed(setting.seed)
 
     def batch_of(chosen: Any) -> Any:
         if task.augmented:
-            return _augmented(x, chosen, size, generator)
+            return augmented(x, chosen, size, generator)
         return x[chosen].contiguous(memory_format=last)
 
     def accuracy() -> float:
@@ -246,32 +245,6 @@ def train_torch(setting: Setting, task: Task, data: Dataset) -> list[Point]:
                 began = time.perf_counter()
         seconds += time.perf_counter() - began
     return points
-
-
-def _augmented(x: Any, chosen: Any, size: int, generator: Any) -> Any:
-    """Random windows of the chosen images, which have a border, half of them mirrored."""
-    import torch
-
-    corners = torch.randint(0, 2 * PADDING + 1, (len(chosen), 2), generator=generator)
-    offsets = torch.arange(size)
-    columns = offsets.expand(len(chosen), size)
-    mirrored = torch.rand(len(chosen), generator=generator) < 0.5
-    columns = torch.where(mirrored[:, None], columns.flip(1), columns) + corners[:, 1:]
-    rows = offsets + corners[:, :1]
-    # Indices before and after the channels' slice: (N, size, size, C), which is channels-last.
-    return x[chosen[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
-
-
-def _tensors(data: Dataset, part: Any, *, padded: bool) -> tuple[Any, Any]:
-    """Images, float32 and channels-last, optionally with a border, and labels."""
-    import torch
-
-    images = torch.from_numpy(part.images.copy()).float().mul_(data.scale)
-    if data.image_shape[0] == 3:
-        images = images.sub_(0.5).mul_(2.0)
-    if padded:
-        images = torch.nn.functional.pad(images, (PADDING,) * 4, value=-1.0)
-    return images.contiguous(memory_format=torch.channels_last), torch.from_numpy(part.labels.copy()).long()
 
 
 TRAIN = {"crossbow": train_crossbow, "pytorch": train_torch}

@@ -21,6 +21,7 @@ from crossbow.onnx.reading import (  # noqa: F401 - register translations
     rearranging,
     response,
     special_cases,
+    transposed,
 )
 from crossbow.onnx.reading.graph import Reader
 from crossbow.tracebacks import without_own_frames

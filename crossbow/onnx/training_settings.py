@@ -13,7 +13,18 @@ from typing import Any
 import onnx
 
 from crossbow.onnx.network import MARK
-from crossbow.ops import BatchNorm, Constant, Conv, DataTransform, Embedding, InnerProduct, Kernel, LayerNorm, Scale
+from crossbow.ops import (
+    BatchNorm,
+    Constant,
+    Conv,
+    DataTransform,
+    Embedding,
+    InnerProduct,
+    Kernel,
+    LayerNorm,
+    Scale,
+    TransposedConv,
+)
 from crossbow.types import Array
 
 KEY = f"{MARK}.training"
@@ -27,6 +38,7 @@ FIELDS: Mapping[type[Kernel], tuple[str, ...]] = {
     InnerProduct: _MULTIPLIERS,
     LayerNorm: _MULTIPLIERS,
     Scale: _MULTIPLIERS,
+    TransposedConv: _MULTIPLIERS,
 }
 
 Settings = Mapping[str, Any]

@@ -31,12 +31,14 @@ from crossbow.ops.relu import ReLU, ReLUGradient
 from crossbow.ops.reshape import Reshape, ReshapeGradient
 from crossbow.ops.scale import Scale, ScaleGradient
 from crossbow.ops.self_attention import SelfAttention, SelfAttentionGradient
+from crossbow.ops.sigmoid_loss import SigmoidLoss, SigmoidLossGradient
 from crossbow.ops.silu import SiLU, SiLUGradient
 from crossbow.ops.slice import Slice, SliceGradient
 from crossbow.ops.softmax import SoftMax, SoftMaxGradient
 from crossbow.ops.softmax_loss import SoftMaxLoss, SoftMaxLossGradient
 from crossbow.ops.total_loss import TotalLoss
 from crossbow.ops.transpose import Transpose, TransposeGradient
+from crossbow.ops.transposed_conv import TransposedConv, TransposedConvGradient
 
 __all__ = [
     "GELU",
@@ -102,6 +104,8 @@ __all__ = [
     "SelfAttentionGradient",
     "SiLU",
     "SiLUGradient",
+    "SigmoidLoss",
+    "SigmoidLossGradient",
     "Site",
     "Slice",
     "SliceGradient",
@@ -112,6 +116,8 @@ __all__ = [
     "TotalLoss",
     "Transpose",
     "TransposeGradient",
+    "TransposedConv",
+    "TransposedConvGradient",
     "Uniform",
     "Values",
     "VariableSpec",

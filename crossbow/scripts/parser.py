@@ -310,7 +310,8 @@ class Configurations:
 def configurations(options: argparse.Namespace, defaults: Defaults) -> Configurations:
     """The options as configurations. Raises ConfigurationError, also for an option without effect."""
     check_initial_model(options)
-    solver = solver_conf(options, defaults.solver)
+    epochs = options.epochs if options.epochs is not None else defaults.epochs_with(options.dataset)
+    solver = solver_conf(options, defaults.solver, epochs)
     model = those_given(options, MODEL)
     if "restart" in model and solver.policy not in STEPWISE_POLICIES:
         typed = MODEL["restart"].typed(model["restart"])

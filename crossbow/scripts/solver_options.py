@@ -11,7 +11,7 @@ from crossbow.conf import FieldSetting, settings
 from crossbow.scripts.setting_options import add_settings, refuse_idle, those_given
 from crossbow.solver import SolverConf
 from crossbow.solver.configuration import (
-    FINAL_PART,
+    DECAYING_POLICIES,
     LEARNING_RATES,
     METHOD_FIELDS,
     SCHEDULE_FIELDS,
@@ -33,14 +33,18 @@ def add_solver(group: argparse._ArgumentGroup, default: SolverConf) -> None:
             texts[name] += f" with {default.policy} in {default.learning_rate_step_unit}, else {setting.meaning}"
         elif name in METHOD_FIELDS:
             texts[name] += f" with {default.method}, else {setting.meaning}"
-        elif name == "learning_rate_step_unit":
-            texts[name] += f" with {default.policy}, else {setting.meaning}"
+    unit, others = default.learning_rate_step_unit, "epochs with cosine and linear, else tasks"
+    texts["learning_rate_step_unit"] = others if unit == "tasks" else f"{unit} with {default.policy}, {others}"
+    texts["decay_steps"] = "the number of epochs"
     add_settings(group, known, texts)
 
 
-def solver_conf(options: argparse.Namespace, default: SolverConf) -> SolverConf:
+def solver_conf(options: argparse.Namespace, default: SolverConf, epochs: int) -> SolverConf:
     """The options as a configuration, of the type of `default`. Raises ConfigurationError, also for a given option
-    without effect, whatever its value."""
+    without effect, whatever its value.
+
+    epochs  length of training, in which cosine and linear decay unless an option says otherwise.
+    """
     known = settings(type(default))
     given = those_given(options, known)
     own = {name: getattr(default, name) for name in known if name not in SCHEDULE_FIELDS}
@@ -48,6 +52,10 @@ def solver_conf(options: argparse.Namespace, default: SolverConf) -> SolverConf:
         own = {name: value for name, value in own.items() if name not in METHOD_FIELDS}
     if given.get("policy", default.policy) != default.policy:
         del own["learning_rate_step_unit"]
+        if given["policy"] in DECAYING_POLICIES:
+            own["learning_rate_step_unit"] = "epochs"
+            if given.get("learning_rate_step_unit", "epochs") == "epochs":
+                own["decay_steps"] = epochs
     elif given.get("learning_rate_step_unit", default.learning_rate_step_unit) == default.learning_rate_step_unit:
         own |= {name: getattr(default, name) for name in SCHEDULE_FIELDS}
     values = {**{name: setting.default for name, setting in known.items()}, **own, **given}
@@ -82,6 +90,9 @@ def solver_text(solver: SolverConf) -> str:
         "exp": lambda: [f"gamma {solver.gamma:g}"],
         "lsr": lambda: [f"gamma {solver.gamma:g}", steps],
         "clr": lambda: _cycle_words(solver),
+        **dict.fromkeys(
+            DECAYING_POLICIES, lambda: [f"to {solver.last_learning_rate:g}", f"within {solver.decay_steps}"]
+        ),
     }
     policy = [solver.policy, *words.get(solver.policy, list)()]
     if solver.warmup_steps:
@@ -119,6 +130,5 @@ def _cycle_words(solver: SolverConf) -> list[str]:
     words = [f"to {solver.maximum_learning_rate:g} and back,", f"{solver.step_size} each"]
     if not solver.super_convergence:
         return words
-    last = solver.final_learning_rate
-    last = FINAL_PART * solver.learning_rate if last is None else last
-    return [*words[:-1], f"{words[-1]},", f"then to {last:g}", f"in {solver.annihilation_steps},"]
+    last = f"then to {solver.last_learning_rate:g}"
+    return [*words[:-1], f"{words[-1]},", last, f"in {solver.annihilation_steps},"]

@@ -13,10 +13,12 @@ FINAL_PART = 1e-4
 METHODS = ("sgd", "adam", "adamw", "rmsprop", "adagrad")
 LEARNING_RATES = {"sgd": 0.01, "adam": 0.001, "adamw": 0.001, "rmsprop": 0.001, "adagrad": 0.01}
 """Initial learning rate of each method unless set."""
-LEARNING_RATE_POLICIES = ("fixed", "inv", "step", "multistep", "exp", "lsr", "clr")
+LEARNING_RATE_POLICIES = ("fixed", "inv", "step", "multistep", "exp", "lsr", "clr", "cosine", "linear")
 MOMENTUM_METHODS = ("polyak", "nesterov")
 STEPWISE_POLICIES = ("step", "multistep", "lsr")
 """Policies whose rate steps down."""
+DECAYING_POLICIES = ("cosine", "linear")
+"""Policies whose rate decays to its final value in `decay_steps`."""
 REGULARISATIONS = ("l2", "l1")
 USED_BY = {
     "gamma": ("inv", "step", "multistep", "exp", "lsr"),
@@ -26,6 +28,7 @@ USED_BY = {
     "maximum_learning_rate": ("clr",),
     "minimum_momentum": ("clr",),
     "super_convergence": ("clr",),
+    "decay_steps": DECAYING_POLICIES,
 }
 """Fields of SolverConf that only some policies use."""
 USED_BY_METHODS = {
@@ -54,7 +57,9 @@ def idle_fields(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     policy = values["policy"]
     idle: dict[str, tuple[str, ...]] = {name: ("policy",) for name, used in USED_BY.items() if policy not in used}
     if not values["super_convergence"]:
-        idle |= dict.fromkeys(("annihilation_steps", "final_learning_rate"), ("super_convergence",))
+        idle["annihilation_steps"] = ("super_convergence",)
+        if policy not in DECAYING_POLICIES:
+            idle["final_learning_rate"] = ("super_convergence",) if policy == "clr" else ("policy",)
     if values["momentum"] == 0:
         idle["momentum_method"] = ("momentum",)
     if values["weight_decay"] == 0:
@@ -113,6 +118,8 @@ class SolverConf:
     exp        γ = learning_rate · gamma^t
     lsr        γ = learning_rate · (t + 1) / warmup_steps for t < warmup_steps, then as multistep
     clr        γ cycles from learning_rate to maximum_learning_rate and back, each in step_size
+    cosine     γ = final + (learning_rate − final) · (1 + cos(π · min(1, t / decay_steps))) / 2
+    linear     γ = final + (learning_rate − final) · (1 − min(1, t / decay_steps))
     ========== =======================================================================================
 
     With `warmup_steps` > 0, the rate of any policy except clr increases linearly during the first `warmup_steps`, as
@@ -125,8 +132,12 @@ class SolverConf:
     (Smith and Topin, 2018), there is only one cycle; then γ falls linearly to `final_learning_rate` in
     `annihilation_steps`, and stays there.
 
-    `step_size`, `step_values`, `warmup_steps`, `annihilation_steps` and the t of inv, exp and clr are counted in
-    `learning_rate_step_unit`: tasks, epochs (also fractions, for inv, exp and clr), or merges.
+    cosine is half a period of the cosine, as in the first cycle of Loshchilov and Hutter (2017). After `decay_steps`,
+    cosine and linear stay at `final_learning_rate`, which is 0 unless set. To decay during the whole training, set
+    `decay_steps` to its length; the scripts do so by default.
+
+    `step_size`, `step_values`, `warmup_steps`, `annihilation_steps`, `decay_steps` and the t of the policies without
+    steps are counted in `learning_rate_step_unit`: tasks, epochs (also fractions, in such a t), or merges.
 
     A field that has no effect with the others (`gamma` with the policy fixed, `power` of inv with gamma = 0,
     `momentum_method` without momentum, `momentum` with adam) must keep its default. A step with gamma = 1 has an
@@ -151,7 +162,8 @@ class SolverConf:
     long as the rate."""
     policy: str = setting(Choice(LEARNING_RATE_POLICIES), default="fixed", option="learning-rate-policy")
     """γ at time t: fixed: γ; inv: γ (1 + gamma t)^−power; step: γ gamma^⌊t / step size⌋; multistep: γ gamma^(step
-    values ≤ t); exp: γ gamma^t; lsr: γ (t + 1) / warm-up, then multistep; clr: cycles from γ to a maximum and back."""
+    values ≤ t); exp: γ gamma^t; lsr: γ (t + 1) / warm-up, then multistep; clr: cycles from γ to a maximum and back;
+    cosine, linear: decays from γ to a final rate along half a cosine, or a line."""
     gamma: float = setting(Number(at_least=0), default=0.1)
     """Factor or slope of the policy.
 
@@ -172,7 +184,8 @@ class SolverConf:
 
     ≥ 1 with the policy lsr."""
     learning_rate_step_unit: str = setting(Choice(("tasks", "epochs", "merges")), default="tasks")
-    """Unit of t, `step_size`, `step_values`, `warmup_steps`, `annihilation_steps` and a rule's `alpha_steps`.
+    """Unit of t, `step_size`, `step_values`, `warmup_steps`, `annihilation_steps`, `decay_steps` and a rule's
+    `alpha_steps`.
 
     Merges depend on the rule: ticks, under a rule with a barrier."""
     maximum_learning_rate: float | None = setting(Number(above=0, optional=True), default=None, meaning="")
@@ -191,10 +204,16 @@ class SolverConf:
     """Super-convergence: length of the annihilation, in which γ falls below `learning_rate`.
 
     ≥ 1 with super-convergence."""
+    decay_steps: int = setting(Integer(at_least=0), default=0, meaning="")
+    """Length of the decay of the policies cosine and linear.
+
+    ≥ 1 with these policies."""
     final_learning_rate: float | None = setting(
-        Number(at_least=0, optional=True), default=None, meaning=f"learning rate / {1 / FINAL_PART:,.0f}"
+        Number(at_least=0, optional=True),
+        default=None,
+        meaning=f"0, or learning rate / {1 / FINAL_PART:,.0f} with super-convergence",
     )
-    """Super-convergence: γ at the end.
+    """cosine, linear, super-convergence: γ at the end.
 
     < `learning_rate`."""
     momentum: float = setting(Number(at_least=0, below=1), default=0.0)
@@ -235,17 +254,26 @@ class SolverConf:
         self._check_use()
 
     @property
+    def last_learning_rate(self) -> float:
+        """The rate at which cosine, linear and super-convergence end."""
+        if self.final_learning_rate is not None:
+            return self.final_learning_rate
+        return FINAL_PART * self.learning_rate if self.super_convergence else 0.0
+
+    @property
     def is_adaptive(self) -> bool:
         """Whether the method divides the step of each weight by the root of its second moment."""
         return self.method != "sgd"
 
     def _check_steps(self) -> None:
-        """The fields of the policies that step down."""
+        """The lengths that policies need."""
         policy, values = self.policy, self.step_values
         if policy in ("step", "clr") and self.step_size == 0:
             raise refuse(self, "step_size", self.step_size, f"an integer ≥ 1 with policy={policy!r}")
         if policy in ("multistep", "lsr") and not values:
             raise refuse(self, "step_values", values, f"a tuple of integers ≥ 1, not empty, with policy={policy!r}")
+        if policy in DECAYING_POLICIES and self.decay_steps == 0:
+            raise refuse(self, "decay_steps", 0, f"an integer ≥ 1 with policy={policy!r}")
         if list(values) != sorted(set(values)):
             raise refuse(self, "step_values", values, "strictly increasing")
         if policy == "lsr" and self.warmup_steps == 0:
@@ -254,8 +282,12 @@ class SolverConf:
             raise refuse(self, "warmup_steps", self.warmup_steps, "0 with policy='clr', whose cycles begin low")
 
     def _check_cycle(self) -> None:
-        """The fields of the policy clr."""
+        """The ends between which rate and momentum move."""
         highest, lowest, last = self.maximum_learning_rate, self.minimum_momentum, self.final_learning_rate
+        if last is not None and last >= self.learning_rate and (self.super_convergence or self.policy != "clr"):
+            reason = "super_convergence=True" if self.policy == "clr" else f"policy={self.policy!r}"
+            allowed = f"< learning_rate={self.learning_rate:g} or None with {reason}"
+            raise refuse(self, "final_learning_rate", last, allowed)
         if self.policy != "clr":
             return
         if highest is None or highest <= self.learning_rate:
@@ -266,9 +298,6 @@ class SolverConf:
             raise refuse(self, "minimum_momentum", lowest, allowed)
         if self.super_convergence and self.annihilation_steps == 0:
             raise refuse(self, "annihilation_steps", 0, "an integer ≥ 1 with super_convergence=True")
-        if self.super_convergence and last is not None and last >= self.learning_rate:
-            allowed = f"< learning_rate={self.learning_rate:g} or None with super_convergence=True"
-            raise refuse(self, "final_learning_rate", last, allowed)
 
     def _check_use(self) -> None:
         """No field is set that does nothing beside the others: whoever sets it expects something of it."""

@@ -6,7 +6,7 @@ import bisect
 import math
 from typing import NamedTuple
 
-from crossbow.solver.configuration import FINAL_PART, STEPWISE_POLICIES, SolverConf
+from crossbow.solver.configuration import DECAYING_POLICIES, STEPWISE_POLICIES, SolverConf
 
 
 class Pace(NamedTuple):
@@ -49,21 +49,29 @@ class Schedule:
             rate = solver.learning_rate * math.pow(1 + solver.gamma * time, -solver.power)
         elif solver.policy == "exp":
             rate = solver.learning_rate * math.pow(solver.gamma, time)
+        elif solver.policy in DECAYING_POLICIES:
+            rate = self._decay(time)
         else:
             rate = solver.learning_rate * solver.gamma ** self._drops(time)
         if time < solver.warmup_steps:
             rate *= min(1.0, (task + 1) / (solver.warmup_steps * self._unit))
         return rate
 
+    def _decay(self, time: float) -> float:
+        """The rate between the first and the last, on a line or half a cosine."""
+        solver = self.solver
+        done = min(1.0, time / solver.decay_steps)
+        if solver.policy == "cosine":
+            done = (1 - math.cos(math.pi * done)) / 2
+        return _between(solver.learning_rate, solver.last_learning_rate, done)
+
     def _cycle(self, time: float) -> tuple[float, float]:
         """Rate and momentum of the triangular cycle, and of the final phase of super-convergence."""
         solver, half = self.solver, self.solver.step_size
         assert solver.maximum_learning_rate is not None
         if solver.super_convergence and time >= 2 * half:
-            last = solver.final_learning_rate
-            last = FINAL_PART * solver.learning_rate if last is None else last
             done = min(1.0, (time - 2 * half) / solver.annihilation_steps)
-            return _between(solver.learning_rate, last, done), solver.momentum
+            return _between(solver.learning_rate, solver.last_learning_rate, done), solver.momentum
         position = time % (2 * half)
         height = min(position, 2 * half - position) / half
         rate = _between(solver.learning_rate, solver.maximum_learning_rate, height)

@@ -151,7 +151,6 @@ NOT_OURS: dict[str, str] = {
     "CausalConvWithState": "Conv has no state from one call to the next",
     "CenterCropPad": "DataTransform crops images (N, C, H, W), as the first operator only",
     "ConvInteger": "Conv computes in floating point",
-    "ConvTranspose": "the gradient of Conv computes it; no operator does forward",
     "DeformConv": "Conv has no offsets",
     "Einsum": "MatMul is one of nine equations here",
     "LpPool": "Pool has no norm",

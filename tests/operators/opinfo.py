@@ -25,8 +25,10 @@ from crossbow.ops import (
     MatMul,
     Pool,
     ReLU,
+    SigmoidLoss,
     SiLU,
     SoftMax,
+    TransposedConv,
 )
 
 Tensor = Any
@@ -76,6 +78,37 @@ def conv(axes: int) -> Translation:
             stride=per_axis(stride, axes),
             padding=pads,
             dilation=dilation,
+            groups=groups,
+            bias=bias is not None,
+        )
+        return Ours(kernel, [x], {"weights": weight} | ({} if bias is None else {"bias": bias}))
+
+    return translate
+
+
+def transposed_conv(axes: int) -> Translation:
+    def translate(
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> Ours | None:
+        if x.ndim != axes + 2 or 0 in x.shape:
+            return None
+        strides, added = per_axis(stride, axes), per_axis(output_padding, axes)
+        if any(size >= s for size, s in zip(added, strides, strict=True)):
+            return None
+        kernel = TransposedConv(
+            weight.shape[1] * groups,
+            tuple(weight.shape[2:]),
+            stride=strides,
+            padding=per_axis(padding, axes),
+            output_padding=added,
+            dilation=per_axis(dilation, axes),
             groups=groups,
             bias=bias is not None,
         )
@@ -258,6 +291,18 @@ def mse_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Ours | None:
     return Ours(EuclideanLoss(), [x], label=y, scale=examples / (x.numel() if reduction == "mean" else 1))
 
 
+def binary_cross_entropy_with_logits(
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    pos_weight: Tensor | None = None,
+) -> Ours | None:
+    if reduction == "none" or weight is not None or pos_weight is not None or x.ndim == 0 or x.shape != y.shape:
+        return None
+    return Ours(SigmoidLoss(normalisation={"mean": "full", "sum": "none"}[reduction]), [x], label=y)
+
+
 def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Ours | None:
     if dim is None or x.ndim < 2 or dim % x.ndim == 0:
         return None
@@ -283,6 +328,9 @@ TRANSLATIONS: Mapping[str, tuple[Translation, int]] = {
     "nn.functional.conv1d": (conv(1), 5),
     "nn.functional.conv2d": (conv(2), 15),
     "nn.functional.conv3d": (conv(3), 10),
+    "nn.functional.conv_transpose1d": (transposed_conv(1), 3),
+    "nn.functional.conv_transpose2d": (transposed_conv(2), 3),
+    "nn.functional.conv_transpose3d": (transposed_conv(3), 3),
     "nn.functional.gelu": (gelu, 2),
     "nn.functional.hardswish": (hard_swish, 1),
     "nn.functional.hardtanh": (hardtanh, 0),
@@ -293,6 +341,7 @@ TRANSLATIONS: Mapping[str, tuple[Translation, int]] = {
     "nn.functional.max_pool1d": (max_pool(1), 60),
     "nn.functional.max_pool2d": (max_pool(2), 60),
     "nn.functional.max_pool3d": (max_pool(3), 60),
+    "nn.functional.binary_cross_entropy_with_logits": (binary_cross_entropy_with_logits, 2),
     "nn.functional.mse_loss": (mse_loss, 3),
     "nn.functional.relu": (relu, 3),
     "nn.functional.relu6": (relu6, 3),

@@ -36,6 +36,7 @@ from crossbow.ops import (
     ReLU,
     Reshape,
     SelfAttention,
+    SigmoidLoss,
     SiLU,
     Slice,
     SoftMax,
@@ -122,6 +123,13 @@ def squared_errors(draw: st.DrawFn) -> Case:
     shape = draw(shapes(1, 5) | st.builds(lambda n, ones: (n, *[1] * ones), st.integers(1, 40), st.integers(0, 4)))
     labels = draw(st.sampled_from(["value", "values"])) if math.prod(shape[1:]) == 1 else "values"
     return Case(EuclideanLoss(), (shape,), labels, real_examples(draw, shape[0]))
+
+
+@st.composite
+def binary_cross_entropies(draw: st.DrawFn) -> Case:
+    shape = draw(shapes(1, 5))
+    operator = SigmoidLoss(normalisation=draw(st.sampled_from(["full", "batch", "none"])))
+    return Case(operator, (shape,), "fractions", real_examples(draw, shape[0]))
 
 
 @st.composite
@@ -287,6 +295,7 @@ DRAWN: dict[type[Kernel], st.SearchStrategy[Case]] = {
     ReLU: activations(),
     Reshape: reshapes(),
     SelfAttention: attentions(),
+    SigmoidLoss: binary_cross_entropies(),
     SiLU: element_wise(SiLU()),
     Slice: slices(),
     SoftMax: soft_maxima(),
@@ -355,6 +364,7 @@ def drawn_operators() -> set[type[Kernel]]:
         test_random_shapes.inner_products(),
         test_random_shapes.matrix_products(),
         test_random_shapes.poolings(),
+        test_random_shapes.transposed(),
     ]
     found: set[type[Kernel]] = set()
 

@@ -140,7 +140,7 @@ def test_an_option_as_it_is_typed() -> None:
         ("--minimum-momentum 0.1", "--minimum-momentum does nothing with --learning-rate-policy fixed"),
         ("--super-convergence", "with --learning-rate-policy fixed. Received: --super-convergence"),
         ("--annihilation-steps 3", "--annihilation-steps does nothing without --super-convergence. Received:"),
-        ("--final-learning-rate 0", "--final-learning-rate does nothing without --super-convergence"),
+        ("--final-learning-rate 0", "--final-learning-rate does nothing with --learning-rate-policy fixed"),
         ("--momentum 0 --momentum-method nesterov", "--momentum-method does nothing with --momentum 0. Received:"),
         ("--momentum 0 --momentum-method polyak", "--momentum-method does nothing with --momentum 0. Received:"),
         ("--regularisation l1", "--regularisation does nothing with --weight-decay 0. Received: --regularisation l1"),

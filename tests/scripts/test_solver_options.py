@@ -7,7 +7,7 @@ import pytest
 from crossbow import ConfigurationError, SolverConf
 from crossbow.scripts.parser import Defaults, configurations, new_parser
 from crossbow.scripts.solver_options import add_solver, solver_conf, solver_text
-from crossbow.solver.configuration import LEARNING_RATE_POLICIES, idle_fields
+from crossbow.solver.configuration import DECAYING_POLICIES, LEARNING_RATE_POLICIES, idle_fields
 from tests.scripts.options import confs
 
 
@@ -26,6 +26,14 @@ from tests.scripts.options import confs
             SolverConf(policy="clr", step_size=3, maximum_learning_rate=0.5),
         ),
         (
+            "--learning-rate-policy cosine --decay-steps 3 --final-learning-rate 0.001 --learning-rate-step-unit tasks",
+            SolverConf(policy="cosine", decay_steps=3, final_learning_rate=0.001),
+        ),
+        (
+            "--learning-rate-policy linear --decay-steps 3",
+            SolverConf(policy="linear", decay_steps=3, learning_rate_step_unit="epochs"),
+        ),
+        (
             "--warmup-steps 2 --learning-rate-step-unit epochs",
             SolverConf(warmup_steps=2, learning_rate_step_unit="epochs"),
         ),
@@ -33,6 +41,18 @@ from tests.scripts.options import confs
 )
 def test_policies(arguments: str, expected: SolverConf) -> None:
     assert confs(f"--learning-rate 0.01 --momentum 0 {arguments}").solver == expected
+
+
+@pytest.mark.parametrize(("arguments", "epochs"), [("", 7), ("--dataset mnist", 3), ("--epochs 5 --warmup-steps 2", 5)])
+@pytest.mark.parametrize("policy", DECAYING_POLICIES)
+def test_a_decay_lasts_as_long_as_the_training(policy: str, arguments: str, epochs: int) -> None:
+    solver = confs(f"--learning-rate-policy {policy} {arguments}").solver
+    assert (solver.decay_steps, solver.learning_rate_step_unit) == (epochs, "epochs")
+
+
+def test_a_decay_in_other_units_needs_its_length() -> None:
+    with pytest.raises(ConfigurationError, match="decay_steps must be an integer ≥ 1 with policy='cosine'"):
+        confs("--learning-rate-policy cosine --learning-rate-step-unit tasks")
 
 
 def test_the_whole_solver() -> None:
@@ -70,7 +90,7 @@ def test_methods() -> None:
     default = SolverConf(learning_rate=0.5, momentum=0.9, weight_decay=0.1, policy="exp", gamma=0.5)
 
     def solver(arguments: str) -> SolverConf:
-        return solver_conf(options_of(arguments, default), default)
+        return solver_conf(options_of(arguments, default), default, epochs=7)
 
     assert solver("") == solver("--method sgd") == default
     expected = SolverConf(method="adam", weight_decay=0.1, policy="exp", gamma=0.5)
@@ -134,6 +154,10 @@ def test_the_help_says_for_which_method_a_default_is() -> None:
             "learning rate 0.01 (clr to 0.5 and back, 3 each, then to 1e-06 in 1, in tasks), momentum 0, "
             "weight decay 0",
         ),
+        (
+            SolverConf(policy="cosine", decay_steps=40, warmup_steps=2, learning_rate_step_unit="epochs"),
+            "learning rate 0.01 (cosine to 0 within 40 warm-up 2 in epochs), momentum 0, weight decay 0",
+        ),
     ],
 )
 def test_a_solver_in_words(solver: SolverConf, text: str) -> None:
@@ -180,7 +204,7 @@ def test_a_models_own_steps(arguments: str, expected: SolverConf) -> None:
     text = " ".join(new_parser("example", "Trains an example.", defaults)[0].format_help().split())
     for part in (
         "increasing (default: 3,5)",
-        "(default: epochs with multistep, else tasks)",
+        "(default: epochs with multistep, epochs with cosine and linear, else tasks)",
         "(default: 0.5 with multistep in epochs, else 0.1)",
     ):
         assert part in text
@@ -195,6 +219,7 @@ IDLE = {
     "minimum_momentum": "0.1",
     "super_convergence": "",
     "annihilation_steps": "2",
+    "decay_steps": "4",
     "final_learning_rate": "0.001",
     "learning_rate_step_unit": "tasks",
     "momentum_method": "polyak",

@@ -25,6 +25,7 @@ from tests.configurations import (
 
 CYCLE: dict[str, object] = {"policy": "clr", "step_size": 3, "maximum_learning_rate": 1, "momentum": 0.9}
 STEPS: dict[str, object] = {"policy": "multistep", "step_values": (3,)}
+COSINE: dict[str, object] = {"policy": "cosine", "decay_steps": 3}
 ONCE: dict[str, object] = {**CYCLE, "super_convergence": True, "annihilation_steps": 3}
 
 BAD: list[BadValues] = [
@@ -39,7 +40,7 @@ BAD: list[BadValues] = [
     (
         SolverConf,
         "policy",
-        "one of 'fixed', 'inv', 'step', 'multistep', 'exp', 'lsr', 'clr'",
+        "one of 'fixed', 'inv', 'step', 'multistep', 'exp', 'lsr', 'clr', 'cosine', 'linear'",
         ("FIXED", "poly", "", None, 0, ["fixed"]),
         {},
     ),
@@ -90,7 +91,11 @@ BAD: list[BadValues] = [
     (SolverConf, "super_convergence", "True or False", (1, None, "yes"), CYCLE),
     (SolverConf, "annihilation_steps", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
     (SolverConf, "annihilation_steps", "an integer ≥ 1 with super_convergence=True", (0,), ONCE),
+    (SolverConf, "decay_steps", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
+    (SolverConf, "decay_steps", "an integer ≥ 1 with policy='cosine'", (0,), COSINE),
+    (SolverConf, "decay_steps", "an integer ≥ 1 with policy='linear'", (0,), {"policy": "linear"}),
     (SolverConf, "final_learning_rate", "a finite number ≥ 0 or None", (-1, *NO_NUMBERS[1:]), {}),
+    (SolverConf, "final_learning_rate", "< learning_rate=0.01 or None with policy='cosine'", (0.01, 1), COSINE),
     (SolverConf, "final_learning_rate", "< learning_rate=0.01 or None with super_convergence=True", (0.01, 1), ONCE),
     (
         SolverConf,
@@ -128,6 +133,9 @@ BAD: list[BadValues] = [
             ("annihilation_steps", 3, "0", "super_convergence=False", {}),
             ("annihilation_steps", 3, "0", "super_convergence=False", CYCLE),
             ("final_learning_rate", 0.001, "None", "super_convergence=False", CYCLE),
+            ("final_learning_rate", 0.001, "None", "policy='fixed'", {}),
+            ("decay_steps", 3, "0", "policy='fixed'", {}),
+            ("decay_steps", 3, "0", "policy='clr'", CYCLE),
             ("power", 2, "0.75", "policy='inv' and gamma=0", {"policy": "inv", "gamma": 0}),
             ("gamma", 0.5, "0.1", "policy='inv' and power=0", {"policy": "inv", "power": 0.0}),
             ("momentum_method", "nesterov", "'polyak'", "momentum=0", {}),
@@ -191,6 +199,8 @@ def test_defaults() -> None:
         (SolverConf, {"gamma": 0.1, "power": 0.75, "momentum_method": "polyak"}),  # what they are without a word
         (SolverConf, {**CYCLE, "minimum_momentum": 0}),
         (SolverConf, {**ONCE, "final_learning_rate": 0}),
+        (SolverConf, {**COSINE, "final_learning_rate": 0, "warmup_steps": 2}),
+        (SolverConf, {"policy": "linear", "decay_steps": np.int64(4), "final_learning_rate": 0.001}),
         (SolverConf, {"policy": "lsr", "step_values": (1,), "warmup_steps": 5}),
         (SolverConf, {"method": "adam", "beta1": 0, "beta2": 0.5, "epsilon": 1e-3, "weight_decay": 0.1}),
         (SolverConf, {"method": "rmsprop", "rho": 0.5, **CYCLE, "minimum_momentum": 0}),

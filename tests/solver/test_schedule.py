@@ -54,6 +54,33 @@ def test_exp_ends_at_zero_and_not_in_an_error() -> None:
     assert rates(1_000_000, policy="exp", learning_rate=1, gamma=0.5) == [0.0]
 
 
+COSINE = {"policy": "cosine", "learning_rate": 8, "decay_steps": 6}
+
+
+def test_cosine() -> None:
+    """8 · ½ (1 + cos(π t / 6)): the cosines of 0°, 60°, 90°, 120° and 180°; then 0."""
+    assert rates(0, 2, 3, 4, 6, 7, 600, **COSINE) == pytest.approx([8, 6, 4, 2, 0, 0, 0], abs=1e-14)
+    assert rates(0, 2, 6, 7, final_learning_rate=4, **COSINE) == pytest.approx([8, 7, 4, 4], rel=1e-14)
+
+
+def test_linear() -> None:
+    """8 − t · 8 / 4 in tasks, and 8 − t · 6 / 4 down to 2; epochs of 10 tasks."""
+    linear = {"policy": "linear", "learning_rate": 8, "decay_steps": 4}
+    assert rates(0, 1, 3, 4, 5, **linear) == [8, 6, 2, 0, 0]
+    assert rates(0, 1, 3, 4, 5, final_learning_rate=2, **linear) == [8, 6.5, 3.5, 2, 2]
+    assert rates(0, 10, 15, 40, learning_rate_step_unit="epochs", **linear) == [8, 6, 5, 0]
+
+
+def test_a_decay_with_a_warm_up() -> None:
+    """The warm-up multiplies the decaying rate by ¼, ½, ¾ and 1."""
+    linear = {"policy": "linear", "learning_rate": 16, "decay_steps": 16, "warmup_steps": 4}
+    assert rates(*range(6), **linear) == [4, 7.5, 10.5, 13, 12, 11]
+
+
+def test_a_decay_does_not_restart_learners() -> None:
+    assert [Schedule(SolverConf(**COSINE), 10).restarts(task) for task in (0, 3, 9)] == [0, 0, 0]  # type: ignore[arg-type]
+
+
 # Epochs.
 
 
@@ -261,12 +288,21 @@ def test_super_convergence_as_pytorch_has_it(half: int, end: int) -> None:
         ({"policy": "step", "step_size": 3}, lambda s, o: s.StepLR(o, 3, gamma=0.1)),
         ({"policy": "multistep", "step_values": (2, 7)}, lambda s, o: s.MultiStepLR(o, [2, 7], gamma=0.1)),
         ({"policy": "exp", "gamma": 0.9}, lambda s, o: s.ExponentialLR(o, 0.9)),
+        ({"policy": "cosine", "decay_steps": 11}, lambda s, o: s.CosineAnnealingLR(o, 11)),
+        (
+            {"policy": "cosine", "decay_steps": 20, "final_learning_rate": 0.25},
+            lambda s, o: s.CosineAnnealingLR(o, 20, eta_min=0.25),
+        ),
+        (
+            {"policy": "linear", "decay_steps": 7, "final_learning_rate": 0.5},
+            lambda s, o: s.LinearLR(o, start_factor=1.0, end_factor=0.5, total_iters=7),
+        ),
     ],
 )
-def test_stepwise_policies_as_pytorch_has_them(conf: dict[str, object], make: Callable[[Any, Any], Any]) -> None:
+def test_policies_as_pytorch_has_them(conf: dict[str, object], make: Callable[[Any, Any], Any]) -> None:
     schedule = Schedule(SolverConf(learning_rate=1.0, momentum=0.875, **conf), 10)  # type: ignore[arg-type]
     assert [schedule(task)[:2] for task in range(12)] == [
-        pytest.approx(pace, rel=1e-12) for pace in scheduled(make, 12)
+        pytest.approx(pace, rel=1e-12, abs=1e-15) for pace in scheduled(make, 12)
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from crossbow.kernels.reference.prepare import Floats, computes
-from crossbow.kernels.requests import ScalingBackward, ScalingForward
+from crossbow.kernels.requests import BiasBackward, BiasForward, ScalingBackward, ScalingForward
 
 
 @computes(ScalingForward)
@@ -34,6 +34,19 @@ def backward(
         bias_gradient[...] = np.sum(output_gradient, axis=others, dtype=np.float64)
     if input_gradient is not None:  # last, because it may share the output gradient's memory
         np.multiply(output_gradient, _along(weights, input0, axis), out=input_gradient)
+
+
+@computes(BiasForward)
+def add_bias(*, output: Floats, bias: Floats) -> None:
+    """y ← y + bias."""
+    output += _along(bias, output, 1)
+
+
+@computes(BiasBackward)
+def bias_gradient(*, output_gradient: Floats, bias_gradient: Floats) -> None:
+    """dbias = Σ dy."""
+    others = (0, *range(2, output_gradient.ndim))
+    bias_gradient[...] = np.sum(output_gradient, axis=others, dtype=np.float64)
 
 
 def _along(variable: Floats, x: Floats, axis: int) -> Floats:

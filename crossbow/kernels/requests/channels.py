@@ -217,3 +217,23 @@ class LayerNormBackward(Request):
 
 def _with_fused(name: str, setting: BatchNormSetting) -> str:
     return f"{name}{' sum' if setting.sum else ''}{' relu' if setting.relu else ''}"
+
+
+@dataclass(frozen=True)
+class BiasForward(Request):
+    """output += bias, along axis 1."""
+
+    y: Tensor
+    bias: Variable
+
+    reads, writes = ("output", "bias"), ("output",)
+
+
+@dataclass(frozen=True)
+class BiasBackward(Request):
+    """The gradient of a bias along axis 1: the sums of output_gradient over the other axes."""
+
+    dy: Tensor
+    bias: Variable
+
+    reads, writes = ("output_gradient",), ("bias_gradient",)

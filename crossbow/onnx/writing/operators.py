@@ -37,8 +37,10 @@ from crossbow.ops import (
     Slice,
     SoftMax,
     Transpose,
+    TransposedConv,
 )
 from crossbow.ops.pool import pooled_size
+from crossbow.ops.window import per_axis
 from crossbow.types import Shape
 
 
@@ -54,6 +56,24 @@ def conv(operator: WrittenOperator) -> None:
         kernel_shape=g.kernel,
         strides=g.stride,
         pads=pads(g.padding),
+        dilations=g.dilation,
+        group=g.groups,
+    )
+
+
+@writes(TransposedConv)
+def transposed_conv(operator: WrittenOperator) -> None:
+    kernel = operator.kernel
+    assert isinstance(kernel, TransposedConv)
+    g = kernel.geometry(operator.shapes[0])
+    inputs = [operator.inputs[0], operator.variable("weights"), *([operator.variable("bias")] if kernel.bias else [])]
+    operator.add(
+        "ConvTranspose",
+        *inputs,
+        kernel_shape=g.kernel,
+        strides=g.stride,
+        pads=pads(g.padding),
+        output_padding=per_axis(kernel.output_padding, len(g.kernel)),
         dilations=g.dilation,
         group=g.groups,
     )

@@ -1,0 +1,78 @@
+"""The benchmark of the accuracy: continuation, report, picture, and both systems on small data."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import accuracy
+from benchmarks.accuracy import Point, Run, Setting, main, read, report, train_crossbow, train_torch
+from crossbow import Dataset
+from crossbow.data import synthetic
+from crossbow.types import DataError
+
+SETTING = Setting("crossbow", 0, epochs=2, batch=8, rate=0.1, weight_decay=5e-4)
+
+
+def run(system: str, seed: int, *accuracies: float) -> Run:
+    points = tuple(Point(value, 3.0 * (index + 1)) for index, value in enumerate(accuracies))
+    return Run(replace(SETTING, system=system, seed=seed, epochs=len(points)), points)
+
+
+def images(training: int = 32) -> Dataset:
+    return synthetic((3, 32, 32), 10, training=training, check=16)
+
+
+def test_the_report_compares_the_medians_of_the_last_epochs() -> None:
+    ours = [run("crossbow", seed, *[0.5] * 5, last) for seed, last in enumerate((0.9, 0.8, 0.91))]
+    theirs = [run("pytorch", seed, *[0.6] * 5, last) for seed, last in enumerate((0.95, 0.89, 0.7))]
+    text = report([*ours, *theirs])
+    assert "| Crossbow, SMA, 2 learners | 2    |  50.00% |  91.00% |      18 |" in text
+    assert "- PyTorch: 89.00% in the median of the seeds" in text
+    assert text.endswith("- difference: +1.00 points")
+    assert "difference" not in report(ours)
+
+
+def test_both_systems_have_the_same_rate_at_the_same_epoch() -> None:
+    solver = SETTING.solver
+    assert (solver.policy, solver.decay_steps, solver.learning_rate_step_unit) == ("cosine", 2, "epochs")
+
+
+@pytest.mark.slow
+def test_both_systems_train() -> None:
+    pytest.importorskip("torch", reason="PyTorch, only for comparisons, is not installed")
+    for train in (train_crossbow, train_torch):
+        points = train(SETTING, images())
+        assert len(points) == 2
+        assert all(0 <= point.accuracy <= 1 for point in points)
+        assert 0 < points[0].seconds < points[1].seconds
+
+
+def test_a_run_with_a_file_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands: list[list[str]] = []
+
+    def start(command: list[str], *, check: bool) -> None:
+        commands.append(command)
+        assert main(command[3:]) == 0
+
+    monkeypatch.setattr("subprocess.run", start)
+    monkeypatch.setattr(accuracy, "describe_machine", dict)
+    monkeypatch.setattr(accuracy, "cifar10", lambda directory: images())
+    monkeypatch.setitem(accuracy.TRAIN, "crossbow", lambda setting, data: [Point(0.5, 1.0), Point(0.75, 2.0)])
+    arguments = ["--output", str(tmp_path), "--systems", "crossbow", "--seeds", "0", "1", "--epochs", "2"]
+    for _ in range(2):
+        assert main(arguments) == 0
+    assert [json.loads(command[-1])["seed"] for command in commands] == [0, 1]
+    assert "75.00% in the median of the seeds" in capsys.readouterr().out
+    assert (tmp_path / "resnet-20.png").read_bytes()[1:4] == b"PNG"
+
+
+def test_a_damaged_file(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"points": []}')
+    with pytest.raises(DataError, match=r"run\.json: expected a run of this benchmark\. Received: 'setting'"):
+        read(tmp_path / "run.json")
