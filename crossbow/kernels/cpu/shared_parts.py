@@ -1,9 +1,9 @@
 """Work in parts that several threads take in turn, in compiled code.
 
 The parts of a prediction take between ten microseconds and a second. To hand a part to another thread through Python
-takes 10 to 17 µs, and a thread that has been woken may have to wait for a core. So threads *take* parts from one counter, and
-no part is tied to a thread; a thread that is late finds none left. After a job a helper listens for the next one for
-about 100 µs before it sleeps.
+takes 10 to 17 µs, and a thread that has been woken may have to wait for a core. So threads *take* parts from one
+counter, and no part is tied to a thread; a thread that is late finds none left. After a job a helper listens for the
+next one for about 100 µs before it sleeps.
 
 A helper's mailbox holds the address of a job, or one of three states::
 
