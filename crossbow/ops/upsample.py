@@ -13,6 +13,8 @@ from crossbow.ops.kernel import Gradient, Kernel, Precision, Site
 from crossbow.ops.window import MAXIMUM_AXES
 from crossbow.types import Shape
 
+TOLERANCE = 1e-9
+"""Added to the positions of "nearest" before they are rounded down: 41 · (2 / 82) is 1, also if it is rounded."""
 Scales = float | tuple[float, ...]
 
 
@@ -34,6 +36,9 @@ class Upsample(Kernel):
 
     Use it before a `Conv`, in decoders and feature pyramids. Values of y between neighbours are not sharpened, and a
     smaller `size` takes single values instead of means.
+
+    With factors that are not binary fractions, as 3.7, PyTorch's "nearest" takes some pixels from the neighbour: it
+    multiplies rounded numbers. Here positions are exact.
 
     Source: `torch.nn.Upsample`, and Keras' UpSampling2D.
 
@@ -100,7 +105,7 @@ class Upsample(Kernel):
         if self.scale is not None:
             scales = _values(self.scale)
             ratio = 1 / float(scales[axis if len(scales) > 1 else 0])
-        return Interpolation(ratio, ratio / 2 - 0.5 if linear else 0.0, linear)
+        return Interpolation(ratio, ratio / 2 - 0.5 if linear else TOLERANCE, linear)
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         (x,), y = site.inputs, site.output

@@ -39,6 +39,18 @@ def test_interpolation_by_hand() -> None:
     np.testing.assert_array_equal(run.input_gradients[0], [[[1 + 7.5 + 25, 2.5 + 75 + 1000]]])
 
 
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_positions_of_repetition_are_exact(device: str) -> None:
+    """⌊i · H / H'⌋ in whole numbers, and ⌊10 i / 37⌋ for a scale of 3.7."""
+    for size, target in ((2, 82), (6, 14), (49, 98), (11, 77), (7, 5)):
+        x = np.arange(size, dtype=np.float32).reshape(1, 1, -1)
+        y = run_operator(Upsample(size=target), [x], device=device).outputs[0]
+        assert y.reshape(-1).tolist() == [i * size // target for i in range(target)]
+    x = np.arange(30, dtype=np.float32).reshape(1, 1, -1)
+    y = run_operator(Upsample(3.7), [x], device=device).outputs[0]
+    assert y.reshape(-1).tolist() == [i * 10 // 37 for i in range(111)]
+
+
 def test_aligned_corners_by_hand() -> None:
     """Positions 0, ½, 1, 1½ and 2."""
     run = run_operator(Upsample(size=5, method="linear", align_corners=True), [[[[4.0, 8.0, 0.0]]]])

@@ -79,4 +79,4 @@ def axis_passes(x: Tensor, y: Tensor, axes: Sequence[Interpolation]) -> list[Axi
 
 
 def _is_identity(interpolation: Interpolation) -> bool:
-    return interpolation.ratio == 1 and interpolation.offset == 0
+    return interpolation.ratio == 1 and (interpolation.offset == 0 or not interpolation.linear)
