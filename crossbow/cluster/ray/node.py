@@ -15,6 +15,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 
@@ -29,9 +30,10 @@ def environment_with(token: str) -> dict[str, str]:
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
 
 
-def command_of(address: str, resource: str) -> list[str]:
-    """The command of a node. address: HOST:PORT of the head. resource: which only this node has."""
-    options = {"address": address, "resources": json.dumps({resource: 1}), "log-color": "false"}
+def command_of(address: str, resource: str, directory: str) -> list[str]:
+    """The command of a node. address: HOST:PORT of the head. resource: which only this node has. directory: for its
+    sockets and logs; two nodes of one machine that start at the same time must not share it."""
+    options = {"address": address, "resources": json.dumps({resource: 1}), "temp-dir": directory, "log-color": "false"}
     start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
     return [*start, *(f"--{name}={value}" for name, value in options.items())]
 
@@ -74,7 +76,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def main(arguments: Sequence[str]) -> int:
     address, resource = arguments
     token = sys.stdin.readline().strip()
-    return run(command_of(address, resource), {**os.environ, **environment_with(token)})
+    with tempfile.TemporaryDirectory(prefix="crossbow-ray-", ignore_cleanup_errors=True) as directory:
+        return run(command_of(address, resource, directory), {**os.environ, **environment_with(token)})
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -35,10 +36,11 @@ def begin(code: str) -> subprocess.Popen[str]:
 
 
 def test_the_command_has_address_and_resource_and_not_the_token() -> None:
-    command = command_of("a:1", "crossbow-host-0")
+    command = command_of("a:1", "crossbow-host-0", "/place")
     assert command[:3] == [sys.executable, "-m", "ray.scripts.scripts"]
     assert "--block" in command
     assert "--address=a:1" in command
+    assert "--temp-dir=/place" in command
     assert '--resources={"crossbow-host-0": 1}' in command
     assert environment_with("x") == {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "x"}
 
@@ -49,7 +51,8 @@ def test_it_ends_its_command(by_signal: bool) -> None:
         assert process.stdin is not None
         assert process.stderr is not None
         number, *given = process.stderr.readline().split()
-        assert given == ["secret", "a:1", "r"]
+        assert given[:3] == ["secret", "a:1", "r"]
+        assert Path(given[3]).is_dir()
         if by_signal:
             process.send_signal(signal.SIGTERM)
         else:
@@ -57,6 +60,7 @@ def test_it_ends_its_command(by_signal: bool) -> None:
         assert process.wait(60) == 0
         with pytest.raises(ProcessLookupError):
             os.kill(int(number), 0)
+        assert not Path(given[3]).exists()
 
 
 def test_it_ends_with_its_command() -> None:
