@@ -41,6 +41,8 @@ def command_of(address: str, resource: str, directory: str) -> list[str]:
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a command until it ends or standard input does. Returns its exit status, or 0 in the second case."""
     over = threading.Event()
+    for number in SIGNALS:  # before there is a process that would be left alone
+        signal.signal(number, lambda *_: over.set())
     with subprocess.Popen(
         command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
     ) as process:
@@ -56,8 +58,6 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
         for wait in (await_input, await_end):
             threading.Thread(target=wait, daemon=True).start()
-        for number in SIGNALS:
-            signal.signal(number, lambda *_: over.set())
         over.wait()
         status = process.poll()
         _end(process)
