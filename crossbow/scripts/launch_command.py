@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from typing import Any
 
 from crossbow.cluster.mpirun import MpiLaunch, launch_on_mpi
 from crossbow.cluster.program import RankProgram
+from crossbow.cluster.ray.hosts import AGENT
 from crossbow.cluster.ray.launching import RayLaunch, launch_on_ray
 from crossbow.scripts.values import expanded_path, integer
 from crossbow.types import ConfigurationError
 
-OF_RAY = ("address", "resources", "min_ranks")
-OF_MPI = ("hosts",)
+OF_RAY = ("address", "resources", "min_ranks", "agent")
+OF_MPI: tuple[str, ...] = ()
 """Options of one engine only."""
 
 
@@ -33,7 +35,7 @@ def add_launch_command(commands: Any) -> None:
     )
     parser.add_argument("-n", "--ranks", type=integer(1), metavar="N", help="number of ranks (default: one per host)")
     parser.add_argument(
-        "--per-host", type=integer(1), metavar="N", help="ranks of each host (default: one; with mpi, its slots)"
+        "--per-host", type=integer(1), metavar="N", help="ranks of each host (default: its slots, or one)"
     )
     parser.add_argument(
         "--address",
@@ -50,7 +52,16 @@ def add_launch_command(commands: Any) -> None:
         help="ray: with fewer ranks, training ends with a checkpoint and exit status 3 (default: 1)",
     )
     parser.add_argument(
-        "--hosts", type=expanded_path, metavar="FILE", help="mpi: file with a host in each line, as node1 slots=2"
+        "--hosts",
+        type=expanded_path,
+        metavar="FILE",
+        help="file with a host in each line, as node1 slots=2; ray: a cluster is started on these hosts, and ended",
+    )
+    parser.add_argument(
+        "--agent",
+        type=shlex.split,
+        metavar="CMD",
+        help="ray: with --hosts, called as CMD HOST COMMAND… to start a command on a host (default: ssh)",
     )
     parser.add_argument(
         "--restarts",
@@ -71,15 +82,21 @@ def _launch(options: argparse.Namespace) -> int:
             raise ConfigurationError(f"--{name.replace('_', '-')} does not apply to --engine {options.engine}")
     if options.engine == "mpi":
         return launch_on_mpi(program, MpiLaunch(options.ranks, options.per_host, options.hosts, options.restarts))
+    if options.hosts is not None and options.address is not None:
+        raise ConfigurationError("--hosts starts a cluster, and --address connects to another. Received: both")
+    if options.agent is not None and (options.hosts is None or not options.agent):
+        raise ConfigurationError("--agent needs a command, and --hosts FILE")
     return launch_on_ray(
         program,
         RayLaunch(
             options.address,
             options.ranks,
-            options.per_host or 1,
+            options.per_host,
             options.resources or {},
             options.min_ranks or 1,
             options.restarts,
+            options.hosts,
+            tuple(options.agent or AGENT),
         ),
     )
 

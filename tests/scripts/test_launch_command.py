@@ -39,6 +39,11 @@ def test_a_module_on_ray(launched: list[Any]) -> None:
     ]
 
 
+def test_a_script_on_hosts_of_ray(launched: list[Any]) -> None:
+    assert main(["launch", "--hosts", "file", "--agent", "rsh -l 'a b'", "train.py"]) == 7
+    assert launched[1] == RayLaunch(hosts=Path("file"), agent=("rsh", "-l", "a b"))
+
+
 def test_a_script_on_mpi(launched: list[Any]) -> None:
     assert main(["launch", "--engine", "mpi", "--hosts", "file", "--restarts", "1", "train.py", "--seed", "2"]) == 7
     assert launched == [
@@ -52,7 +57,12 @@ def test_a_script_on_mpi(launched: list[Any]) -> None:
     [
         ("", "expected a program: -m MODULE or a script. Received: none"),
         ("--engine mpi --min-ranks 2 a.py", "--min-ranks does not apply to --engine mpi"),
-        ("--hosts file a.py", "--hosts does not apply to --engine ray"),
+        ("--engine mpi --agent rsh a.py", "--agent does not apply to --engine mpi"),
+        ("--agent rsh a.py", "--agent needs a command, and --hosts FILE"),
+        (
+            "--hosts file --address auto a.py",
+            "--hosts starts a cluster, and --address connects to another. Received: both",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_sentence(

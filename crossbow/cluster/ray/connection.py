@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -37,14 +37,17 @@ class ClusterNode:
     id: str
     host: str
     resources: Mapping[str, float]
+    slots: int = 1
+    """Number of ranks that a file of hosts gives to it."""
 
 
 class Connection:
     """A connected Ray."""
 
-    def __init__(self, ray: Any, *, local: bool) -> None:
-        """local: whether the cluster was started for this connection."""
-        self.ray, self.local = ray, local
+    def __init__(self, ray: Any, *, local: bool, hosts: Sequence[ClusterNode] = ()) -> None:
+        """local: whether the cluster was started for this connection, on this machine only. hosts: the nodes on the
+        hosts of a file, if the cluster was started there."""
+        self.ray, self.local, self.hosts = ray, local, tuple(hosts)
 
     def nodes(self, resources: Mapping[str, float]) -> list[ClusterNode]:
         """The live nodes that have a core and these resources; this machine is the first if it is one of them."""
@@ -72,6 +75,13 @@ class Connection:
         return found[:count]
 
 
+def quiet_ray() -> Any:
+    """The package ray, without its announcements. Raises ConfigurationError if it is not installed."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    return optional_module("ray", "training on Ray", "ray")
+
+
 @contextmanager
 def connect(address: str | None, cores: int) -> Iterator[Connection]:
     """Connect to the cluster at this address, or start one on this machine, which ends with the connection.
@@ -79,9 +89,7 @@ def connect(address: str | None, cores: int) -> Iterator[Connection]:
     address: HOST:PORT, "auto" or None. cores: number of cores that a cluster on this machine announces. Raises
     ConfigurationError if Ray is not installed, or if the cluster cannot be reached.
     """
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
-    ray = optional_module("ray", "training on Ray", "ray")
+    ray = quiet_ray()
     address = address or os.environ.get("RAY_ADDRESS")
     if address is None:
         ray.init(

@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from crossbow.cluster.failure import LOST
 from crossbow.cluster.fault import VARIABLE
+from crossbow.cluster.host_files import read_hosts
 from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray.connection import ClusterNode, Connection, connect, own_streams
+from crossbow.cluster.ray.hosts import AGENT, cluster_on
 from crossbow.cluster.ray.launcher import Launcher
 from crossbow.console import say
+from crossbow.types import ConfigurationError
 
 
 @dataclass(frozen=True)
@@ -23,20 +28,25 @@ class RayLaunch:
     """HOST:PORT or "auto"; None: that of RAY_ADDRESS, or a cluster that is started on this machine."""
     ranks: int | None = None
     """Number of ranks; None: one for each node, times `per_host`."""
-    per_host: int = 1
-    """Ranks of a node. In a cluster that is started here, all ranks are on its only node."""
+    per_host: int | None = None
+    """Ranks of a node; None: one, or as many as the host has slots. In a cluster that is started here, all ranks are on
+    its only node."""
     resources: Mapping[str, float] = field(default_factory=dict)
     """Resources that each rank claims."""
     least: int = 1
     """Number of ranks without which training ends."""
     restarts: int = 0
     """How often the program begins again from its newest checkpoint after the loss of rank 0, or of too many ranks."""
+    hosts: Path | None = None
+    """File with a host in each line, as "node1 slots=2", on which a cluster is started."""
+    agent: tuple[str, ...] = AGENT
+    """The command that starts a command on a host."""
 
 
 def launch_on_ray(program: RankProgram, launch: RayLaunch) -> int:
     """Run a program on Ray, and return its exit status. Raises ConfigurationError if Ray is not installed, and if the
     cluster cannot be reached or does not have the nodes."""
-    with own_streams(), connect(launch.address, os.cpu_count() or 1) as connection:
+    with own_streams(), _connected(launch) as connection:
         for restarts_left in range(launch.restarts, -1, -1):
             nodes = nodes_of_ranks(connection, launch)
             status = Launcher(connection, program, nodes, launch.resources, launch.least).run()
@@ -48,13 +58,33 @@ def launch_on_ray(program: RankProgram, launch: RayLaunch) -> int:
     raise AssertionError
 
 
+def _connected(launch: RayLaunch) -> AbstractContextManager[Connection]:
+    if launch.hosts is None:
+        return connect(launch.address, os.cpu_count() or 1)
+    return cluster_on(read_hosts(launch.hosts), launch.agent)
+
+
 def nodes_of_ranks(connection: Connection, launch: RayLaunch) -> list[ClusterNode]:
     """The node of each rank. Raises ConfigurationError if there are too few."""
+    if connection.hosts:
+        return _of_hosts(connection, launch)
+    per_host = launch.per_host or 1
     if connection.local:
-        return connection.await_nodes(1, launch.resources) * (launch.ranks or launch.per_host)
+        return connection.await_nodes(1, launch.resources) * (launch.ranks or per_host)
     if launch.ranks is None:
         connection.await_nodes(1, launch.resources)
         nodes = connection.nodes(launch.resources)
     else:
-        nodes = connection.await_nodes(math.ceil(launch.ranks / launch.per_host), launch.resources)
-    return [node for node in nodes for _ in range(launch.per_host)][: launch.ranks]
+        nodes = connection.await_nodes(math.ceil(launch.ranks / per_host), launch.resources)
+    return [node for node in nodes for _ in range(per_host)][: launch.ranks]
+
+
+def _of_hosts(connection: Connection, launch: RayLaunch) -> list[ClusterNode]:
+    """The node of each rank, in the order of the hosts' file. A host that was lost has none when a program begins
+    again."""
+    alive = {node.id for node in connection.nodes(launch.resources)}
+    found = [node for node in connection.hosts if node.id in alive for _ in range(launch.per_host or node.slots)]
+    complete = all(node.id in alive for node in connection.hosts)
+    if len(found) < (launch.ranks or 1 if complete else 1):
+        raise ConfigurationError(f"expected hosts for {launch.ranks or 1} ranks. Received: {len(found)} slots")
+    return found[: launch.ranks]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,3 +132,29 @@ def test_a_dead_launcher_leaves_no_rank_behind(tmp_path: Path) -> None:
             time.sleep(0.1)
         process.communicate(timeout=60)
     assert not [rank for rank in ranks if Path(f"/proc/{rank}").exists()]
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_training_goes_on_when_a_node_is_removed_without_grace(tmp_path: Path) -> None:
+    from ray.cluster_utils import Cluster
+
+    directory = tmp_path / "run"
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+        with begin("--address", cluster.address, "-n", "2", *lenet(directory, "--epochs", "100000")) as process:
+            assert process.stdout is not None
+            assert any(line.startswith("epoch ") for line in process.stdout)
+            began = time.monotonic()
+            cluster.remove_node(max(nodes, key=lambda node: node.node_id), allow_graceful=False)
+            left = next(line for line in process.stdout if " left: " in line)
+            assert time.monotonic() - began < 60
+            assert next(line for line in process.stdout if line.startswith("epoch "))
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=120)
+        assert process.returncode == 130
+        assert "Training goes on after task" in left
+        assert "with 1 rank and" in left
+    finally:
+        cluster.shutdown()

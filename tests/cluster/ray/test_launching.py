@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from crossbow import ConfigurationError
 from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray import launching
-from crossbow.cluster.ray.connection import Connection
+from crossbow.cluster.ray.connection import ClusterNode, Connection
 from crossbow.cluster.ray.launching import RayLaunch, launch_on_ray, nodes_of_ranks
 from tests.cluster.ray.test_connection import FakeRay
 
@@ -35,6 +36,21 @@ def test_a_cluster_on_this_machine_has_all_ranks() -> None:
     local = Connection(FakeRay(NODES[1:2]), local=True)
     assert [node.host for node in nodes_of_ranks(local, RayLaunch(ranks=3))] == ["b"] * 3
     assert [node.host for node in nodes_of_ranks(local, RayLaunch())] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("launch", "hosts"), [(RayLaunch(), "cca"), (RayLaunch(ranks=1), "c"), (RayLaunch(per_host=1), "ca")]
+)
+def test_ranks_are_on_the_hosts_of_a_file(launch: RayLaunch, hosts: str) -> None:
+    nodes = [ClusterNode("id-of-c", "c", {}, 2), ClusterNode("id-of-a", "a", {}), ClusterNode("id-of-dead", "dead", {})]
+    found = nodes_of_ranks(Connection(FakeRay(NODES), local=False, hosts=nodes), launch)
+    assert "".join(node.host for node in found) == hosts
+
+
+def test_the_hosts_of_a_file_are_too_few() -> None:
+    connection = Connection(FakeRay(NODES), local=False, hosts=[ClusterNode("id-of-c", "c", {}, 2)])
+    with pytest.raises(ConfigurationError, match=r"^expected hosts for 3 ranks\. Received: 2 slots$"):
+        nodes_of_ranks(connection, RayLaunch(ranks=3))
 
 
 @pytest.mark.parametrize(("statuses", "status", "runs"), [([0], 0, 1), ([2], 2, 1), ([3, 0], 0, 2), ([3, 3, 3], 3, 3)])

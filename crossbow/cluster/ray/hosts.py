@@ -1,0 +1,180 @@
+"""A Ray cluster on the machines of a file, which begins and ends with the launcher.
+
+The launcher's machine is the head, and has no rank of its own. On each host of the file, a command such as ssh starts
+`crossbow.cluster.ray.node`. All processes of the cluster share a token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from crossbow.cluster.host_files import Host
+from crossbow.cluster.ray.connection import OBJECT_STORE, SECONDS_FOR_NODES, ClusterNode, Connection, quiet_ray
+from crossbow.cluster.ray.node import environment_with
+from crossbow.types import ConfigurationError
+
+AGENT = ("ssh", "-o", "BatchMode=yes")
+"""The command that starts a command on another machine, if no other is given."""
+HEALTH_CHECKS = {
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 500,
+    "health_check_failure_threshold": 3,
+}
+"""Settings of the head with which it notices a machine that stops, or whose link is cut, in about 3 s."""
+SECONDS_TO_END = 20.0
+"""Limit of the wait for the hosts' nodes to end."""
+LOOK = 0.3
+"""Seconds between two looks for nodes."""
+
+
+@contextmanager
+def cluster_on(hosts: Sequence[Host], agent: Sequence[str]) -> Iterator[Connection]:
+    """Start a cluster with a node on each host, and end it with the context. Its connection has the nodes in the order
+    of the hosts.
+
+    agent: the command that starts a command on a host, called with the host's name and the command. Raises
+    ConfigurationError if a node does not start.
+    """
+    token = secrets.token_hex(32)
+    with ExitStack() as stack:
+        stack.enter_context(_environment(environment_with(token)))  # before Ray is imported, which reads it once
+        ray = quiet_ray()
+        stack.callback(ray.shutdown)
+        ray.init(
+            "local",
+            num_cpus=0,
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE,
+            log_to_driver=False,
+            logging_level="CRITICAL",
+            _node_ip_address=_own_address(hosts[0].name),
+            _system_config=HEALTH_CHECKS,
+        )
+        address = ray.get_runtime_context().gcs_address
+        agents = stack.enter_context(_agents(hosts, agent, address, token))
+        yield Connection(ray, local=False, hosts=_await_nodes(ray, agents))
+
+
+class HostAgent:
+    """A process that keeps the node of a host."""
+
+    def __init__(self, host: Host, number: int, agent: Sequence[str], address: str, token: str) -> None:
+        self.host, self.resource = host, f"crossbow-host-{number}"
+        words = [sys.executable, "-m", "crossbow.cluster.ray.node", address, self.resource]
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (`end` closes it)
+        try:
+            self._process = subprocess.Popen(
+                [*agent, host.name, *map(shlex.quote, words)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                start_new_session=True,  # Ctrl-C is the launcher's
+            )
+        except OSError as error:
+            self._errors.close()
+            raise ConfigurationError(
+                f"--agent must be a command that starts others. Received: {shlex.join(agent)}: {error.strerror}"
+            ) from error
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # `check` says why it has ended
+            self._process.stdin.write(f"{token}\n".encode())
+            self._process.stdin.flush()
+
+    def check(self) -> None:
+        """Raise ConfigurationError if the process has ended."""
+        if (status := self._process.poll()) is not None:
+            self._errors.seek(0)
+            lines = self._errors.read().decode(errors="replace").split("\n")
+            last = next((line.strip() for line in reversed(lines) if line.strip()), "no message")
+            raise ConfigurationError(f"expected a Ray node on {self.host.name}. Received: exit status {status}: {last}")
+
+    def ask_to_end(self) -> None:
+        """End the node's standard input."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
+    def end(self, deadline: float) -> None:
+        """Wait for the end until a deadline of the monotonic clock; then kill the process."""
+        try:
+            self._process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+
+
+@contextmanager
+def _agents(hosts: Sequence[Host], agent: Sequence[str], address: str, token: str) -> Iterator[list[HostAgent]]:
+    agents: list[HostAgent] = []
+    try:
+        for number, host in enumerate(hosts):
+            agents.append(HostAgent(host, number, agent, address, token))
+        yield agents
+    finally:
+        for each in agents:
+            each.ask_to_end()
+        deadline = time.monotonic() + SECONDS_TO_END
+        for each in agents:
+            each.end(deadline)
+
+
+def _await_nodes(ray: Any, agents: Sequence[HostAgent]) -> list[ClusterNode]:
+    """The nodes of all hosts, each as often as the host has slots."""
+    deadline = time.monotonic() + SECONDS_FOR_NODES
+    while True:
+        found = {name: node for node in ray.nodes() if node["Alive"] for name in node["Resources"]}
+        missing = [each for each in agents if each.resource not in found]
+        if not missing:
+            break
+        for each in missing:
+            each.check()
+        if time.monotonic() >= deadline:
+            names = ", ".join(each.host.name for each in missing)
+            raise ConfigurationError(
+                f"expected a Ray node on each of {len(agents)} hosts within {SECONDS_FOR_NODES:g} s. Missing: {names}"
+            )
+        time.sleep(LOOK)
+    return [
+        ClusterNode(node["NodeID"], each.host.name, node["Resources"], each.host.slots)
+        for each in agents
+        for node in [found[each.resource]]
+    ]
+
+
+def _own_address(host: str) -> str | None:
+    """This machine's address on the way to a host; None if the host's name is unknown here."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, 22, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
+
+
+@contextmanager
+def _environment(more: dict[str, str]) -> Iterator[None]:
+    """Add variables to the environment, for as long as the context lasts."""
+    before = {name: os.environ.get(name) for name in more}
+    os.environ.update(more)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
