@@ -19,6 +19,7 @@ from crossbow.onnx.reading import (  # noqa: F401 - register translations
     layer_norm,
     layers,
     rearranging,
+    resizing,
     response,
     special_cases,
     transposed,

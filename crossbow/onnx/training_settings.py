@@ -22,6 +22,7 @@ from crossbow.ops import (
     InnerProduct,
     Kernel,
     LayerNorm,
+    PReLU,
     Scale,
     TransposedConv,
 )
@@ -37,6 +38,7 @@ FIELDS: Mapping[type[Kernel], tuple[str, ...]] = {
     Embedding: ("weight_learning_rate_multiplier",),
     InnerProduct: _MULTIPLIERS,
     LayerNorm: _MULTIPLIERS,
+    PReLU: ("weight_learning_rate_multiplier",),
     Scale: _MULTIPLIERS,
     TransposedConv: _MULTIPLIERS,
 }

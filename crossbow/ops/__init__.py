@@ -27,6 +27,7 @@ from crossbow.ops.noop import Noop, NoopGradient
 from crossbow.ops.optimiser import GradientDescentOptimiser
 from crossbow.ops.pad import Pad, PadGradient
 from crossbow.ops.pool import Pool, PoolGradient
+from crossbow.ops.prelu import PReLU, PReLUGradient
 from crossbow.ops.relu import ReLU, ReLUGradient
 from crossbow.ops.reshape import Reshape, ReshapeGradient
 from crossbow.ops.scale import Scale, ScaleGradient
@@ -39,6 +40,7 @@ from crossbow.ops.softmax_loss import SoftMaxLoss, SoftMaxLossGradient
 from crossbow.ops.total_loss import TotalLoss
 from crossbow.ops.transpose import Transpose, TransposeGradient
 from crossbow.ops.transposed_conv import TransposedConv, TransposedConvGradient
+from crossbow.ops.upsample import Upsample, UpsampleGradient
 
 __all__ = [
     "GELU",
@@ -90,6 +92,8 @@ __all__ = [
     "MatMulGradient",
     "Noop",
     "NoopGradient",
+    "PReLU",
+    "PReLUGradient",
     "Pad",
     "PadGradient",
     "Pool",
@@ -119,6 +123,8 @@ __all__ = [
     "TransposedConv",
     "TransposedConvGradient",
     "Uniform",
+    "Upsample",
+    "UpsampleGradient",
     "Values",
     "VariableSpec",
     "Xavier",

@@ -20,6 +20,7 @@ from crossbow.ops import (
     DataTransform,
     InnerProduct,
     Kernel,
+    PReLU,
     Scale,
     TransposedConv,
 )
@@ -35,6 +36,7 @@ SETTINGS = {
     BatchNorm(weight_learning_rate_multiplier=0): {"weight_learning_rate_multiplier": 0},
     Conv(number_of_outputs=2, kernel_size=3, **MULTIPLIERS): MULTIPLIERS,
     InnerProduct(number_of_outputs=2, **MULTIPLIERS): MULTIPLIERS,
+    PReLU(weight_learning_rate_multiplier=0): {"weight_learning_rate_multiplier": 0},
     TransposedConv(2, 3, **MULTIPLIERS): MULTIPLIERS,
     InnerProduct(number_of_outputs=2, axis=2, **MULTIPLIERS): MULTIPLIERS,
     Scale(bias=True, **MULTIPLIERS): MULTIPLIERS,

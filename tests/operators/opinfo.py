@@ -29,6 +29,7 @@ from crossbow.ops import (
     SiLU,
     SoftMax,
     TransposedConv,
+    Upsample,
 )
 
 Tensor = Any
@@ -115,6 +116,22 @@ def transposed_conv(axes: int) -> Translation:
         return Ours(kernel, [x], {"weights": weight} | ({} if bias is None else {"bias": bias}))
 
     return translate
+
+
+def interpolate(x: Tensor, *sizes: Any, **options: Any) -> Ours | None:
+    """size, scale_factor, mode, align_corners, in this order if they have no names."""
+    names = ("size", "scale_factor", "mode", "align_corners")
+    given = {"mode": "nearest"} | dict(zip(names, sizes, strict=False)) | options
+    linear = given["mode"] in ("linear", "bilinear", "trilinear")
+    if (not linear and given["mode"] != "nearest") or given.get("recompute_scale_factor") or given.get("antialias"):
+        return None
+    if 0 in x.shape or not 3 <= x.ndim <= 5:
+        return None
+    corners = linear and bool(given.get("align_corners"))
+    size, scale = given.get("size"), given.get("scale_factor")
+    size = tuple(size) if isinstance(size, list | tuple) else size
+    scale = tuple(scale) if isinstance(scale, list | tuple) else scale
+    return Ours(Upsample(scale, size=size, method="linear" if linear else "nearest", align_corners=corners), [x])
 
 
 def max_pool(axes: int) -> Translation:
@@ -335,6 +352,7 @@ TRANSLATIONS: Mapping[str, tuple[Translation, int]] = {
     "nn.functional.hardswish": (hard_swish, 1),
     "nn.functional.hardtanh": (hardtanh, 0),
     "nn.functional.layer_norm": (layer_norm, 1),
+    "nn.functional.interpolate": (interpolate, 3),
     "nn.functional.leaky_relu": (leaky_relu, 6),
     "nn.functional.linear": (linear, 8),
     "nn.functional.local_response_norm": (local_response_norm, 1),

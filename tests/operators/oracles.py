@@ -37,6 +37,7 @@ from crossbow.ops import (
     Noop,
     Pad,
     Pool,
+    PReLU,
     ReLU,
     Reshape,
     Scale,
@@ -48,6 +49,7 @@ from crossbow.ops import (
     SoftMaxLoss,
     Transpose,
     TransposedConv,
+    Upsample,
     Values,
 )
 from crossbow.types import Shape
@@ -77,6 +79,19 @@ def transposed_conv(kernel: TransposedConv, inputs: Tensors, variables: Mapping[
     y = F.pad(whole, [width for pair in reversed(more) for width in pair])
     bias = variables.get("bias")
     return y if bias is None else y + bias.reshape(-1, *[1] * len(g.kernel))
+
+
+def prelu(kernel: PReLU, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return F.prelu(inputs[0], variables["weights"])
+
+
+def upsample(kernel: Upsample, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    (x,) = inputs
+    axes = x.dim() - 2
+    mode = {1: "linear", 2: "bilinear", 3: "trilinear"}[axes] if kernel.method == "linear" else "nearest"
+    corners = kernel.align_corners if kernel.method == "linear" else None
+    scale = tuple(map(float, kernel.scale)) if isinstance(kernel.scale, tuple) else kernel.scale
+    return F.interpolate(x, kernel.size, scale, mode, corners)
 
 
 def pool(kernel: Pool, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -384,6 +399,7 @@ ORACLES: dict[type[Kernel], Oracle] = {
     MatMul: matmul,
     Noop: noop,
     Pad: pad,
+    PReLU: prelu,
     Pool: pool,
     ReLU: relu,
     Reshape: reshape,
@@ -396,6 +412,7 @@ ORACLES: dict[type[Kernel], Oracle] = {
     SelfAttention: self_attention,
     Transpose: transpose,
     TransposedConv: transposed_conv,
+    Upsample: upsample,
 }
 
 

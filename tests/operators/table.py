@@ -39,6 +39,7 @@ from crossbow.ops import (
     Noop,
     Pad,
     Pool,
+    PReLU,
     ReLU,
     Reshape,
     Scale,
@@ -50,6 +51,7 @@ from crossbow.ops import (
     SoftMaxLoss,
     Transpose,
     TransposedConv,
+    Upsample,
     Values,
 )
 from crossbow.types import Shape
@@ -78,6 +80,7 @@ TOLERANCES: dict[type[Kernel], float] = {
     MatMul: 1e-5,
     Noop: 0.0,
     Pad: 0.0,
+    PReLU: 1e-6,
     Pool: 1e-6,
     ReLU: 1e-6,
     Reshape: 0.0,
@@ -90,6 +93,7 @@ TOLERANCES: dict[type[Kernel], float] = {
     SoftMaxLoss: 1e-6,
     Transpose: 0.0,
     TransposedConv: 1e-5,
+    Upsample: 1e-6,
 }
 """How far a fast library's float32 result may be from the reference in float64, on the same float32 inputs: largest
 difference over largest magnitude of the tensor, for the output and every gradient. Observed on x86-64 with AVX-512:
@@ -292,6 +296,9 @@ def _conv(shape: Shape, **configuration: object) -> Case:
 def _transposed(shape: Shape, outputs: int, kernel_size: object, **configuration: object) -> Case:
     bias = {"bias_initialiser": Gaussian(std=0.5)} if configuration.get("bias", True) else {}
     return Case(TransposedConv(outputs, kernel_size, **{**bias, **configuration}), (shape,))  # type: ignore[arg-type]
+
+
+IMAGES: list[Shape] = [(2, 3, 4, 5), (1, 20, 3, 2), (2, 3, 5), (1, 2, 2, 3, 2)]
 
 
 def _global_pools() -> list[Case]:
@@ -555,6 +562,18 @@ def _transforms() -> list[Case]:
 
 
 CASES: tuple[Case, ...] = (
+    *(Case(PReLU(shared), (shape,)) for shared in (False, True) for shape in ((3, 7), (2, 3, 5, 4), (2, 20, 3, 3))),
+    Case(PReLU(), ((2, 3, 40),)),
+    Case(PReLU(), ((2, 3, 2, 3, 4),)),
+    *(Case(Upsample(2, method=method), (shape,)) for method in ("nearest", "linear") for shape in IMAGES),
+    Case(Upsample((1.5, 3)), ((2, 3, 4, 5),)),
+    Case(Upsample(1.7, method="linear"), ((2, 17, 4, 5),)),
+    Case(Upsample(0.6, method="linear"), ((2, 3, 5, 9),)),
+    Case(Upsample(size=(9, 3)), ((2, 3, 5, 4),)),
+    Case(Upsample(size=(9, 3), method="linear"), ((2, 3, 5, 4),)),
+    Case(Upsample(size=(9, 3), method="linear", align_corners=True), ((2, 3, 5, 4),)),
+    Case(Upsample(size=(5, 1), method="linear", align_corners=True), ((2, 3, 5, 4),)),  # one axis stays
+    Case(Upsample(size=(5, 4)), ((2, 3, 5, 4),)),  # both do
     _transposed((2, 3, 4, 5), 4, 3),
     _transposed((2, 3, 4, 5), 4, 3, stride=2, padding=1, output_padding=1, bias=False),
     _transposed((3, 16, 4, 4), 32, 4, stride=2, padding=1),

@@ -27,12 +27,14 @@ from crossbow.ops import (
     LogSoftMax,
     MatFact,
     MatMul,
+    PReLU,
     ReLU,
     SelfAttention,
     SigmoidLoss,
     SiLU,
     SoftMax,
     SoftMaxLoss,
+    Upsample,
 )
 from crossbow.testing import run_operator
 from tests.operators import test_random_combinations as combinations
@@ -124,6 +126,8 @@ ROWS: dict[str, tuple[Cases, Bound]] = {
     # oneDNN approximates tanh by polynomials; 1 − y² cancels. Observed: 9.2.
     "ReLU": (operators.DRAWN[ReLU], Bound(30)),
     # One product. Observed: 1.5, with the factor's rounding.
+    "PReLU": (operators.DRAWN[PReLU], Bound(6)),  # a product, and its sums in float64
+    "Upsample": (operators.DRAWN[Upsample], Bound(60)),  # up to three interpolations, one after the other
     "Dropout": (operators.DRAWN[Dropout], Bound(3)),
     # The exponential function of a difference; the gradient y · (dy − Σ dy · y) cancels. Observed: 23.
     "SoftMax": (operators.DRAWN[SoftMax], Bound(80)),

@@ -33,6 +33,7 @@ from crossbow.ops import (
     MatFact,
     Noop,
     Pad,
+    PReLU,
     ReLU,
     Reshape,
     SelfAttention,
@@ -42,6 +43,7 @@ from crossbow.ops import (
     SoftMax,
     SoftMaxLoss,
     Transpose,
+    Upsample,
     Values,
 )
 from crossbow.types import Shape
@@ -116,6 +118,19 @@ def accuracies(draw: st.DrawFn) -> Case:
     shape, labels = label_maps(draw)
     operator = Accuracy(top_k=draw(st.integers(1, shape[1])), ignored_label=ignored_labels(draw, shape[1]))
     return Case(operator, (shape,), labels, real_examples(draw, shape[0]))
+
+
+@st.composite
+def resizings(draw: st.DrawFn) -> Case:
+    shape = draw(shapes(3, 5))
+    method = draw(st.sampled_from(["nearest", "linear"]))
+    corners = method == "linear" and draw(st.booleans())
+    if draw(st.booleans()):
+        size = tuple(draw(st.integers(1, 9)) for _ in shape[2:])
+        return Case(Upsample(size=size, method=method, align_corners=corners), (shape,))
+    # Fractions that floating-point numbers hold: others round at the same places in no two libraries.
+    scale = draw(st.sampled_from([1.0, 1.25, 1.5, 2, 3, 4]))
+    return Case(Upsample(scale, method=method, align_corners=corners), (shape,))
 
 
 @st.composite
@@ -291,10 +306,12 @@ DRAWN: dict[type[Kernel], st.SearchStrategy[Case]] = {
     LogSoftMax: soft_maxima(LogSoftMax),
     MatFact: factorisations(),
     Noop: shapes(1, 6).map(lambda shape: Case(Noop(), (shape,))),
+    PReLU: st.builds(lambda shared, shape: Case(PReLU(shared), (shape,)), st.booleans(), shapes(2, 6)),
     Pad: paddings(),
     ReLU: activations(),
     Reshape: reshapes(),
     SelfAttention: attentions(),
+    Upsample: resizings(),
     SigmoidLoss: binary_cross_entropies(),
     SiLU: element_wise(SiLU()),
     Slice: slices(),

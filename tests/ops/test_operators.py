@@ -67,6 +67,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "count_padding": True, "global_pooling": False,
     },
     "ReLU": {"mode": "relu", "negative_slope": 0.0, "ceiling": None},
+    "PReLU": {"shared": False, "weight_initialiser": Constant(0.25), "weight_learning_rate_multiplier": 1.0},
+    "Upsample": {"scale": None, "size": None, "method": "nearest", "align_corners": False},
     "Scale": {"axis": 1, "number_of_axes": 1, "bias": False, **WEIGHTS, "weight_initialiser": ONE},
     "SelfAttention": {"causal": False},
     "Slice": {"axis": 1, "start": 0, "stop": None, "step": 1},

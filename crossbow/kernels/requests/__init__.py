@@ -26,6 +26,8 @@ from crossbow.kernels.requests.channels import (
     LayerNormForward,
     ScalingBackward,
     ScalingForward,
+    SlopeBackward,
+    SlopeForward,
 )
 from crossbow.kernels.requests.element_wise import (
     ActivationBackward,
@@ -45,6 +47,7 @@ from crossbow.kernels.requests.element_wise import (
     SoftmaxForward,
     WeightedSum,
 )
+from crossbow.kernels.requests.interpolation import Interpolation, InterpolationBackward, InterpolationForward
 from crossbow.kernels.requests.losses import (
     EuclideanLossBackward,
     EuclideanLossForward,
@@ -128,6 +131,9 @@ __all__ = [
     "InnerProductBackwardData",
     "InnerProductBackwardWeights",
     "InnerProductForward",
+    "Interpolation",
+    "InterpolationBackward",
+    "InterpolationForward",
     "LRNBackward",
     "LRNForward",
     "LabelAccuracy",
@@ -163,6 +169,8 @@ __all__ = [
     "Signal",
     "SliceBackward",
     "SliceForward",
+    "SlopeBackward",
+    "SlopeForward",
     "SoftmaxBackward",
     "SoftmaxForward",
     "SoftmaxLossBackward",

@@ -237,3 +237,31 @@ class BiasBackward(Request):
     bias: Variable
 
     reads, writes = ("output_gradient",), ("bias_gradient",)
+
+
+@dataclass(frozen=True)
+class SlopeForward(Request):
+    """output = input0 where it is > 0, and weights · input0 elsewhere. The weights lie along axis 1, or are a single
+    number, of shape ()."""
+
+    x: Tensor
+    weights: Variable
+    y: Tensor
+
+    reads, writes = ("input0", "weights"), ("output",)
+
+
+@dataclass(frozen=True)
+class SlopeBackward(Request):
+    """The gradients of slopes. dx: None if the gradient of the input is not needed."""
+
+    x: Tensor
+    dy: Tensor
+    weights: Variable
+    dx: Tensor | None
+
+    reads = ("input0", "output_gradient", "weights")
+
+    @property
+    def writes(self) -> Roles:
+        return ("weights_gradient",) if self.dx is None else ("weights_gradient", "input_gradient")
