@@ -26,6 +26,8 @@ DEFAULT = {"lenet-original": 16, "lenet-caffe": 16, "resnet-32": 64, "resnet-50"
 """The networks that are counted, with their batches."""
 HOST_CALLS = ("memcpyAsync", "streamWaitEvent", "eventRecord", "graphLaunch", "eventSynchronize")
 """Functions of the CUDA runtime that take the host's time, besides `launchKernel`."""
+HOST_LEARNERS = (1, 2, 4)
+"""Numbers of learners for which the host's calls are counted."""
 KINDS = {
     "cudnnConvolution": "convolution",
     "cublas": "matrix product",
@@ -40,7 +42,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Calls:
-    """The calls of a task of one learner under SMA."""
+    """The calls of a learner's task under SMA."""
 
     task: Counter[str]
     """The forward and backward passes and the storing of results, by name."""
@@ -59,8 +61,10 @@ class Calls:
 
 
 @contextmanager
-def _training(network: Network, batch: int, batches: int, precision: str) -> Iterator[tuple[Any, ExecutionContext]]:
-    """The fake GPU, and one learner under SMA on it. Kernels are neither compiled nor run."""
+def _training(
+    network: Network, batch: int, batches: int, precision: str, learners: int
+) -> Iterator[tuple[Any, ExecutionContext]]:
+    """The fake GPU, and learners under SMA on it. Kernels are neither compiled nor run."""
     from tests.kernels.cuda.fake import fake_cuda
 
     images = np.zeros((batches * batch, *network.image_shape), np.uint8)
@@ -73,25 +77,27 @@ def _training(network: Network, batch: int, batches: int, precision: str) -> Ite
             data=Dataset((images, labels), number_of_classes=10),
             model=ModelConf(batch_size=batch, rule=SMA()),
             solver=SolverConf(learning_rate=0.01, momentum=0.9),
-            system=SystemConf(devices="cuda:0", learners_per_device=1, precision=precision),
+            system=SystemConf(devices="cuda:0", learners_per_device=learners, precision=precision),
         ) as context:
             yield cuda, context
 
 
 def count_calls(network: Network, batch: int, *, precision: str = "float32") -> Calls:
-    """Bind the tasks of a learner on the fake GPU, and count their calls."""
-    with _training(network, batch, 2, precision) as (_, context):
+    """Bind the tasks of two learners on the fake GPU, and count the calls of one. (With a single learner, the merge and
+    the step are part of the task.)"""
+    with _training(network, batch, 4, precision, 2) as (_, context):
         engine: Any = context.engine
         learner, synchroniser = engine.coordination.learners[0], engine.coordination.synchroniser
         work = learner.tasks["synchronise", 0, 0].compute
         names = Counter(_name(step.call) for step in work.calls)
-        step, merge = learner.steps["synchronise", 0], synchroniser.devices[0].merge[0]
+        step, merge = learner.steps[0], synchroniser.devices[0].merge[0]
         return Calls(names, len(step.calls), len(merge.calls))
 
 
-def count_host_calls(network: Network, batch: int, tasks: int = 20) -> dict[str, float]:
+def count_host_calls(network: Network, batch: int, tasks: int = 20, learners: int = 1) -> dict[str, float]:
     """How often the host calls each CUDA function for a task, once all graphs are captured: the difference between a
     long and a short run, divided by the number of tasks."""
+    tasks *= learners
     counts: Counter[str] = Counter()
 
     def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,7 +107,7 @@ def count_host_calls(network: Network, batch: int, tasks: int = 20) -> dict[str,
 
         return call
 
-    with _training(network, batch, 4 * tasks, "float32") as (cuda, context):
+    with _training(network, batch, 4 * tasks, "float32", learners) as (cuda, context):
         for name in HOST_CALLS:
             setattr(cuda.runtime, name, counted(name, getattr(cuda.runtime, name)))
         cuda.driver.launchKernel = counted("launchKernel", lambda *_: None)
@@ -134,9 +140,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         counts = f"{calls.task.total()} | {GOALS.get(name, '–')} | {calls.step} | {calls.merge}"
         print(f"| {name} | {batch} | {counts} | {groups} |", flush=True)
     network, batch = NETWORKS["lenet-original"], DEFAULT["lenet-original"]
-    found = count_host_calls(network, batch)
-    listed = ", ".join(f"{count:g} {name}" for name, count in found.items() if count)
-    print(f"\nThe host's CUDA calls for a task of LeNet, one learner, SMA: {sum(found.values()):g} ({listed})")
+    print("\n| LeNet, SMA: learners | the host's CUDA calls for a task | of these |\n|---:|---:|---|")
+    for learners in HOST_LEARNERS:
+        found = count_host_calls(network, batch, learners=learners)
+        listed = ", ".join(f"{count:g} {name}" for name, count in found.items() if count)
+        print(f"| {learners} | {sum(found.values()):g} | {listed} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -136,14 +136,17 @@ class LaunchClock:
             delattr(target, name)
 
     def result(self) -> HostTime:
-        """Of the tasks since. Every task synchronises: it is submitted, and its step with the end of its tick."""
-        tasks = [s + t for of in zip(self._submits, self._steps, strict=True) for s, t in zip(*of, strict=True)]
-        launches = [a + b for of in self._launches for a, b in zip(of[::2], of[1::2], strict=True)]
-        steps = sum(map(sum, self._steps))
+        """Of the tasks since. Every task synchronises: it is submitted, and its step with the end of its tick. The only
+        learner of a run has no such step."""
+        tasks, launches = [], []
+        for submits, steps, runs in zip(self._submits, self._steps, self._launches, strict=True):
+            tasks += [a + b for a, b in zip(submits, steps, strict=True)] if steps else submits
+            launches += [a + b for a, b in zip(runs[::2], runs[1::2], strict=True)] if steps else runs
+        in_ticks = sum(map(sum, self._steps))
         return HostTime(
             statistics.median(tasks) / 1e3,
             statistics.median(launches) / 1e3,
-            (sum(self._ticks) - steps) / len(self._ticks) / 1e3,
+            (sum(self._ticks) - in_ticks) / len(self._ticks) / 1e3,
         )
 
     def _install(self, target: Any, name: str, into: list[int]) -> None:

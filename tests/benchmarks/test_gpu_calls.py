@@ -27,17 +27,27 @@ def test_calls_of_a_resnet_by_group(precision: str, batch: int, each: int) -> No
 
 
 def test_calls_of_the_host() -> None:
-    """The batch, the task and the results each have a copy or a launch, and events between the streams."""
+    """One copy, one graph with the merge and the step, and an event that the host waits for."""
     counts = count_host_calls(NETWORKS["lenet-caffe"], 2, tasks=10)
+    calls = ("memcpyAsync", "graphLaunch", "eventRecord", "eventSynchronize")
+    assert {name: count for name, count in counts.items() if count} == dict.fromkeys(calls, 1)
+
+
+def test_calls_of_the_host_for_several_learners() -> None:
+    """A wait for the merge and its launch in addition, and the learner's share of the end of the tick."""
+    counts = count_host_calls(NETWORKS["lenet-caffe"], 2, tasks=5, learners=2)
     assert counts["graphLaunch"] == counts["memcpyAsync"] == 1
-    assert counts["launchKernel"] == 2  # the merge and the step
-    assert sum(counts.values()) <= 12
+    assert counts["launchKernel"] == 1 + 1 / 2  # the step, and the merge of both
+    assert counts["streamWaitEvent"] == 2
+    assert sum(counts.values()) == 8
 
 
 @pytest.mark.slow
 def test_the_command_prints_a_row_for_each_network(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--networks", "lenet-caffe", "--batch", "8"])
-    *_, row, _, host = capsys.readouterr().out.splitlines()
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("| lenet", "| 1", "| 2", "| 4"))]
+    row, *hosts = rows
     assert row.startswith("| lenet-caffe | 8 | ")
     assert "5 convolution" in row
-    assert "1 graphLaunch" in host
+    assert all("1 graphLaunch" in host for host in hosts)
+    assert len(hosts) == 3

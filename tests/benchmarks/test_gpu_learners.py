@@ -434,6 +434,14 @@ def test_the_clocks_numbers() -> None:
     assert clock.result() == HostTime(15.0, 6.0, 3.5)
 
 
+def test_the_clocks_numbers_of_one_learner() -> None:
+    """Its tasks are one launch each, and have no step of their own."""
+    clock = LaunchClock(None)
+    clock._submits, clock._steps, clock._launches = [[10_000, 12_000, 14_000]], [[]], [[4_000, 5_000, 7_000]]
+    clock._ticks = [1_000, 2_000, 3_000]
+    assert clock.result() == HostTime(12.0, 5.0, 2.0)
+
+
 @pytest.mark.slow
 @in_turn
 @needs_torch

@@ -199,7 +199,7 @@ class CudaBackend:
         reports: Reports,
         collective: Collective | None,
     ) -> TickLearners:
-        """Return learners whose streams wait for the synchroniser's."""
+        """Return learners whose streams wait for the synchroniser's; a single learner ends its ticks itself."""
         if collective is not None:
             raise ConfigurationError("collective must be None on GPUs, whose vectors NCCL adds up. Received: one")
         learners: list[CudaLearner] = []
@@ -207,7 +207,7 @@ class CudaBackend:
             memory, streams = self._memory(assembly, number), self._learner_streams[number]
             learners.append(tick_learner(assembly, merging, formulas, number, device, streams, memory, reports.put))
         ends = []
-        for number, gpu in enumerate(self.devices):
+        for number, gpu in enumerate(self.devices if len(learners) > 1 else ()):
             stream = self._keep(CudaStream(f"synchroniser-{number}", gpu.number))
             own = [learner for learner in learners if self.device_of[learner.number] == number]
             ends.append(device_tick(assembly, merging, formulas, number, stream, own))

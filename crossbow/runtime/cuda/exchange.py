@@ -34,12 +34,9 @@ from crossbow.runtime.cuda.stream import CudaStream, Event, LearnerStreams
 from crossbow.runtime.cuda.work import (
     PARITIES,
     BoundWork,
-    StepKey,
-    Work,
     WorkKey,
     bound_work,
     check_work,
-    new_work,
     task_ranges,
 )
 from crossbow.runtime.flags import Flags
@@ -131,19 +128,16 @@ def exchanging_learner(
         weights = base.buffers[0] if replica.weights is None else replica.weights
         vectors = memory.vectors(weights, replica.gradient, replica.statistics)
         step = arithmetic.step((), formulas.over(numbers.array)["step"], replica.vectors(), clipped=setting.clips_own)
-        work = new_work(assembly, step)
         tasks: dict[WorkKey, BoundWork] = {}
-        steps: dict[StepKey, Work] = {}
-        for buffer, bound in enumerate(bound_work(assembly, assembly.training, memory, vectors)):
+        for buffer, bound in enumerate(bound_work(assembly, assembly.training, memory, vectors, step)):
             tasks.update({("train", parity, buffer): bound for parity in PARITIES})
-        steps.update({("train", parity): work for parity in PARITIES})
         tasks.update(check_work(assembly, memory, base, replica))
         return CudaLearner(
             number,
             streams,
             memory.turns,
             tasks,
-            steps,
+            {},
             numbers,
             assembly.flags,
             report,

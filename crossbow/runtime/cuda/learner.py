@@ -3,11 +3,12 @@
 A task is submitted without waiting for the GPU::
 
     copies    wait until the last task with this input buffer is done ► copy batch and state ► (copied)
-    learner   wait copied ► forward, backward, loss and accuracy to the host ► step ► (done)
+    learner   wait copied ► forward, backward, loss and accuracy to the host, step ► (done)
 
-There are two input buffers, so that the next batch is copied while the current one is in use. The synchroniser submits
-a synchronising step, after the merge of its tick (`synchroniser.py`). The learner's thread sleeps until a task is done,
-and reports it.
+There are two input buffers, so that the next batch is copied while the current one is in use. Small batches are copied
+by the learner's compute stream, without events. The synchroniser submits a synchronising step, after the merge of its
+tick (`synchroniser.py`). The only learner of a run also merges: each of its tasks is then a single graph. The learner's
+thread sleeps until a task is done, and reports it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from crossbow.runtime.cuda.coefficients import DeviceNumbers
 from crossbow.runtime.cuda.memory import Turns
 from crossbow.runtime.cuda.stream import Event, LearnerStreams
 from crossbow.runtime.cuda.timing import Marks, StreamClock
-from crossbow.runtime.cuda.work import BoundWork, StepKey, Work, WorkKey, run
+from crossbow.runtime.cuda.work import BoundWork, Work, WorkKey, run
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.task import Completed, Failed, Finished, Purpose, Report, Task, check_loss
 from crossbow.timeline.recorder import Recorder, TaskEvent, learner_track
@@ -53,7 +54,7 @@ class CudaLearner:
         streams: LearnerStreams,
         turns: Turns,
         tasks: Mapping[WorkKey, BoundWork],
-        steps: Mapping[StepKey, Work],
+        steps: Mapping[int, Work],
         numbers: DeviceNumbers,
         flags: Flags,
         report: Report,
@@ -64,14 +65,15 @@ class CudaLearner:
         finished: Finished | None = None,
         scaling: Array | None = None,
     ) -> None:
-        """sends: the vector that a learner sends, by the rule. finished: called after each training task under a rule
-        without a barrier."""
+        """steps: for each parity, the work of a synchronising task after the merge; empty if no task waits for another
+        stream's merge. sends: the vector that a learner sends, by the rule. finished: called after each training task
+        under a rule without a barrier."""
         self.scaling = scaling
         self.activity = None
         self._recorder, self._ranges = recorder, ranges
         self._clock: StreamClock | None = None
         """Made when a task is recorded."""
-        self.number, self.stream, self.copies = number, streams.compute, streams.copies
+        self.number, self.stream, self._streams = number, streams.compute, streams
         self.tasks, self.steps, self.finished = tasks, steps, finished
         self.ready = Event(self.stream.device)
         """Event after which the learner's contribution to the current tick does not change until the merge: the end of
@@ -103,7 +105,6 @@ class CudaLearner:
             try:
                 with on(self.stream.place):
                     submitted = submitted._replace(marks=self._new_marks())
-                    self._copy(submitted)
                     self._compute(submitted)
             except BaseException as error:
                 self._failed(submitted, error)
@@ -115,11 +116,10 @@ class CudaLearner:
         self._work = None
         try:
             with on(self.stream.place):
-                self._numbers.set(submitted.task.coefficients)
                 self.stream.wait_for(merged)
                 if submitted.marks is not None:
                     submitted.marks.mark("wait merged")
-                self._run(self.steps["synchronise", parity], submitted.marks)
+                self._run(self.steps[parity], submitted.marks)
                 self._finish(submitted)
         except BaseException as error:
             self._failed(submitted, error)
@@ -127,32 +127,29 @@ class CudaLearner:
     def _copy(self, submitted: _Submitted) -> None:
         """Submit the copy of the task's record."""
         task = submitted.task
-        submitted.bound.input.copy(self.copies, task.slot, task.number, task.examples, task.tick, submitted.turn)
+        submitted.bound.input.copy(self._streams, task.slot, task.number, task.examples, task.tick, submitted.turn)
 
     def _compute(self, submitted: _Submitted) -> None:
-        """Submit the forward and backward passes and, unless the synchroniser submits it, the step."""
+        """Submit the task and, unless its step waits for the synchroniser, its end."""
         task, bound, marks = submitted.task, submitted.bound, submitted.marks
-        if marks is not None and task.purpose == "synchronise" and self._sends == "weights":
+        waits = task.purpose == "synchronise" and len(self.steps) > 0
+        if marks is not None and waits and self._sends == "weights":
             marks.mark("signal ready")  # since the end of the task before
-        bound.input.wait_for_copy(self.stream)
+        self._copy(submitted)
         if marks is not None:
             marks.mark("wait for the batch")
-        self._run(bound.compute, marks)
-        if task.purpose == "synchronise":
-            if self._sends == "new weights":
-                self._numbers.set(task.coefficients)
-                self._run(self.steps["send", task.parity], marks)
-            if marks is not None and self._sends != "weights":
-                marks.mark("signal ready")
-            if self._sent is not None:
-                self._sent.record(self.stream)
-                self.ready = self._sent
-            self._waiting = submitted
-            return
         if task.purpose != "check":
             self._numbers.set(task.coefficients)
-            self._run(self.steps[task.key], marks)
-        self._finish(submitted)
+        self._run(bound.compute, marks)
+        if not waits:
+            self._finish(submitted)
+            return
+        if marks is not None and self._sends != "weights":
+            marks.mark("signal ready")
+        if self._sent is not None:
+            self._sent.record(self.stream)
+            self.ready = self._sent
+        self._waiting = submitted
 
     def _run(self, work: Work, marks: Marks | None) -> None:
         self._work = work
@@ -247,7 +244,7 @@ class CudaLearner:
         self._submitted.put(reached.set)
         if self._watcher is not None and not reached.wait(timeout):
             return False
-        return all(stream.wait(max(0.0, deadline - time.monotonic())) for stream in (self.stream, self.copies))
+        return all(stream.wait(max(0.0, deadline - time.monotonic())) for stream in (self.stream, self._streams.copies))
 
     def stop(self, timeout: float) -> None:
         """End the thread, if possible within `timeout` seconds. Do not hold the lock: under some rules the thread
@@ -263,7 +260,7 @@ class CudaLearner:
                 task.compute.close()
             for step in self.steps.values():
                 step.close()
-            for stream in (self.stream, self.copies):
+            for stream in (self.stream, self._streams.copies):
                 stream.close(timeout)
 
 

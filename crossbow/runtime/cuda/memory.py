@@ -25,6 +25,9 @@ from crossbow.types import Array, Tensor, address
 
 INPUTS = 2
 """Number of a learner's input buffers: the next batch is copied while the current one is in use."""
+SMALL_RECORD = 128 << 10
+"""Maximum number of bytes of a record that the compute stream copies. Such a copy takes a few microseconds, about as
+long as the events that would order the copy of another stream. An estimate, which has not been measured."""
 TURNS = 64
 """Maximum number of a learner's pending tasks; others wait to be submitted."""
 
@@ -104,18 +107,22 @@ class Input:
         images, labels, positions = (array.reshape((1, *array.shape)) for array in batch)
         return {"state": state, "slots": images, "slot_labels": labels, "slot_positions": positions}
 
-    def copy(self, copies: CudaStream, slot: int, task: int, examples: int, tick: int, turn: int) -> None:
-        """Submit the copy of a slot's record to a stream, after the last use of the previous record."""
-        runtime, slots = api().runtime, self._slots
-        slots.set_state(slot, task, examples, tick, turn)
-        copies.wait_for(self._read)
-        nbytes, kind = self._memory.nbytes, runtime.memcpyHostToDevice
-        runtime.memcpyAsync(self._address, slots.addresses[slot], nbytes, kind, copies.place.pointer)
-        self._copied.record(copies)
+    def copy(self, streams: LearnerStreams, slot: int, task: int, examples: int, tick: int, turn: int) -> None:
+        """Submit the copy of a slot's record, after the last use of the previous record. Work that is submitted to the
+        compute stream from now on reads the new record."""
+        self._slots.set_state(slot, task, examples, tick, turn)
+        if self._memory.nbytes <= SMALL_RECORD:
+            self._submit(slot, streams.compute)
+            return
+        streams.copies.wait_for(self._read)
+        self._submit(slot, streams.copies)
+        self._copied.record(streams.copies)
+        streams.compute.wait_for(self._copied)
 
-    def wait_for_copy(self, stream: CudaStream) -> None:
-        """Make work that is submitted to the stream from now on wait for the copy."""
-        stream.wait_for(self._copied)
+    def _submit(self, slot: int, stream: CudaStream) -> None:
+        runtime = api().runtime
+        nbytes, kind = self._memory.nbytes, runtime.memcpyHostToDevice
+        runtime.memcpyAsync(self._address, self._slots.addresses[slot], nbytes, kind, stream.place.pointer)
 
     def read_until(self, event: Event) -> None:
         """Set the event that ends the task that uses the record."""

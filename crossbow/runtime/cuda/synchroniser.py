@@ -86,7 +86,7 @@ class DeviceTick:
 
 class CudaSynchroniser:
     """Ends ticks. The scheduler's thread submits all work, and the host does not wait. Implements `Learner`; its tasks
-    are the ends of ticks."""
+    are the ends of ticks. If a run has one learner, its tasks have done the work, and there are no devices here."""
 
     def __init__(
         self,

@@ -1,22 +1,25 @@
 """The clock tick on GPUs: a learner's tasks as work for its stream.
 
 The same vectors are combined as on CPUs, but for a device as a whole instead of in slices. Streams wait for each other
-by events (`learner.py`, `synchroniser.py`).
+by events (`learner.py`, `synchroniser.py`). The only learner of a run waits for no other stream, and merges itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from crossbow.compile import BoundStep
 from crossbow.kernels.cuda.launch import on
 from crossbow.runtime.assembly import Assembly
-from crossbow.runtime.coefficients import Formulas
+from crossbow.runtime.coefficients import BoundUpdate, Formulas
 from crossbow.runtime.cuda.coefficients import DeviceNumbers
 from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.memory import CudaLearnerMemory
 from crossbow.runtime.cuda.stream import LearnerStreams
+from crossbow.runtime.cuda.synchroniser import merge_steps
 from crossbow.runtime.cuda.work import (
     PARITIES,
     BoundWork,
-    StepKey,
     Work,
     WorkKey,
     bound_work,
@@ -26,7 +29,7 @@ from crossbow.runtime.cuda.work import (
 )
 from crossbow.runtime.merging import Merging
 from crossbow.runtime.replica import BaseModel, Replica
-from crossbow.runtime.task import Report
+from crossbow.runtime.task import Purpose, Report
 
 
 def tick_learner(
@@ -43,62 +46,55 @@ def tick_learner(
     base, replica = assembly.bases[device], assembly.replicas[number]
     with on(streams.compute.place):
         numbers = DeviceNumbers(formulas.length)
-        tasks = _tasks(assembly, memory, base, replica) | check_work(assembly, memory, base, replica)
-        steps = _steps(assembly, merging, formulas, numbers, base, replica)
-        sends = merging.rule.sends
+        tasks, steps = _works(assembly, merging, formulas.over(numbers.array), memory, base, replica)
         return CudaLearner(
             number,
             streams,
             memory.turns,
-            tasks,
+            tasks | check_work(assembly, memory, base, replica),
             steps,
             numbers,
             assembly.flags,
             report,
-            sends=sends,
+            sends=merging.rule.sends,
             scaling=memory.scaling,
             recorder=assembly.setting.recorder,
             ranges=task_ranges(assembly),
         )
 
 
-def _tasks(
-    assembly: Assembly, memory: CudaLearnerMemory, base: BaseModel, replica: Replica
-) -> dict[WorkKey, BoundWork]:
-    """The forward and backward passes."""
-    tasks: dict[WorkKey, BoundWork] = {}
-    for parity in PARITIES:
-        weights = base.buffers[parity] if replica.weights is None else replica.weights
-        present, following = replica.statistics[parity], replica.statistics[1 - parity]
-        vectors = memory.vectors(weights, replica.gradient, (present, following))
-        for buffer, bound in enumerate(bound_work(assembly, assembly.training, memory, vectors)):
-            tasks["synchronise", parity, buffer] = bound
-        if assembly.setting.clock.tau > 1:
-            vectors = memory.vectors(weights, replica.gradient, (present, present))
-            for buffer, bound in enumerate(bound_work(assembly, assembly.training, memory, vectors)):
-                tasks["local", parity, buffer] = bound
-    return tasks
-
-
-def _steps(
+def _works(
     assembly: Assembly,
     merging: Merging,
-    formulas: Formulas,
-    numbers: DeviceNumbers,
+    updates: Mapping[str, BoundUpdate],
+    memory: CudaLearnerMemory,
     base: BaseModel,
     replica: Replica,
-) -> dict[StepKey, Work]:
-    """The step after the backward pass, or after the merge."""
-    updates, arithmetic, clipped = formulas.over(numbers.array), merging.arithmetic, merging.clips_own
-    steps: dict[StepKey, Work] = {}
+) -> tuple[dict[WorkKey, BoundWork], dict[int, Work]]:
+    """The tasks, and the steps after the merge by parity. The only learner of a run has none: its synchronising task
+    includes the merge and the step."""
+    arithmetic, clipped, alone = merging.arithmetic, merging.clips_own, len(assembly.replicas) == 1
+    tasks: dict[WorkKey, BoundWork] = {}
+    steps: dict[int, Work] = {}
+
+    def bind(purpose: Purpose, parity: int, following: int, end: Sequence[BoundStep]) -> None:
+        weights = base.buffers[parity] if replica.weights is None else replica.weights
+        statistics = replica.statistics[parity], replica.statistics[following]
+        vectors = memory.vectors(weights, replica.gradient, statistics)
+        for buffer, bound in enumerate(bound_work(assembly, assembly.training, memory, vectors, end)):
+            tasks[purpose, parity, buffer] = bound
+
     for parity in PARITIES:
         vectors = {**base.vectors(parity), **replica.vectors()}
+        end: list[BoundStep] = []
         step = arithmetic.step((), updates["step"], vectors, clipped=clipped)
         if merging.rule.sends == "new weights":
-            steps["send", parity] = new_work(assembly, step)
-            step = merging.reply(updates["reply"], vectors)
-        steps["synchronise", parity] = new_work(assembly, step)
+            end, step = step, merging.reply(updates["reply"], vectors)
+        if alone:
+            end = [*end, *merge_steps(merging, updates["merge"], [replica], base, parity), *step]
+        else:
+            steps[parity] = new_work(assembly, step)
+        bind("synchronise", parity, 1 - parity, end)
         if assembly.setting.clock.tau > 1:
-            local = arithmetic.step((), updates["local"], replica.vectors(), clipped=clipped)
-            steps["local", parity] = new_work(assembly, local)
-    return steps
+            bind("local", parity, parity, arithmetic.step((), updates["local"], replica.vectors(), clipped=clipped))
+    return tasks, steps

@@ -7,7 +7,6 @@ import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from crossbow.compile import BoundStep, Memory
 from crossbow.dataflow.graph import reported_loss, reported_measure
@@ -31,8 +30,6 @@ DIRECT = 2
 
 WorkKey = tuple[Purpose, int, int]
 """Purpose, parity and input buffer of a task."""
-StepKey = tuple[Purpose | Literal["send"], int]
-"""Purpose and parity of a step. "send" is the step before a merge of new weights."""
 
 
 class Work:
@@ -138,7 +135,8 @@ def run(work: Work, marks: Marks | None) -> None:
 
 @dataclass(frozen=True)
 class BoundWork:
-    """The forward and backward passes of a task, on the record in an input buffer."""
+    """The work of a task, on the record in an input buffer: the forward and backward passes, and what follows them
+    without waiting for other streams."""
 
     compute: Work
     input: Input
@@ -162,10 +160,14 @@ def task_ranges(assembly: Assembly) -> Ranges:
 
 
 def bound_work(
-    assembly: Assembly, pipeline: Pipeline, memory: CudaLearnerMemory, vectors: dict[str, Array]
+    assembly: Assembly,
+    pipeline: Pipeline,
+    memory: CudaLearnerMemory,
+    vectors: dict[str, Array],
+    end: Sequence[BoundStep] = (),
 ) -> list[BoundWork]:
-    """Bind a program to these vectors and to each input buffer."""
-    return [_bound_work(assembly, pipeline, memory, vectors, place) for place in memory.inputs(pipeline.loader)]
+    """Bind a program to these vectors and to each input buffer. end: steps that follow the backward pass."""
+    return [_bound_work(assembly, pipeline, memory, vectors, place, end) for place in memory.inputs(pipeline.loader)]
 
 
 def check_work(
@@ -183,7 +185,12 @@ def check_work(
 
 
 def _bound_work(
-    assembly: Assembly, pipeline: Pipeline, learner: CudaLearnerMemory, vectors: dict[str, Array], place: Input
+    assembly: Assembly,
+    pipeline: Pipeline,
+    learner: CudaLearnerMemory,
+    vectors: dict[str, Array],
+    place: Input,
+    end: Sequence[BoundStep],
 ) -> BoundWork:
     program, trained = pipeline.program, assembly.program
     memory = Memory(learner.arena, trained.model, vectors, place.arrays, trained.statistics, to_device)
@@ -195,6 +202,6 @@ def _bound_work(
     )
     if loss is not None or accuracy is not None:
         steps.append(BoundStep("results", store_results(loss, accuracy, place.arrays["state"], learner.turns.results)))
-    steps += parts.backward
+    steps += [*parts.backward, *end]
     work, release = new_work(assembly, steps), pipeline.loader.release
     return BoundWork(work, place, loss is not None, accuracy is not None, release)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from crossbow import TrainingUnit
 from crossbow.kernels.cuda import cublas
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.cublas import CublasMatrix, matrix_product
@@ -20,6 +21,7 @@ from crossbow.kernels.cuda.launch import CudaKernel, Stream, on
 from crossbow.kernels.cuda.task import store_results
 from crossbow.kernels.cuda.transfer import to_device, to_host
 from crossbow.runtime.cuda.learner import CudaLearner
+from crossbow.runtime.cuda.memory import SMALL_RECORD, Input
 from crossbow.runtime.cuda.stream import CudaStream, Event
 from crossbow.runtime.task import Task
 from crossbow.types import TaskError, address
@@ -27,7 +29,8 @@ from tests.combinations import covering
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.kernels.cuda.fake_memory import FakeError, RaceError
 from tests.kernels.cuda.fake_runtime import FakeRuntime
-from tests.runtime.cuda.test_training import RUNS, assert_same, train
+from tests.runtime.cuda.test_training import RUNS, assert_same, context, train
+from tests.support import engine_of
 
 FLOAT, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 SIZE = 8
@@ -466,21 +469,42 @@ def pairs(
 
 
 @pytest.mark.parametrize(
-    ("rule", "devices"),
+    ("rule", "devices", "small"),
     covering(
         ["sma", "sma every third task", pytest.param("s-sgd", marks=pytest.mark.slow)],
         ["cuda:0", "cuda:0,cuda:1"],
+        [0, SMALL_RECORD],
         together=1,
     ),
 )
-def test_every_missing_wait_is_reported(rule: str, devices: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_missing_wait_is_reported(rule: str, devices: str, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crossbow.runtime.cuda.memory.SMALL_RECORD", small)
     run = functools.partial(train, devices, learners=2 // len(devices.split(",")), **RUNS[rule])
     waits = pairs(monkeypatch, run, None)
-    assert len(waits) == 8  # of two learners: copies and learner, learner and synchroniser, in both directions
+    # Of two learners: learner and synchroniser, in both directions; and copies and learner, if another stream copies.
+    assert len(waits) == (4 if small else 8)
     for ignored in sorted(waits):
         with pytest.raises(TaskError) as caught:
             pairs(monkeypatch, run, ignored)
         assert isinstance(caught.value.__cause__, RaceError), ignored
+
+
+def test_a_copy_on_another_stream_that_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A learner alone, whose small batches need no events as long as its own stream copies them."""
+    submit = Input._submit
+
+    def elsewhere(place: Input, slot: int, stream: CudaStream) -> None:
+        learner = owner[0]
+        submit(place, slot, learner._streams.copies)
+
+    owner: list[Any] = []
+    with fake_cuda(), context("cuda:0", learners=1) as running:
+        owner += engine_of(running).coordination.learners
+        running.train(2, TrainingUnit.TASKS)
+        monkeypatch.setattr(Input, "_submit", elsewhere)
+        with pytest.raises(TaskError) as caught:
+            running.train(4, TrainingUnit.TASKS)
+    assert isinstance(caught.value.__cause__, RaceError)
 
 
 def test_a_slot_that_is_given_back_before_it_was_copied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,6 +161,7 @@ def test_a_group_of_all_is_s_sgd_whoever_does_which_task() -> None:
 def test_every_missing_wait_is_reported(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a learner for its copies, and of the learners for each other's exchanges. (Copies wait for tasks that have
     been reported.)"""
+    monkeypatch.setattr("crossbow.runtime.cuda.memory.SMALL_RECORD", 0)
 
     def run() -> None:
         with gpu(rule), small(rule=rule) as running:

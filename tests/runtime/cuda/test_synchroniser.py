@@ -36,7 +36,7 @@ class Counted:
         return found
 
 
-@pytest.mark.parametrize(("rule", "steps", "events"), [(SMA(), 1, 2), (SSGD(), 0, 3)])
+@pytest.mark.parametrize(("rule", "steps", "events"), [(SMA(), 1, 1), (SSGD(), 0, 2)])
 def test_the_calls_that_submit_a_tick(rule: Any, steps: int, events: int) -> None:
     """Once all is captured. steps: kernels after a task, none under S-SGD; events: that a task records."""
     learners = 3
@@ -53,13 +53,29 @@ def test_the_calls_that_submit_a_tick(rule: Any, steps: int, events: int) -> Non
     # A task, its step; and the end of the tick, which waits for each learner, merges, and says so.
     tick = {
         "getDevice": learners * (1 + 1) + 2,
-        "streamWaitEvent": learners * (2 + 1) + learners,
+        "streamWaitEvent": learners + learners,
         "memcpyAsync": learners,
         "graphLaunch": learners,
         "launchKernel": learners * steps + 1,
         "eventRecord": learners * events + 1,
     }
     assert done[1] - done[0] == {name: 2 * count for name, count in tick.items()}
+
+
+@pytest.mark.parametrize("rule", [SMA(), SSGD()], ids=str)
+def test_the_calls_that_submit_a_task_of_a_learner_alone(rule: Any) -> None:
+    with fake_cuda() as cuda, context("cuda:0", learners=1, rule=rule) as running:
+        running.train(4, TrainingUnit.TASKS)
+        done = []
+        counts: Counter[str] = Counter()
+        cuda.runtime = Counted(cuda.runtime, counts)  # type: ignore[assignment]
+        cuda.driver = Counted(cuda.driver, counts)  # type: ignore[assignment]
+        for tasks in (2, 6):
+            counts.clear()
+            running.train(tasks, TrainingUnit.TASKS)
+            done.append(counts.copy())
+    calls = ("getDevice", "memcpyAsync", "graphLaunch", "eventRecord")
+    assert done[1] - done[0] == dict.fromkeys(calls, 4)
 
 
 class Communicator:
