@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 
-from crossbow.cluster.members import ViewChangedError
+from crossbow.cluster.members import RankFailedError, ViewChangedError
 from crossbow.cluster.ranks import Ranks
 from crossbow.cluster.transport import Channel
 from crossbow.runtime.reports import Reports
@@ -77,10 +77,10 @@ class Sharing:
         self._send()
 
     def _is_complete(self) -> bool:
-        """Whether no rank has left. Otherwise the scheduler would wait for results that do not come."""
+        """Whether no rank has left or failed. Otherwise the scheduler would wait for results that do not come."""
         try:
-            self._ranks.check_view()
-        except ViewChangedError as error:
+            self._ranks.check_others()
+        except (RankFailedError, ViewChangedError) as error:
             if self._reports is None:
                 return True  # nothing waits yet
             self._reports.add(Failed(0, 0, "ranks", error))
