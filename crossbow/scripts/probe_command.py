@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,13 @@ from crossbow.cluster.probe import LinkSpeed, RankSpeed, measure_links, write_pr
 from crossbow.cluster.process import join
 from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ranks import Ranks
-from crossbow.dataflow import Dataflow
 from crossbow.runtime.device import parse_devices
-from crossbow.runtime.engine import Engine
-from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.scripts.between_ranks import pace_of_rank
 from crossbow.scripts.data_sources import SYNTHETIC
 from crossbow.scripts.graph_command import script_of
 from crossbow.scripts.model_script import ModelScript
 from crossbow.scripts.values import expanded_path, integer, number
-from crossbow.types import ConfigurationError, Phase
-
-WARM_UP = 0.25
-"""Seconds of training that do not count, as a share of those that do."""
+from crossbow.types import ConfigurationError
 
 
 def add_probe_command(commands: Any) -> None:
@@ -84,7 +78,7 @@ def _probe(options: argparse.Namespace) -> int:
         _print_links(ranks, links)
         return 0
     script = script_of(options.model)
-    own = examples_per_second(script, options.rest, options.seconds, ranks)
+    own = _speed(script, options.rest, options.seconds, ranks)
     values = ranks.gather([ranks.own.host, own])
     speeds = [RankSpeed(rank, host, speed) for rank, (host, speed) in enumerate(values)]
     links = measure_links(ranks)
@@ -118,21 +112,10 @@ def _print_links(ranks: Ranks, links: list[LinkSpeed]) -> None:
         print(f"{first} and {second}: latency {latency}, bandwidth {bandwidth}")
 
 
-def examples_per_second(script: ModelScript, arguments: list[str], seconds: float, ranks: Ranks) -> float:
-    """How fast this rank trains a script's model without the others, which measure at the same time."""
+def _speed(script: ModelScript, arguments: list[str], seconds: float, ranks: Ranks) -> float:
+    """How fast this rank trains a script's model."""
     options, confs, dataflow = script.network(arguments)
     parse_devices(confs.system.devices)
     make = script.synthetic if options.dataset == SYNTHETIC else None
     data = confs.data.load() if make is None else make(options, confs.data)
-    check = Dataflow(dataflow.subgraph).set_phase(Phase.CHECK)
-    alone = ranks.alone()
-    engine = Engine(dataflow.graph, check.graph, data, confs.model, confs.solver, confs.system, ranks=alone)
-    try:
-        ranks.gather(None)  # all begin together
-        for limit in (WARM_UP * seconds, seconds):
-            before, began = engine.tasks, time.perf_counter()
-            TrainingRun(engine, confs.model, Limits(seconds=limit), (), test=False, ranks=alone).run()
-            measured = (engine.tasks - before) * confs.model.batch_size / (time.perf_counter() - began)
-        return measured
-    finally:
-        engine.close()
+    return pace_of_rank(confs, dataflow, data, seconds, ranks).examples_per_second
