@@ -132,7 +132,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "repeat disturbed rounds",
     )
     add("--kernels", default="auto", choices=["auto", "reference", "onednn"], help="Crossbow's kernel library")
-    add("--json", type=file_to_write, metavar="PATH", help="also write every measurement to this file")
+    add("--json", type=file_to_write, metavar="PATH", help="also write the measurements to this file, as they come")
     add("--no-torch", action="store_true", help="do not measure PyTorch")
     add("--profile", action="store_true", help="also print a profile of a step, call by call")
     return parser.parse_args(arguments)
@@ -168,6 +168,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     profile=options.profile,
                 )
             )
+            ratios = [f"{ratio.text('.2f')} × {name}" for name, ratio, _ in outcomes[-1].comparisons()]
+            print(f"{network}, batch {batch}: {', '.join(ratios) or 'done'}", file=sys.stderr, flush=True)
+            if options.json is not None:
+                write_json(options.json, _content(machine, outcomes))
     machine["kernels"] = ", ".join(dict.fromkeys(outcome.kernels for outcome in outcomes))
     machine["measured"] = f"{options.rounds} rounds of {options.seconds:g} s each, in turns; median (least–most)"
     machine["other programs"] = disturbance(outcomes)
@@ -176,9 +180,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not torch:
         print(f"\nPyTorch was left out: {'--no-torch was given' if options.no_torch else 'it is not installed here'}.")
     if options.json is not None:
-        content = {"machine": machine, "outcomes": [asdict(outcome) for outcome in outcomes]}
-        write_json(options.json, content)
+        write_json(options.json, _content(machine, outcomes))
     return 0
+
+
+def _content(machine: dict[str, str], outcomes: Sequence[Outcome]) -> dict[str, object]:
+    return {"machine": machine, "outcomes": [asdict(outcome) for outcome in outcomes]}
 
 
 def text(outcomes: Sequence[Outcome], machine: dict[str, str], *, profile: bool) -> str:

@@ -18,6 +18,7 @@ from crossbow.types import DataError, Shape, bytes_text
 FORMATS = ("svg", "png", "dot")
 COLOURS = {
     "Conv": "#cfe2f3",
+    "TransposedConv": "#cfe2f3",
     "InnerProduct": "#cfe2f3",
     "MatMul": "#cfe2f3",
     "BatchNorm": "#fff2cc",
@@ -27,6 +28,7 @@ COLOURS = {
     "SoftMax": "#f4cccc",
     "SoftMaxLoss": "#d9d2e9",
     "EuclideanLoss": "#d9d2e9",
+    "SigmoidLoss": "#d9d2e9",
 }
 """Fill colours of common operators; the others are white, and gradients grey."""
 GREY = "#eeeeee"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -141,3 +141,24 @@ class PreparedKernel:
     blocks: Callable[[Buffers], Sequence[GradientBlock]] | None = None
     """Alternative to `bind` for a large weight gradient: the gradient of `weights` in parts, for an optimiser that
     updates each part at once and never reads the whole. The first block's calls also write the other gradients."""
+
+    def renamed(self, roles: Mapping[str, str]) -> PreparedKernel:
+        """The kernel with other roles, from this one's roles to the new ones; those without an entry keep theirs."""
+
+        def own(buffers: Buffers) -> Buffers:
+            named = {role: buffers[roles.get(role, role)] for role in (*self.reads, *self.writes)}
+            return {role: buffers[role] for role in ("workspace", "kept") if role in buffers} | named
+
+        def rename(names: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(roles.get(name, name) for name in names)
+
+        blocks = self.blocks
+        return replace(
+            self,
+            reads=rename(self.reads),
+            writes=rename(self.writes),
+            bind=lambda buffers: self.bind(own(buffers)),
+            in_place=None if self.in_place is None else (rename(self.in_place[:1])[0], rename(self.in_place[1:])[0]),
+            alias=None if self.alias is None else (rename(self.alias[:1])[0], rename(self.alias[1:])[0]),
+            blocks=None if blocks is None else lambda buffers: blocks(own(buffers)),
+        )

@@ -19,8 +19,10 @@ from crossbow.onnx.reading import (  # noqa: F401 - register translations
     layer_norm,
     layers,
     rearranging,
+    resizing,
     response,
     special_cases,
+    transposed,
 )
 from crossbow.onnx.reading.graph import Reader
 from crossbow.tracebacks import without_own_frames

@@ -13,7 +13,19 @@ from typing import Any
 import onnx
 
 from crossbow.onnx.network import MARK
-from crossbow.ops import BatchNorm, Constant, Conv, DataTransform, Embedding, InnerProduct, Kernel, LayerNorm, Scale
+from crossbow.ops import (
+    BatchNorm,
+    Constant,
+    Conv,
+    DataTransform,
+    Embedding,
+    InnerProduct,
+    Kernel,
+    LayerNorm,
+    PReLU,
+    Scale,
+    TransposedConv,
+)
 from crossbow.types import Array
 
 KEY = f"{MARK}.training"
@@ -26,7 +38,9 @@ FIELDS: Mapping[type[Kernel], tuple[str, ...]] = {
     Embedding: ("weight_learning_rate_multiplier",),
     InnerProduct: _MULTIPLIERS,
     LayerNorm: _MULTIPLIERS,
+    PReLU: ("weight_learning_rate_multiplier",),
     Scale: _MULTIPLIERS,
+    TransposedConv: _MULTIPLIERS,
 }
 
 Settings = Mapping[str, Any]

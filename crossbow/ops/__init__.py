@@ -27,16 +27,20 @@ from crossbow.ops.noop import Noop, NoopGradient
 from crossbow.ops.optimiser import GradientDescentOptimiser
 from crossbow.ops.pad import Pad, PadGradient
 from crossbow.ops.pool import Pool, PoolGradient
+from crossbow.ops.prelu import PReLU, PReLUGradient
 from crossbow.ops.relu import ReLU, ReLUGradient
 from crossbow.ops.reshape import Reshape, ReshapeGradient
 from crossbow.ops.scale import Scale, ScaleGradient
 from crossbow.ops.self_attention import SelfAttention, SelfAttentionGradient
+from crossbow.ops.sigmoid_loss import SigmoidLoss, SigmoidLossGradient
 from crossbow.ops.silu import SiLU, SiLUGradient
 from crossbow.ops.slice import Slice, SliceGradient
 from crossbow.ops.softmax import SoftMax, SoftMaxGradient
 from crossbow.ops.softmax_loss import SoftMaxLoss, SoftMaxLossGradient
 from crossbow.ops.total_loss import TotalLoss
 from crossbow.ops.transpose import Transpose, TransposeGradient
+from crossbow.ops.transposed_conv import TransposedConv, TransposedConvGradient
+from crossbow.ops.upsample import Upsample, UpsampleGradient
 
 __all__ = [
     "GELU",
@@ -88,6 +92,8 @@ __all__ = [
     "MatMulGradient",
     "Noop",
     "NoopGradient",
+    "PReLU",
+    "PReLUGradient",
     "Pad",
     "PadGradient",
     "Pool",
@@ -102,6 +108,8 @@ __all__ = [
     "SelfAttentionGradient",
     "SiLU",
     "SiLUGradient",
+    "SigmoidLoss",
+    "SigmoidLossGradient",
     "Site",
     "Slice",
     "SliceGradient",
@@ -112,7 +120,11 @@ __all__ = [
     "TotalLoss",
     "Transpose",
     "TransposeGradient",
+    "TransposedConv",
+    "TransposedConvGradient",
     "Uniform",
+    "Upsample",
+    "UpsampleGradient",
     "Values",
     "VariableSpec",
     "Xavier",

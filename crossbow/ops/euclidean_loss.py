@@ -21,7 +21,7 @@ class EuclideanLoss(Kernel):
 
     Use it for regression.
 
-    See also: `SoftMaxLoss`.
+    See also: `SigmoidLoss`, `SoftMaxLoss`.
     """
 
     takes_labels: ClassVar[bool] = True

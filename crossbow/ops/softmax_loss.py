@@ -43,7 +43,7 @@ class SoftMaxLoss(Kernel):
 
     Ports SoftMaxLoss.java and softmaxloss.cu. Fixed from the original: the normalisation works on GPUs.
 
-    See also: `SoftMax`, `Accuracy`, `EuclideanLoss`.
+    See also: `SoftMax`, `Accuracy`, `EuclideanLoss`, `SigmoidLoss`.
     """
 
     number_of_inputs: ClassVar[int | None] = 1

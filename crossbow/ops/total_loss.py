@@ -19,7 +19,7 @@ class TotalLoss(Kernel):
     contain it. Its value is the loss that is reported. It has no gradient operator: the gradient of every loss is
     multiplied by the loss's weight instead.
 
-    See also: `SoftMaxLoss`, `EuclideanLoss`.
+    See also: `SoftMaxLoss`, `EuclideanLoss`, `SigmoidLoss`.
     """
 
     number_of_inputs: ClassVar[int | None] = None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from crossbow.conf import plain
+from crossbow.conf import is_integer, plain
 from crossbow.kernels.library import KernelLibrary
 from crossbow.ops.kernel import Kernel
 from crossbow.testing.arguments import (
@@ -83,7 +83,7 @@ def check_gradients(
     check_kernel(kernel)
     directions, step, tolerance, seed = plain((directions, step, tolerance, seed))
     generator = np.random.default_rng(seed)
-    shapes = [plain(tuple(shape)) for shape in input_shapes]
+    shapes = [_checked_shape(kernel, shape) for shape in input_shapes]
     drawing = draw or (lambda generator, shape: generator.standard_normal(shape))
     first = [drawing(generator, shape) for shape in shapes]
     if kernel.takes_labels and shapes:
@@ -96,6 +96,12 @@ def check_gradients(
         for _ in range(directions):
             worst = max(worst, check.compare(target, generator, drawing, step, tolerance))
     return worst
+
+
+def _checked_shape(kernel: Kernel, shape: Shape) -> Shape:
+    if not isinstance(shape, tuple | list) or not all(is_integer(size) and size >= 0 for size in shape):
+        raise refuse_argument(kernel, "input_shapes", "shapes, as [(8, 3), (8,)]", repr(shape))
+    return tuple(map(int, shape))
 
 
 class _GradientCheck:

@@ -64,6 +64,12 @@ would be excluded."""
 FORMS: frozenset[str] = LAYER_NORMS | frozenset(
     {
         "test_cast_FLOAT_to_DOUBLE",
+        "test_resize_upsample_scales_linear",
+        "test_resize_upsample_scales_linear_align_corners",
+        "test_resize_downsample_scales_linear",
+        "test_resize_upsample_scales_nearest_axes_2_3",
+        "test_resize_upsample_scales_nearest_axes_3_2",
+        "test_resize_upsample_scales_nearest",
         "test_cast_DOUBLE_to_FLOAT",
         "test_castlike_FLOAT_to_DOUBLE_expanded",
         "test_castlike_DOUBLE_to_FLOAT_expanded",
@@ -126,6 +132,7 @@ NOT_OURS: dict[str, str] = {
     "Pad": "one value around an example; no border of reflected or repeated values, none around the examples",
     "ReduceMax": "Pool takes the maximum over spatial dimensions; no operator over channels, or over examples",
     "ReduceMean": "Pool takes the mean over spatial dimensions; no operator over channels, or over examples",
+    "Resize": "Upsample has the positions of PyTorch and Keras; no cubic interpolation, means, or other roundings",
     "Reshape": "within an example; no operator takes elements from one example to another",
     "SoftmaxCrossEntropyLoss": "a network is loaded without its loss; tests/onnx/test_losses.py compares SoftMaxLoss",
     "Squeeze": "as Reshape",
@@ -151,7 +158,6 @@ NOT_OURS: dict[str, str] = {
     "CausalConvWithState": "Conv has no state from one call to the next",
     "CenterCropPad": "DataTransform crops images (N, C, H, W), as the first operator only",
     "ConvInteger": "Conv computes in floating point",
-    "ConvTranspose": "the gradient of Conv computes it; no operator does forward",
     "DeformConv": "Conv has no offsets",
     "Einsum": "MatMul is one of nine equations here",
     "LpPool": "Pool has no norm",

@@ -120,6 +120,11 @@ def test_layers_one_by_one() -> None:
     layers = [
         nn.Conv2d(1, 3, (3, 2), stride=(1, 2), padding=(2, 0), dilation=(2, 1)),
         nn.Sequential(nn.Conv2d(1, 4, 1), nn.Conv2d(4, 8, 3, groups=4, padding="same")),
+        nn.ConvTranspose2d(1, 4, 3, stride=2, padding=1, output_padding=1),
+        nn.Sequential(nn.Conv2d(1, 4, 1), nn.ConvTranspose2d(4, 6, (2, 4), stride=(2, 1), groups=2, bias=False)),
+        nn.Upsample(scale_factor=2),
+        nn.Upsample(scale_factor=(2.0, 1.5), mode="bilinear"),
+        nn.Upsample(size=(24, 40), mode="bilinear", align_corners=True),
         nn.AvgPool2d(3, 2, 1, count_include_pad=False),
         nn.AvgPool2d(3, 2, ceil_mode=True),
         nn.MaxPool2d(3, 2, 1, dilation=2),

@@ -20,7 +20,9 @@ from crossbow.ops import (
     DataTransform,
     InnerProduct,
     Kernel,
+    PReLU,
     Scale,
+    TransposedConv,
 )
 from tests.onnx.models import draw, run_onnx
 from tests.onnx.writing.test_operators import ROWS
@@ -34,6 +36,8 @@ SETTINGS = {
     BatchNorm(weight_learning_rate_multiplier=0): {"weight_learning_rate_multiplier": 0},
     Conv(number_of_outputs=2, kernel_size=3, **MULTIPLIERS): MULTIPLIERS,
     InnerProduct(number_of_outputs=2, **MULTIPLIERS): MULTIPLIERS,
+    PReLU(weight_learning_rate_multiplier=0): {"weight_learning_rate_multiplier": 0},
+    TransposedConv(2, 3, **MULTIPLIERS): MULTIPLIERS,
     InnerProduct(number_of_outputs=2, axis=2, **MULTIPLIERS): MULTIPLIERS,
     Scale(bias=True, **MULTIPLIERS): MULTIPLIERS,
     DataTransform(mirror=True, padding=np.int64(3)): {"mirror": True, "padding": 3},

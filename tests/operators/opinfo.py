@@ -25,8 +25,11 @@ from crossbow.ops import (
     MatMul,
     Pool,
     ReLU,
+    SigmoidLoss,
     SiLU,
     SoftMax,
+    TransposedConv,
+    Upsample,
 )
 
 Tensor = Any
@@ -82,6 +85,53 @@ def conv(axes: int) -> Translation:
         return Ours(kernel, [x], {"weights": weight} | ({} if bias is None else {"bias": bias}))
 
     return translate
+
+
+def transposed_conv(axes: int) -> Translation:
+    def translate(
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> Ours | None:
+        if x.ndim != axes + 2 or 0 in x.shape:
+            return None
+        strides, added = per_axis(stride, axes), per_axis(output_padding, axes)
+        if any(size >= s for size, s in zip(added, strides, strict=True)):
+            return None
+        kernel = TransposedConv(
+            weight.shape[1] * groups,
+            tuple(weight.shape[2:]),
+            stride=strides,
+            padding=per_axis(padding, axes),
+            output_padding=added,
+            dilation=per_axis(dilation, axes),
+            groups=groups,
+            bias=bias is not None,
+        )
+        return Ours(kernel, [x], {"weights": weight} | ({} if bias is None else {"bias": bias}))
+
+    return translate
+
+
+def interpolate(x: Tensor, *sizes: Any, **options: Any) -> Ours | None:
+    """size, scale_factor, mode, align_corners, in this order if they have no names."""
+    names = ("size", "scale_factor", "mode", "align_corners")
+    given = {"mode": "nearest"} | dict(zip(names, sizes, strict=False)) | options
+    linear = given["mode"] in ("linear", "bilinear", "trilinear")
+    if (not linear and given["mode"] != "nearest") or given.get("recompute_scale_factor") or given.get("antialias"):
+        return None
+    if 0 in x.shape or not 3 <= x.ndim <= 5:
+        return None
+    corners = linear and bool(given.get("align_corners"))
+    size, scale = given.get("size"), given.get("scale_factor")
+    size = tuple(size) if isinstance(size, list | tuple) else size
+    scale = tuple(scale) if isinstance(scale, list | tuple) else scale
+    return Ours(Upsample(scale, size=size, method="linear" if linear else "nearest", align_corners=corners), [x])
 
 
 def max_pool(axes: int) -> Translation:
@@ -258,6 +308,18 @@ def mse_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Ours | None:
     return Ours(EuclideanLoss(), [x], label=y, scale=examples / (x.numel() if reduction == "mean" else 1))
 
 
+def binary_cross_entropy_with_logits(
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    pos_weight: Tensor | None = None,
+) -> Ours | None:
+    if reduction == "none" or weight is not None or pos_weight is not None or x.ndim == 0 or x.shape != y.shape:
+        return None
+    return Ours(SigmoidLoss(normalisation={"mean": "full", "sum": "none"}[reduction]), [x], label=y)
+
+
 def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Ours | None:
     if dim is None or x.ndim < 2 or dim % x.ndim == 0:
         return None
@@ -283,16 +345,21 @@ TRANSLATIONS: Mapping[str, tuple[Translation, int]] = {
     "nn.functional.conv1d": (conv(1), 5),
     "nn.functional.conv2d": (conv(2), 15),
     "nn.functional.conv3d": (conv(3), 10),
+    "nn.functional.conv_transpose1d": (transposed_conv(1), 3),
+    "nn.functional.conv_transpose2d": (transposed_conv(2), 3),
+    "nn.functional.conv_transpose3d": (transposed_conv(3), 3),
     "nn.functional.gelu": (gelu, 2),
     "nn.functional.hardswish": (hard_swish, 1),
     "nn.functional.hardtanh": (hardtanh, 0),
     "nn.functional.layer_norm": (layer_norm, 1),
+    "nn.functional.interpolate": (interpolate, 3),
     "nn.functional.leaky_relu": (leaky_relu, 6),
     "nn.functional.linear": (linear, 8),
     "nn.functional.local_response_norm": (local_response_norm, 1),
     "nn.functional.max_pool1d": (max_pool(1), 60),
     "nn.functional.max_pool2d": (max_pool(2), 60),
     "nn.functional.max_pool3d": (max_pool(3), 60),
+    "nn.functional.binary_cross_entropy_with_logits": (binary_cross_entropy_with_logits, 2),
     "nn.functional.mse_loss": (mse_loss, 3),
     "nn.functional.relu": (relu, 3),
     "nn.functional.relu6": (relu6, 3),

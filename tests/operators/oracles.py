@@ -37,15 +37,19 @@ from crossbow.ops import (
     Noop,
     Pad,
     Pool,
+    PReLU,
     ReLU,
     Reshape,
     Scale,
     SelfAttention,
+    SigmoidLoss,
     SiLU,
     Slice,
     SoftMax,
     SoftMaxLoss,
     Transpose,
+    TransposedConv,
+    Upsample,
     Values,
 )
 from crossbow.types import Shape
@@ -62,6 +66,32 @@ def conv(kernel: Conv, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -
     padded = F.pad(x, [width for pair in reversed(g.padding) for width in pair])
     function = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[len(g.kernel)]
     return function(padded, weights, bias, g.stride, 0, g.dilation, g.groups)
+
+
+def transposed_conv(kernel: TransposedConv, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """PyTorch cuts the same off both sides: the whole output, extended, from which the padding is cut."""
+    (x,) = inputs
+    g = kernel.geometry(tuple(x.shape))
+    function = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}[len(g.kernel)]
+    whole = function(x, variables["weights"], None, g.stride, 0, 0, g.groups, g.dilation)
+    size = kernel.output_shape(tuple(x.shape))[2:]
+    more = [(-before, before + n - full) for (before, _), n, full in zip(g.padding, size, whole.shape[2:], strict=True)]
+    y = F.pad(whole, [width for pair in reversed(more) for width in pair])
+    bias = variables.get("bias")
+    return y if bias is None else y + bias.reshape(-1, *[1] * len(g.kernel))
+
+
+def prelu(kernel: PReLU, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return F.prelu(inputs[0], variables["weights"])
+
+
+def upsample(kernel: Upsample, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    (x,) = inputs
+    axes = x.dim() - 2
+    mode = {1: "linear", 2: "bilinear", 3: "trilinear"}[axes] if kernel.method == "linear" else "nearest"
+    corners = kernel.align_corners if kernel.method == "linear" else None
+    scale = tuple(map(float, kernel.scale)) if isinstance(kernel.scale, tuple) else kernel.scale
+    return F.interpolate(x, kernel.size, scale, mode, corners)
 
 
 def pool(kernel: Pool, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -198,6 +228,12 @@ def softmax_loss(kernel: SoftMaxLoss, inputs: Tensors, variables: Mapping[str, t
 def euclidean_loss(kernel: EuclideanLoss, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
     x, labels = inputs
     return (F.mse_loss(x, labels.reshape(x.shape), reduction="sum") / (2 * len(x)))[None]
+
+
+def sigmoid_loss(kernel: SigmoidLoss, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    x, labels = inputs
+    total = F.binary_cross_entropy_with_logits(x, labels.reshape(x.shape), reduction="sum")
+    return (total / {"full": x.numel(), "batch": len(x), "none": 1}[kernel.normalisation])[None]
 
 
 def dropout(kernel: Dropout, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -363,16 +399,20 @@ ORACLES: dict[type[Kernel], Oracle] = {
     MatMul: matmul,
     Noop: noop,
     Pad: pad,
+    PReLU: prelu,
     Pool: pool,
     ReLU: relu,
     Reshape: reshape,
     Scale: scale,
+    SigmoidLoss: sigmoid_loss,
     SiLU: silu,
     Slice: part,
     SoftMax: softmax,
     SoftMaxLoss: softmax_loss,
     SelfAttention: self_attention,
     Transpose: transpose,
+    TransposedConv: transposed_conv,
+    Upsample: upsample,
 }
 
 

@@ -39,15 +39,19 @@ from crossbow.ops import (
     Noop,
     Pad,
     Pool,
+    PReLU,
     ReLU,
     Reshape,
     Scale,
     SelfAttention,
+    SigmoidLoss,
     SiLU,
     Slice,
     SoftMax,
     SoftMaxLoss,
     Transpose,
+    TransposedConv,
+    Upsample,
     Values,
 )
 from crossbow.types import Shape
@@ -76,16 +80,20 @@ TOLERANCES: dict[type[Kernel], float] = {
     MatMul: 1e-5,
     Noop: 0.0,
     Pad: 0.0,
+    PReLU: 1e-6,
     Pool: 1e-6,
     ReLU: 1e-6,
     Reshape: 0.0,
     Scale: 1e-6,
     SelfAttention: 1e-5,
+    SigmoidLoss: 1e-6,
     SiLU: 1e-6,
     Slice: 0.0,
     SoftMax: 1e-6,
     SoftMaxLoss: 1e-6,
     Transpose: 0.0,
+    TransposedConv: 1e-5,
+    Upsample: 1e-6,
 }
 """How far a fast library's float32 result may be from the reference in float64, on the same float32 inputs: largest
 difference over largest magnitude of the tensor, for the output and every gradient. Observed on x86-64 with AVX-512:
@@ -104,7 +112,7 @@ class Case:
     """Of the inputs, the labels left out."""
     labels: str | None = None
     """"classes": (N, …) integers for an input (N, C, …); "class": (N,) integers; "values": floating point of the
-    input's shape; "value": (N,) floating point."""
+    input's shape; "value": (N,) floating point; "fractions": as "values", from 0 to 1."""
     examples: int | None = None
     """Losses and measures: how many examples of the batch are real."""
     offset: float = 0.0
@@ -142,6 +150,8 @@ class Case:
                 classes[generator.random(classes.shape) < 0.3] = ignored
                 classes[(0,) * classes.ndim] = ignored
             return classes
+        if self.labels == "fractions":
+            return generator.random(x).astype(np.float32).round(1)
         return generator.standard_normal(x if self.labels == "values" else x[:1]).astype(np.float32)
 
     def draw(self, generator: np.random.Generator, shape: Shape) -> NDArray[np.floating]:
@@ -281,6 +291,14 @@ def _conv(shape: Shape, **configuration: object) -> Case:
     # A bias of constant 0 would hide a bias that is not added.
     bias = {"bias_initialiser": Gaussian(std=0.5)} if configuration.get("bias", True) else {}
     return Case(Conv(**{**bias, **configuration}), (shape,))  # type: ignore[arg-type]
+
+
+def _transposed(shape: Shape, outputs: int, kernel_size: object, **configuration: object) -> Case:
+    bias = {"bias_initialiser": Gaussian(std=0.5)} if configuration.get("bias", True) else {}
+    return Case(TransposedConv(outputs, kernel_size, **{**bias, **configuration}), (shape,))  # type: ignore[arg-type]
+
+
+IMAGES: list[Shape] = [(2, 3, 4, 5), (1, 20, 3, 2), (2, 3, 5), (1, 2, 2, 3, 2)]
 
 
 def _global_pools() -> list[Case]:
@@ -544,6 +562,25 @@ def _transforms() -> list[Case]:
 
 
 CASES: tuple[Case, ...] = (
+    *(Case(PReLU(shared), (shape,)) for shared in (False, True) for shape in ((3, 7), (2, 3, 5, 4), (2, 20, 3, 3))),
+    Case(PReLU(), ((2, 3, 40),)),
+    Case(PReLU(), ((2, 3, 2, 3, 4),)),
+    *(Case(Upsample(2, method=method), (shape,)) for method in ("nearest", "linear") for shape in IMAGES),
+    Case(Upsample((1.5, 3)), ((2, 3, 4, 5),)),
+    Case(Upsample(1.7, method="linear"), ((2, 17, 4, 5),)),
+    Case(Upsample(0.6, method="linear"), ((2, 3, 5, 9),)),
+    Case(Upsample(size=(9, 3)), ((2, 3, 5, 4),)),
+    Case(Upsample(size=(9, 3), method="linear"), ((2, 3, 5, 4),)),
+    Case(Upsample(size=(9, 3), method="linear", align_corners=True), ((2, 3, 5, 4),)),
+    Case(Upsample(size=(5, 1), method="linear", align_corners=True), ((2, 3, 5, 4),)),  # one axis stays
+    Case(Upsample(size=(5, 4)), ((2, 3, 5, 4),)),  # both do
+    _transposed((2, 3, 4, 5), 4, 3),
+    _transposed((2, 3, 4, 5), 4, 3, stride=2, padding=1, output_padding=1, bias=False),
+    _transposed((3, 16, 4, 4), 32, 4, stride=2, padding=1),
+    _transposed((2, 4, 3, 4), 6, (3, 2), stride=(1, 3), groups=2, dilation=(2, 1), padding=((1, 2), (0, 1))),
+    _transposed((2, 8, 3, 3), 8, 3, groups=8, stride=2),
+    _transposed((2, 3, 5), 4, 3, stride=2),
+    _transposed((1, 2, 2, 3, 2), 3, 2, stride=2),
     _conv((2, 3, 6, 6), number_of_outputs=4, kernel_size=3),
     _conv((1, 1, 5, 5), number_of_outputs=1, kernel_size=3),
     _conv((2, 3, 6, 6), number_of_outputs=4, kernel_size=3, bias=False),
@@ -652,6 +689,10 @@ CASES: tuple[Case, ...] = (
     Case(EuclideanLoss(), ((5, 1),), "value"),
     Case(EuclideanLoss(), ((2, 3, 4, 5),), "values"),
     Case(EuclideanLoss(), ((6, 3),), "values", examples=4),
+    Case(SigmoidLoss(), ((4, 3),), "fractions"),
+    Case(SigmoidLoss(), ((6, 3, 2),), "fractions", examples=4),
+    Case(SigmoidLoss(normalisation="batch"), ((2, 3, 4, 5),), "fractions"),
+    Case(SigmoidLoss(normalisation="none"), ((5, 1),), "fractions", examples=1),
     Case(Dropout(), ((5, 9),)),
     Case(Dropout(ratio=0.4), ((2, 3, 5, 4),)),
     Case(Dropout(ratio=0.9), ((1, 50),)),

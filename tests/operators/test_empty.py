@@ -28,6 +28,7 @@ from crossbow.ops import (
     Pool,
     ReLU,
     Scale,
+    SigmoidLoss,
     SoftMax,
     SoftMaxLoss,
 )
@@ -63,6 +64,7 @@ def inputs(case: Case, shapes: Sequence[Shape]) -> list[Any]:
         "class": (x[:1], np.int64),
         "classes": (x[:1] + x[2:], np.int64),
         "values": (x, np.float32),
+        "fractions": (x, np.float32),
         "value": (x[:1], np.float32),
     }
     arrays: list[Any] = [np.ones(shape, np.float32) for shape in shapes]
@@ -150,6 +152,7 @@ ZEROS = {"bias": np.array([1.0, 2.0])}
         (Flatten(axis=0), [()], np.ones((1, 1))),
         (Flatten(), [(3, 0, 2)], np.ones((3, 0))),
         (EuclideanLoss(), [(0, 3), (0, 3)], np.zeros(1)),
+        (SigmoidLoss(), [(0, 3), (0, 3)], np.zeros(1)),
         (SoftMaxLoss(normalisation="full"), [(0, 3), (0,)], np.zeros(1)),
     ],
     ids=str,

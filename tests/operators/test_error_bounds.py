@@ -27,11 +27,14 @@ from crossbow.ops import (
     LogSoftMax,
     MatFact,
     MatMul,
+    PReLU,
     ReLU,
     SelfAttention,
+    SigmoidLoss,
     SiLU,
     SoftMax,
     SoftMaxLoss,
+    Upsample,
 )
 from crossbow.testing import run_operator
 from tests.operators import test_random_combinations as combinations
@@ -104,6 +107,7 @@ ROWS: dict[str, tuple[Cases, Bound]] = {
     "MatMul": (one_input(windows.matrix_products()) | long_products(), Bound(12, absolute=True)),
     # The sums are Winograd's: of what its transforms make of the tile, whose largest numbers are up to 10 times the
     # input's for 6 points in a row in each of two dimensions, and are subtracted from each other. Observed: 112.
+    "TransposedConv": (one_input(windows.transposed()), Bound(12, absolute=True)),
     "Conv, wide": (wide_convolutions(), Bound(400)),
     # At most 64 terms of one sign, or one that is handed on; a division. Observed: 3.0.
     "Pool": (one_input(windows.poolings().filter(lambda pair: pair[0].method != "stochastic")), Bound(6)),
@@ -122,6 +126,8 @@ ROWS: dict[str, tuple[Cases, Bound]] = {
     # oneDNN approximates tanh by polynomials; 1 − y² cancels. Observed: 9.2.
     "ReLU": (operators.DRAWN[ReLU], Bound(30)),
     # One product. Observed: 1.5, with the factor's rounding.
+    "PReLU": (operators.DRAWN[PReLU], Bound(6)),  # a product, and its sums in float64
+    "Upsample": (operators.DRAWN[Upsample], Bound(60)),  # up to three interpolations, one after the other
     "Dropout": (operators.DRAWN[Dropout], Bound(3)),
     # The exponential function of a difference; the gradient y · (dy − Σ dy · y) cancels. Observed: 23.
     "SoftMax": (operators.DRAWN[SoftMax], Bound(80)),
@@ -135,6 +141,8 @@ ROWS: dict[str, tuple[Cases, Bound]] = {
     "SoftMaxLoss": (operators.DRAWN[SoftMaxLoss], Bound(10)),
     # A difference, and its squares in float64. Observed: 1.8.
     "EuclideanLoss": (operators.DRAWN[EuclideanLoss], Bound(6)),
+    # An exponential and a logarithm in float64. Observed: 0.9.
+    "SigmoidLoss": (operators.DRAWN[SigmoidLoss], Bound(6)),
     # Sums of up to 40 products and of 60 examples. Observed: 3.1.
     # Moved; in the gradient sums of up to 200 terms.
     "Embedding": (operators.DRAWN[Embedding], Bound(10)),

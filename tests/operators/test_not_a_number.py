@@ -29,6 +29,7 @@ from crossbow.ops import (
     Pool,
     ReLU,
     Scale,
+    SigmoidLoss,
     SoftMax,
     SoftMaxLoss,
 )
@@ -56,6 +57,7 @@ def forward(kernel: Kernel, x: Numbers, labels: Numbers | None, device: str) -> 
     [
         (SoftMaxLoss(), np.array([0, 1], np.int32)),
         (EuclideanLoss(), np.zeros((2, 2), np.float32)),
+        (SigmoidLoss(), np.zeros((2, 2), np.float32)),
         (SoftMax(), None),
         (LogSoftMax(), None),
     ],
@@ -184,10 +186,13 @@ def initial_variables(case: Case, inputs: list[Numbers], labels: Numbers | None)
 
 
 def expected_of_padding(case: Case, inputs: list[Numbers], place: int, shape: Shape) -> Numbers:
-    """Which weights of a convolution a gradient at one place is multiplied into: padding takes no part."""
-    dy = np.zeros(shape, np.float32)
-    dy.reshape(-1)[place] = 1
-    return computed(case, "reference", [np.ones_like(x) for x in inputs], None, dy)["weights"] != 0
+    """Which weights of a convolution a gradient at one place is multiplied into: padding takes no part. Of a transposed
+    convolution, an input at one place."""
+    first, second = (np.ones_like(inputs[0]), np.zeros(shape, np.float32))
+    if case.name == "TransposedConv":
+        first, second = np.zeros_like(inputs[0]), np.ones(shape, np.float32)
+    (second if case.name == "Conv" else first).reshape(-1)[place] = 1
+    return computed(case, "reference", [first], None, second)["weights"] != 0
 
 
 def by_winograd(case: Case) -> bool:
@@ -218,11 +223,15 @@ def check_as_in_the_reference(name: str, value: float) -> None:
         dy, spreads = generator.standard_normal(shape).astype(np.float32), by_winograd(case)
         variables = initial_variables(case, inputs, labels)
         targets = {"dy": dy, **variables}
-        if name == "Conv":  # some of whose weights are multiplied by padding: by the reference, not by all kernels
+        if name in (
+            "Conv",
+            "TransposedConv",
+        ):  # some of whose weights are multiplied by padding: by the reference, not by all kernels
             del targets["weights"]
         if not case.kernel.takes_indices:
             targets |= {f"x{number}": x for number, x in enumerate(inputs)}
-        if labels is not None and labels.dtype.kind == "f":
+        if case.labels in ("value", "values"):  # fractions are checked before
+            assert labels is not None
             targets["labels"] = labels
         for changed, target in targets.items():
             place = int(generator.integers(target.size))
@@ -236,7 +245,7 @@ def check_as_in_the_reference(name: str, value: float) -> None:
             assert name != "MatFact" or changed == "dy" or not np.isfinite(theirs["output"]), changed
             for role, reference in theirs.items():
                 least = most = ~np.isfinite(reference)
-                if name == "Conv" and target is dy and role == "weights":
+                if role == "weights" and (name, changed) in (("Conv", "dy"), ("TransposedConv", "x0")):
                     # The reference multiplies padding, too; of oneDNN's kernels only some do.
                     least = expected_of_padding(case, inputs, place, shape)
                 received, where = ~np.isfinite(ours[role]), f"{case}, {value} in {changed}: {role}"

@@ -33,14 +33,17 @@ from crossbow.ops import (
     MatFact,
     Noop,
     Pad,
+    PReLU,
     ReLU,
     Reshape,
     SelfAttention,
+    SigmoidLoss,
     SiLU,
     Slice,
     SoftMax,
     SoftMaxLoss,
     Transpose,
+    Upsample,
     Values,
 )
 from crossbow.types import Shape
@@ -118,10 +121,30 @@ def accuracies(draw: st.DrawFn) -> Case:
 
 
 @st.composite
+def resizings(draw: st.DrawFn) -> Case:
+    shape = draw(shapes(3, 5))
+    method = draw(st.sampled_from(["nearest", "linear"]))
+    corners = method == "linear" and draw(st.booleans())
+    if draw(st.booleans()):
+        size = tuple(draw(st.integers(1, 9)) for _ in shape[2:])
+        return Case(Upsample(size=size, method=method, align_corners=corners), (shape,))
+    # Fractions that floating-point numbers hold: others round at the same places in no two libraries.
+    scale = draw(st.sampled_from([1.0, 1.25, 1.5, 2, 3, 4]))
+    return Case(Upsample(scale, method=method, align_corners=corners), (shape,))
+
+
+@st.composite
 def squared_errors(draw: st.DrawFn) -> Case:
     shape = draw(shapes(1, 5) | st.builds(lambda n, ones: (n, *[1] * ones), st.integers(1, 40), st.integers(0, 4)))
     labels = draw(st.sampled_from(["value", "values"])) if math.prod(shape[1:]) == 1 else "values"
     return Case(EuclideanLoss(), (shape,), labels, real_examples(draw, shape[0]))
+
+
+@st.composite
+def binary_cross_entropies(draw: st.DrawFn) -> Case:
+    shape = draw(shapes(1, 5))
+    operator = SigmoidLoss(normalisation=draw(st.sampled_from(["full", "batch", "none"])))
+    return Case(operator, (shape,), "fractions", real_examples(draw, shape[0]))
 
 
 @st.composite
@@ -283,10 +306,13 @@ DRAWN: dict[type[Kernel], st.SearchStrategy[Case]] = {
     LogSoftMax: soft_maxima(LogSoftMax),
     MatFact: factorisations(),
     Noop: shapes(1, 6).map(lambda shape: Case(Noop(), (shape,))),
+    PReLU: st.builds(lambda shared, shape: Case(PReLU(shared), (shape,)), st.booleans(), shapes(2, 6)),
     Pad: paddings(),
     ReLU: activations(),
     Reshape: reshapes(),
     SelfAttention: attentions(),
+    Upsample: resizings(),
+    SigmoidLoss: binary_cross_entropies(),
     SiLU: element_wise(SiLU()),
     Slice: slices(),
     SoftMax: soft_maxima(),
@@ -355,6 +381,7 @@ def drawn_operators() -> set[type[Kernel]]:
         test_random_shapes.inner_products(),
         test_random_shapes.matrix_products(),
         test_random_shapes.poolings(),
+        test_random_shapes.transposed(),
     ]
     found: set[type[Kernel]] = set()
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from crossbow.kernels import why_not_compiled
-from crossbow.ops import Constant, Conv, Gaussian, InnerProduct, Kernel, MatMul, Pool
+from crossbow.ops import Constant, Conv, Gaussian, InnerProduct, Kernel, MatMul, Pool, TransposedConv
 from crossbow.testing import OperatorRun, run_operator
 from crossbow.types import Shape
 from tests.operators.table import TOLERANCES
@@ -55,6 +55,28 @@ def convolutions(draw: st.DrawFn) -> tuple[Conv, Shape]:
         bias_initialiser=Gaussian(std=0.5) if bias else Constant(),
     )
     return operator, (draw(st.integers(1, 4)), groups * draw(st.integers(1, 9)), *size)
+
+
+@st.composite
+def transposed(draw: st.DrawFn) -> tuple[TransposedConv, Shape]:
+    groups, axes = draw(st.sampled_from([1, 1, 2])), drawn_axes(draw)
+    kernel, dilation = per_axis(draw, axes, 1, 4 if axes < 3 else 2), per_axis(draw, axes, 1, 2)
+    stride = per_axis(draw, axes, 1, 3)
+    reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
+    padding = tuple((draw(st.integers(0, (r - 1) // 2)), draw(st.integers(0, (r - 1) // 2))) for r in reach)
+    bias = draw(st.booleans())
+    operator = TransposedConv(
+        groups * draw(st.integers(1, 9)),
+        kernel,
+        stride=stride,
+        padding=padding,
+        output_padding=tuple(draw(st.integers(0, s - 1)) for s in stride),
+        dilation=dilation,
+        groups=groups,
+        bias=bias,
+        bias_initialiser=Gaussian(std=0.5) if bias else Constant(),
+    )
+    return operator, (draw(st.integers(1, 4)), groups * draw(st.integers(1, 9)), *per_axis(draw, axes, 1, 5))
 
 
 @st.composite
@@ -116,6 +138,20 @@ def compare_with_pytorch(operator: Kernel, shape: Shape) -> None:
 @given(convolutions())
 def test_convolution(drawn: tuple[Conv, Shape]) -> None:
     compare_with_fast_library(*drawn)
+
+
+@fast
+@modest
+@given(transposed())
+def test_transposed_convolution(drawn: tuple[TransposedConv, Shape]) -> None:
+    compare_with_fast_library(*drawn)
+
+
+@with_pytorch
+@modest
+@given(transposed())
+def test_transposed_convolution_in_pytorch(drawn: tuple[TransposedConv, Shape]) -> None:
+    compare_with_pytorch(*drawn)
 
 
 @fast

@@ -35,6 +35,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "ChannelShuffle": {"groups": 2},
     "Classify": {"axis": 1, "ties": "first", "keep_axis": False},
     "Concat": {"axis": 1},
+    "TransposedConv": {
+        "kernel_size": 1, "stride": 1, "padding": 0, "output_padding": 0, "dilation": 1, "groups": 1, "bias": True,
+        **WEIGHTS, "weight_initialiser": Xavier(norm="fan_out"),
+    },
     "Conv": {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1, "groups": 1, "bias": True, **WEIGHTS},
     "DataTransform": {
         "crop_size": None, "padding": 0, "mirror": False, "mean": None, "mean_image": None, "scale": 1.0
@@ -43,6 +47,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "ElementWiseOp": {"type": "sum", "coefficients": None},
     "Embedding": {"weight_initialiser": Gaussian(std=0.02), "weight_learning_rate_multiplier": 1.0},
     "EuclideanLoss": {"weight": 1.0, "auxiliary": False},
+    "SigmoidLoss": {"normalisation": "full", "weight": 1.0, "auxiliary": False},
     "Flatten": {"axis": 1},
     "GELU": {"approximate": "none"},
     "InnerProduct": {"axis": 1, "bias": True, **WEIGHTS},
@@ -62,6 +67,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "count_padding": True, "global_pooling": False,
     },
     "ReLU": {"mode": "relu", "negative_slope": 0.0, "ceiling": None},
+    "PReLU": {"shared": False, "weight_initialiser": Constant(0.25), "weight_learning_rate_multiplier": 1.0},
+    "Upsample": {"scale": None, "size": None, "method": "nearest", "align_corners": False},
     "Scale": {"axis": 1, "number_of_axes": 1, "bias": False, **WEIGHTS, "weight_initialiser": ONE},
     "SelfAttention": {"causal": False},
     "Slice": {"axis": 1, "start": 0, "stop": None, "step": 1},

@@ -125,6 +125,10 @@ def test_wrong_shapes_are_named() -> None:
         check_gradients(Blend(), [(2, 3)])
     with pytest.raises(ConfigurationError, match=r"labels: expected shape \(3,\). Received: \(2,\)"):
         check_gradients(SoftMaxLoss(), [(3, 4), (3,)], labels=[0, 1])
+    with pytest.raises(
+        ConfigurationError, match=r"input_shapes: expected shapes, as \[\(8, 3\), \(8,\)\]\. Received: array"
+    ):
+        check_gradients(Blend(), [np.ones((2, 3)), (2, 3)])  # type: ignore[list-item]
 
 
 def test_the_worst_error_follows_the_seed() -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,9 +19,9 @@ import numpy as np
 
 from crossbow.kernels.cuda import cudnn, cudnn_library
 from crossbow.kernels.cuda.api import api, remember
-from crossbow.kernels.cuda.channels import MOST_OF_A_BLOCK, MOST_THREADS
+from crossbow.kernels.cuda.bias import ChannelSums, channels_of
 from crossbow.kernels.cuda.copy import copied
-from crossbow.kernels.cuda.launch import BLOCK, NARROW, CudaKernel, Launch, Structure, current, pointer
+from crossbow.kernels.cuda.launch import NARROW, CudaKernel, Launch, Structure, current, pointer
 from crossbow.kernels.cuda.storage import ChannelsLastStorage
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel, Storage, Variable
 from crossbow.kernels.registry import Registry
@@ -45,12 +44,6 @@ TIMED = 16
 
 ALIGNMENT = 256
 """Bytes: parts of the workspace begin at multiples of this number."""
-CHANNELS_OF_A_BLOCK = 32
-"""Number of channels that one block sums, if neighbours in memory belong to different channels."""
-ADDED_BY_A_THREAD = 16
-"""Minimum number of elements of a channel that a thread adds up before a second block shares them."""
-ENOUGH_BLOCKS = 1024
-"""Number of blocks that keeps a GPU busy."""
 
 
 @dataclass(frozen=True)
@@ -431,7 +424,7 @@ def forward(request: ConvolutionForward, arithmetic: ConvolutionArithmetic = EXA
         weights = replace(weights, storage=storages["weights"])
     convolution = Convolution(FORWARD, x, weights, y, request.geometry, arithmetic)
     roles = {"x": "input0", "w": "weights", "y": "output"}
-    _, channels, inner = _channels(y)
+    _, channels, inner = channels_of(y)
     numbers = (np.int64(y.elements), np.int64(channels), np.int64(inner), np.int32(request.relu))
     kernel = CudaKernel("convolution", "add_bias", y.dtype)
 
@@ -476,39 +469,3 @@ def backward_weights(request: ConvolutionBackwardWeights, arithmetic: Convolutio
         return calls
 
     return request.prepared(convolution.name, bind, workspace=convolution.workspace)
-
-
-class ChannelSums:
-    """The gradient of a bias: the sums over all axes but the channels, in an order that depends on the shape alone."""
-
-    def __init__(self, dy: Tensor) -> None:
-        self.dtype = dy.dtype
-        self.sizes = outer, channels, inner = _channels(dy)
-        self.width = min(CHANNELS_OF_A_BLOCK, 1 << (channels - 1).bit_length()) if inner == 1 else 1
-        self.tiles = -(-channels // self.width)
-        wanted = -(-outer * inner // (BLOCK // self.width * ADDED_BY_A_THREAD))
-        self.parts, self.threads = max(1, min(wanted, ENOUGH_BLOCKS // self.tiles)), BLOCK
-        if self.parts > 1 and outer * inner * self.width <= MOST_OF_A_BLOCK:
-            self.parts, self.threads = 1, MOST_THREADS  # one kernel instead of two
-        self.nbytes = 8 * self.parts * channels if self.parts > 1 else 0
-        """Bytes of memory for sums of parts, in double precision."""
-
-    def calls(self, dy: Array, sums: Array, partial: Array | None) -> list[Call]:
-        """The calls that add up dy."""
-        sizes, parts = [np.int64(size) for size in self.sizes], np.int64(self.parts)
-        adding = CudaKernel("convolution", "sum_channels", self.dtype)
-        arguments = dy, sums, partial, *sizes, parts, np.int64(self.width)
-        blocks, shared = self.tiles * self.parts, 8 * self.threads
-        calls: list[Call] = [adding.blocks(blocks, *arguments, threads=self.threads, shared=shared)]
-        if self.parts > 1:
-            ending, channels = CudaKernel("convolution", "add_parts", self.dtype), self.sizes[1]
-            calls.append(ending.each(channels, partial, sums, np.int64(channels), parts))
-        return calls
-
-
-def _channels(tensor: Tensor) -> tuple[int, int, int]:
-    """The sizes of a tensor in memory order: outside the channels, the channels, and inside them."""
-    n, channels, *image = tensor.shape
-    if tensor.layout is Layout.CHANNELS_LAST:
-        return n * math.prod(image), channels, 1
-    return n, channels, math.prod(image)

@@ -15,6 +15,8 @@ from crossbow.kernels.requests import (
     EuclideanLossForward,
     LabelAccuracy,
     Request,
+    SigmoidLossBackward,
+    SigmoidLossForward,
     SoftmaxLossBackward,
     SoftmaxLossForward,
 )
@@ -75,6 +77,26 @@ def euclidean_loss_backward(request: EuclideanLossBackward) -> PreparedKernel:
     x, labels, dx = request.x, request.labels, request.dx
     kernel = CudaKernel("loss", "euclidean_loss_backward", x.dtype)
     constants = (four(x), four(dx), np.int64(x.elements // x.shape[0]), is_double(labels))
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        return (kernel.each(x.elements, *(buffers[role] for role in request.roles), *constants),)
+
+    return request.prepared("cuda", bind)
+
+
+@CUDA.kernel(SigmoidLossForward)
+def sigmoid_loss_forward(request: SigmoidLossForward) -> PreparedKernel:
+    x, labels = request.x, request.labels
+    size = x.elements // x.shape[0]
+    constants, by = (four(x), np.int64(size), is_double(labels)), by_example(request.normalisation, size)
+    return sum_of(request, "sigmoid_loss", x.dtype, by, constants, shares_of(x.elements))
+
+
+@CUDA.kernel(SigmoidLossBackward)
+def sigmoid_loss_backward(request: SigmoidLossBackward) -> PreparedKernel:
+    x, labels, dx = request.x, request.labels, request.dx
+    kernel, size = CudaKernel("loss", "sigmoid_loss_backward", x.dtype), x.elements // x.shape[0]
+    constants = (four(x), four(dx), np.int64(size), is_double(labels), by_example(request.normalisation, size))
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         return (kernel.each(x.elements, *(buffers[role] for role in request.roles), *constants),)
@@ -145,6 +167,11 @@ def rows_of(p: Tensor, ignored_label: int | None) -> Structure:
     classes, places = p.shape[1], p.elements // (p.shape[0] * p.shape[1])
     steps = (1, classes) if p.layout is Layout.CHANNELS_LAST else (places, 1)
     return Structure(classes, places, *steps, NOTHING_IGNORED if ignored_label is None else ignored_label)
+
+
+def by_example(normalisation: str, size: int) -> Structure:
+    """`Normaliser` of sources/loss.cu for `size` labels of each example."""
+    return Structure(NORMALISERS[normalisation], size, 1)
 
 
 def normaliser_of(normalisation: str, x: Tensor, factor: int = 1) -> Structure:

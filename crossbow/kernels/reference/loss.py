@@ -13,6 +13,8 @@ from crossbow.kernels.requests import (
     EuclideanLossBackward,
     EuclideanLossForward,
     LabelAccuracy,
+    SigmoidLossBackward,
+    SigmoidLossForward,
     SoftmaxLossBackward,
     SoftmaxLossForward,
     Targets,
@@ -154,6 +156,26 @@ def euclidean_loss_backward(*, input0: Floats, labels: Floats, state: Array, inp
     np.subtract(input0, labels.reshape(input0.shape), out=input_gradient)
     input_gradient /= max(examples, 1)
     input_gradient[examples:] = 0
+
+
+@computes(SigmoidLossForward)
+def sigmoid_loss_forward(*, input0: Floats, labels: Floats, state: Array, output: Floats, normalisation: str) -> None:
+    """Σ (max(x, 0) − t · x + log(1 + exp(−|x|))) / normaliser."""
+    examples = _examples(state)
+    x, t = input0[:examples].astype(np.float64), labels.reshape(input0.shape)[:examples]
+    losses = np.maximum(x, 0) - t * x + np.log1p(np.exp(-np.abs(x)))
+    output[0] = losses.sum() / _normaliser(normalisation, state, labels, 0)
+
+
+@computes(SigmoidLossBackward)
+def sigmoid_loss_backward(
+    *, input0: Floats, labels: Floats, state: Array, input_gradient: Floats, normalisation: str
+) -> None:
+    """(1 / (1 + exp(−x)) − t) / normaliser; 0 for padding."""
+    power = np.exp(-np.abs(input0.astype(np.float64)))
+    p = np.where(input0 >= 0, 1, power) / (1 + power)
+    input_gradient[...] = (p - labels.reshape(input0.shape)) / _normaliser(normalisation, state, labels, 0)
+    input_gradient[_examples(state) :] = 0
 
 
 @computes(LabelAccuracy)

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from crossbow.kernels.reference.prepare import Floats, computes
-from crossbow.kernels.requests import ScalingBackward, ScalingForward
+from crossbow.kernels.requests import (
+    BiasBackward,
+    BiasForward,
+    ScalingBackward,
+    ScalingForward,
+    SlopeBackward,
+    SlopeForward,
+)
 
 
 @computes(ScalingForward)
@@ -34,6 +41,48 @@ def backward(
         bias_gradient[...] = np.sum(output_gradient, axis=others, dtype=np.float64)
     if input_gradient is not None:  # last, because it may share the output gradient's memory
         np.multiply(output_gradient, _along(weights, input0, axis), out=input_gradient)
+
+
+@computes(BiasForward)
+def add_bias(*, output: Floats, bias: Floats) -> None:
+    """y ← y + bias."""
+    output += _along(bias, output, 1)
+
+
+@computes(BiasBackward)
+def bias_gradient(*, output_gradient: Floats, bias_gradient: Floats) -> None:
+    """dbias = Σ dy."""
+    others = (0, *range(2, output_gradient.ndim))
+    bias_gradient[...] = np.sum(output_gradient, axis=others, dtype=np.float64)
+
+
+@computes(SlopeForward)
+def bend(*, input0: Floats, weights: Floats, output: Floats) -> None:
+    """y = x where x > 0, and weights · x elsewhere."""
+    output[...] = np.where(input0 > 0, input0, _slopes(weights, input0) * input0)
+
+
+@computes(SlopeBackward)
+def slope_gradients(
+    *,
+    input0: Floats,
+    output_gradient: Floats,
+    weights: Floats,
+    weights_gradient: Floats,
+    input_gradient: Floats | None = None,
+) -> None:
+    """dweights = Σ dy · min(x, 0), dx = dy where x > 0, and weights · dy elsewhere."""
+    products = np.where(input0 > 0, 0, output_gradient * input0)
+    others = tuple(axis for axis in range(input0.ndim) if axis != 1 or weights.size == 1)
+    weights_gradient.reshape(-1)[...] = np.sum(products, axis=others, dtype=np.float64)
+    if input_gradient is not None:
+        slopes = _slopes(weights, input0)
+        input_gradient[...] = np.where(input0 > 0, output_gradient, slopes * output_gradient)
+
+
+def _slopes(weights: Floats, x: Floats) -> Floats:
+    """The slopes, of every channel or a single one, in a shape that broadcasts over x."""
+    return weights.reshape(-1, *[1] * (x.ndim - 2))
 
 
 def _along(variable: Floats, x: Floats, axis: int) -> Floats:

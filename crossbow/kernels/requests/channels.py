@@ -217,3 +217,51 @@ class LayerNormBackward(Request):
 
 def _with_fused(name: str, setting: BatchNormSetting) -> str:
     return f"{name}{' sum' if setting.sum else ''}{' relu' if setting.relu else ''}"
+
+
+@dataclass(frozen=True)
+class BiasForward(Request):
+    """output += bias, along axis 1."""
+
+    y: Tensor
+    bias: Variable
+
+    reads, writes = ("output", "bias"), ("output",)
+
+
+@dataclass(frozen=True)
+class BiasBackward(Request):
+    """The gradient of a bias along axis 1: the sums of output_gradient over the other axes."""
+
+    dy: Tensor
+    bias: Variable
+
+    reads, writes = ("output_gradient",), ("bias_gradient",)
+
+
+@dataclass(frozen=True)
+class SlopeForward(Request):
+    """output = input0 where it is > 0, and weights · input0 elsewhere. The weights lie along axis 1, or are a single
+    number, of shape ()."""
+
+    x: Tensor
+    weights: Variable
+    y: Tensor
+
+    reads, writes = ("input0", "weights"), ("output",)
+
+
+@dataclass(frozen=True)
+class SlopeBackward(Request):
+    """The gradients of slopes. dx: None if the gradient of the input is not needed."""
+
+    x: Tensor
+    dy: Tensor
+    weights: Variable
+    dx: Tensor | None
+
+    reads = ("input0", "output_gradient", "weights")
+
+    @property
+    def writes(self) -> Roles:
+        return ("weights_gradient",) if self.dx is None else ("weights_gradient", "input_gradient")

@@ -102,6 +102,32 @@ class EuclideanLossBackward(Request):
 
 
 @dataclass(frozen=True)
+class SigmoidLossForward(Request):
+    """output (1,) = Σ (max(x, 0) − t · x + log(1 + exp(−|x|))) / normaliser, with labels t.
+
+    normalisation: "full" divides by the number of labels, "batch" by that of examples, "none" by 1.
+    """
+
+    x: Tensor
+    labels: Tensor
+    normalisation: str
+
+    reads, writes = _EXAMPLES, ("output",)
+
+
+@dataclass(frozen=True)
+class SigmoidLossBackward(Request):
+    """input_gradient = (1 / (1 + exp(−x)) − t) / normaliser."""
+
+    x: Tensor
+    labels: Tensor
+    dx: Tensor
+    normalisation: str
+
+    reads, writes = _EXAMPLES, ("input_gradient",)
+
+
+@dataclass(frozen=True)
 class LabelAccuracy(Request):
     """output (1,) = the fraction of labels that are among the top_k largest classes.
 

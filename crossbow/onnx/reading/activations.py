@@ -10,7 +10,8 @@ from crossbow.onnx.reading.arithmetic import Term, affine, negated, together
 from crossbow.onnx.reading.node import Node, Numbers, Refused, shortest
 from crossbow.onnx.reading.response import coefficient
 from crossbow.onnx.reading.table import reads, reads_group
-from crossbow.ops import GELU, ElementWiseOp, HardSwish, ReLU, SiLU
+from crossbow.ops import GELU, ElementWiseOp, HardSwish, PReLU, ReLU, SiLU, Values
+from crossbow.types import Shape
 
 
 @reads("Relu", versions=(6, 13, 14))
@@ -42,11 +43,16 @@ def absolute(node: Node) -> NetworkStep:
 
 @reads("PRelu", versions=(6, 7, 9, 16), variables=(1,))
 def parametric_relu(node: Node) -> NetworkStep:
-    """max(x, 0) + slope · min(x, 0), where min(x, 0) = −max(−x, 0). A single slope gives a leaky ReLU."""
+    """A PReLU, if there is a slope, or one for each channel. Otherwise max(x, 0) + slope · min(x, 0), where min(x, 0) =
+    −max(−x, 0). A single slope that is part of the graph gives a leaky ReLU."""
     x = node.step()
     slope = Term(_slope(node, x), node.is_literal(1)) if node.is_constant(1) else None
-    if slope is not None and slope.array.size == 1 and slope.array.min() >= 0:
+    if slope is not None and slope.array.size == 1 and slope.array.min() >= 0 and node.is_literal(1):
         return node.apply(ReLU(negative_slope=slope.value), x)
+    if slope is not None and len(x.shape) > 1 and (found := _slopes(slope.array, x.shape)) is not None:
+        multiplier = 0.0 if node.is_literal(1) else 1.0
+        kernel = PReLU(found.size == 1, weight_initialiser=Values(found), weight_learning_rate_multiplier=multiplier)
+        return node.apply(kernel, x)
     positive = node.apply(ReLU(), x, part="positive")
     negative = node.apply(ReLU(), negated(node, x, "negated"), part="negative")
     if slope is not None:
@@ -54,6 +60,14 @@ def parametric_relu(node: Node) -> NetworkStep:
     else:
         scaled = node.apply(ElementWiseOp(type="product"), *together(node, [negative, node.step(1)]), part="slope")
     return node.apply(ElementWiseOp(coefficients=(1.0, -1.0)), positive, scaled)
+
+
+def _slopes(slope: Numbers, x: Shape) -> Numbers | None:
+    """The slope of each channel, or of all; None if there are others."""
+    if slope.size == 1:
+        return slope.reshape(1)
+    by_channel = slope.shape[-(len(x) - 1) :] if slope.ndim >= len(x) - 1 else ()
+    return slope.reshape(-1) if slope.size == x[1] and by_channel[:1] == x[1:2] else None
 
 
 def _slope(node: Node, x: NetworkStep) -> Numbers:

@@ -30,6 +30,7 @@ from crossbow.ops import (
     Noop,
     Pad,
     Pool,
+    PReLU,
     ReLU,
     Reshape,
     Scale,
@@ -37,8 +38,11 @@ from crossbow.ops import (
     Slice,
     SoftMax,
     Transpose,
+    TransposedConv,
+    Upsample,
 )
 from crossbow.ops.pool import pooled_size
+from crossbow.ops.window import per_axis
 from crossbow.types import Shape
 
 
@@ -57,6 +61,42 @@ def conv(operator: WrittenOperator) -> None:
         dilations=g.dilation,
         group=g.groups,
     )
+
+
+@writes(TransposedConv)
+def transposed_conv(operator: WrittenOperator) -> None:
+    kernel = operator.kernel
+    assert isinstance(kernel, TransposedConv)
+    g = kernel.geometry(operator.shapes[0])
+    inputs = [operator.inputs[0], operator.variable("weights"), *([operator.variable("bias")] if kernel.bias else [])]
+    operator.add(
+        "ConvTranspose",
+        *inputs,
+        kernel_shape=g.kernel,
+        strides=g.stride,
+        pads=pads(g.padding),
+        output_padding=per_axis(kernel.output_padding, len(g.kernel)),
+        dilations=g.dilation,
+        group=g.groups,
+    )
+
+
+@writes(Upsample)
+def upsample(operator: WrittenOperator) -> None:
+    kernel = operator.kernel
+    assert isinstance(kernel, Upsample)
+    place = "align_corners" if kernel.align_corners else "half_pixel" if kernel.method == "linear" else "asymmetric"
+    settings = {"mode": kernel.method, "coordinate_transformation_mode": place}
+    if kernel.method == "nearest":
+        settings["nearest_mode"] = "floor"
+    rank = len(operator.shape)
+    if kernel.size is None and not kernel.align_corners:
+        assert kernel.scale is not None
+        scale = kernel.scale if isinstance(kernel.scale, tuple | list) else (kernel.scale,) * (rank - 2)
+        operator.add("Resize", operator.inputs[0], "", operator.constant("scales", [1, 1, *scale]), **settings)
+        return
+    sizes = operator.constant("sizes", operator.shape[2:], np.int64)
+    operator.add("Resize", operator.inputs[0], "", "", sizes, axes=list(range(2, rank)), **settings)
 
 
 @writes(InnerProduct)
@@ -270,6 +310,12 @@ def _response(operator: WrittenOperator, x: str, new_axis: str | None = None) ->
     for op_type, name in (("Mul", "alpha"), ("Add", "kappa"), ("Pow", "beta")):
         y = operator.add(op_type, y, operator.constant(name, float(getattr(kernel, name))), part=op_type.lower())
     operator.add("Div", x, y)
+
+
+@writes(PReLU)
+def parametric_relu(operator: WrittenOperator) -> None:
+    assert isinstance(operator.kernel, PReLU)
+    operator.add("PRelu", operator.inputs[0], operator.variable("weights", trailing=len(operator.shape) - 2))
 
 
 @writes(Scale)

@@ -29,6 +29,7 @@ OF_BOTH_TYPES(erfc)
 OF_BOTH_TYPES(exp)
 OF_BOTH_TYPES(fabs)
 OF_BOTH_TYPES(log)
+OF_BOTH_TYPES(log1p)
 OF_BOTH_TYPES(sqrt)
 OF_BOTH_TYPES(tanh)
 static inline float pow(float x, float y) { return __builtin_powf(x, y); }

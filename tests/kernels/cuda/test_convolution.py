@@ -478,44 +478,6 @@ def test_bound_calls_need_nothing_but_themselves(fake: FakeCuda) -> None:
 # The gradient of the bias
 
 
-@pytest.mark.parametrize(
-    ("shape", "layout"),
-    [
-        ((3, 5, 4, 6), Layout.PLAIN),
-        ((3, 5, 4, 6), Layout.CHANNELS_LAST),
-        ((16, 3, 33, 31), Layout.PLAIN),  # several blocks for each channel
-        ((16, 3, 33, 31), Layout.CHANNELS_LAST),
-        ((9, 70, 12, 13), Layout.CHANNELS_LAST),  # several blocks side by side
-        ((300, 33, 1, 1), Layout.PLAIN),
-        ((8, 1, 40, 40), Layout.CHANNELS_LAST),
-        ((4, 6, 3, 5, 7), Layout.PLAIN),
-        ((2, 3, 9), Layout.PLAIN),
-    ],
-)
-@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=str)
-def test_sums_of_channels(shape: Shape, layout: Layout, dtype: np.dtype[Any]) -> None:
-    tensor = Tensor(shape, dtype, layout)
-    dy, sums = tensor.view(aligned_zeros(tensor.nbytes)), np.full(shape[1], np.nan, dtype)
-    dy[...] = 1000 + np.random.default_rng(0).standard_normal(shape)  # badly rounded if added up in float32
-    made = convolution.ChannelSums(tensor)
-    memory = np.full(made.nbytes, 0xFF, np.uint8) if made.nbytes else None
-    for call in made.calls(dy, sums, memory):
-        call()
-    exact = dy.astype(np.longdouble).sum(axis=(0, *range(2, dy.ndim)))
-    np.testing.assert_allclose(sums, exact.astype(np.float64), rtol=2 * np.finfo(dtype).eps)
-
-
-def test_long_sums_are_shared_by_blocks() -> None:
-    long, medium, short = (
-        convolution.ChannelSums(Tensor(shape, FLOAT32)) for shape in ((80, 3, 33, 31), (16, 3, 33, 31), (2, 3, 4, 4))
-    )
-    assert (long.parts, long.threads) == (20, 256)
-    assert (medium.parts, medium.threads) == (1, 1024)  # one kernel, of larger blocks
-    assert (short.parts, short.threads) == (1, 256)
-    many = convolution.ChannelSums(Tensor((512, 64, 112, 112), FLOAT32, Layout.CHANNELS_LAST))
-    assert many.parts * many.tiles == convolution.ENOUGH_BLOCKS
-
-
 def test_storage_is_channels_last_where_the_images_are() -> None:
     assert Example().forward.storages == {}
     storage = Example(layout=Layout.CHANNELS_LAST).weights.storage

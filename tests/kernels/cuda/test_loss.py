@@ -19,6 +19,8 @@ from crossbow.kernels.requests import (
     EuclideanLossBackward,
     EuclideanLossForward,
     LabelAccuracy,
+    SigmoidLossBackward,
+    SigmoidLossForward,
     SoftmaxLossBackward,
     SoftmaxLossForward,
 )
@@ -204,6 +206,25 @@ def test_euclidean_loss(shape: Shape, layout: Layout, dtype: type, target: type,
     exact = 1e-6 if np.float32 in (dtype, target) else 1e-13
     agree(forward, *given, exact)
     agree(backward, *given, exact)
+
+
+@dtypes
+@pytest.mark.parametrize("examples", [0, 2, 4])
+@pytest.mark.parametrize(("shape", "layout"), [((4, 3), PLAIN), ((4,), PLAIN), ((4, 5, 20, 30), LAST)])
+def test_sigmoid_loss(shape: Shape, layout: Layout, dtype: type, examples: int) -> None:
+    for normalisation in ("full", "batch", "none"):
+
+        def forward(library: KernelLibrary, tensors: Tensors, by: str = normalisation) -> PreparedKernel:
+            return library.prepare(SigmoidLossForward(tensors["input0"], tensors["labels"], by))
+
+        def backward(library: KernelLibrary, tensors: Tensors, by: str = normalisation) -> PreparedKernel:
+            x, labels, dx = (tensors[role] for role in ("input0", "labels", "input_gradient"))
+            return library.prepare(SigmoidLossBackward(x, labels, dx, by))
+
+        tensors, values = squares(shape, layout, dtype, dtype, examples)
+        values |= {"input0": 20 * values["input0"], "labels": np.abs(values["labels"]) % 1}
+        agree(forward, tensors, values, 2 * tolerance(dtype))
+        agree(backward, tensors, values, 2 * tolerance(dtype))
 
 
 def test_targets_of_half_precision_are_refused() -> None:

@@ -11,6 +11,8 @@ from crossbow.kernels.requests import (
     EuclideanLossBackward,
     EuclideanLossForward,
     LabelAccuracy,
+    SigmoidLossBackward,
+    SigmoidLossForward,
     SoftmaxLossBackward,
     SoftmaxLossForward,
 )
@@ -110,3 +112,24 @@ def test_euclidean_loss_against_loops(examples: int, dtype: Any) -> None:
     tolerance = 1e-13 if dtype is np.float64 else 1e-6
     np.testing.assert_allclose(output, [total / (2 * max(1, examples))], rtol=tolerance)
     np.testing.assert_allclose(gradient, expected, rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("examples", [0, 2, 3])
+@pytest.mark.parametrize("normalisation", ["full", "batch", "none"])
+def test_sigmoid_loss_against_loops(examples: int, normalisation: str, dtype: Any) -> None:
+    x, labels = 3 * draw(3, 2, 2, dtype=dtype), (np.abs(draw(3, 2, 2, dtype=dtype, seed=1)) % 1).astype(dtype)
+    output, gradient = nan((1,), dtype), nan(x.shape, dtype)
+    library, t = Reference(dtype), tensor(x.shape, dtype)
+    buffers = {"input0": x, "labels": labels, "state": state(EXAMPLES=examples)}
+    run(library.prepare(SigmoidLossForward(t, t, normalisation)), **buffers, output=output)
+    run(library.prepare(SigmoidLossBackward(t, t, t, normalisation)), **buffers, input_gradient=gradient)
+    divisor = max(1, {"full": 4 * examples, "batch": examples, "none": 1}[normalisation])
+    total, expected = 0.0, np.zeros(x.shape)
+    for at in np.ndindex(examples, 2, 2):
+        p, t_ = 1 / (1 + math.exp(-float(x[at]))), float(labels[at])
+        total -= t_ * math.log(p) + (1 - t_) * math.log(1 - p)
+        expected[at] = (p - t_) / divisor
+    tolerance = 1e-13 if dtype is np.float64 else 1e-6
+    np.testing.assert_allclose(output, [total / divisor], rtol=tolerance)
+    np.testing.assert_allclose(gradient, expected, rtol=tolerance, atol=tolerance)

@@ -7,7 +7,7 @@ import pytest
 
 from crossbow.kernels.interface import Variable
 from crossbow.kernels.reference import Reference
-from crossbow.kernels.requests import ScalingBackward, ScalingForward
+from crossbow.kernels.requests import BiasBackward, BiasForward, ScalingBackward, ScalingForward
 from crossbow.types import Shape
 from tests.kernels.reference.running import draw, nan, run, tensor
 
@@ -58,3 +58,12 @@ def test_sums_are_float64() -> None:
     kernel = Reference(np.float32).prepare(ScalingBackward(t, t, variable, None, None, 1))
     run(kernel, input0=np.ones_like(x), output_gradient=x, weights=np.ones(1, np.float32), **made)
     assert made["weights_gradient"][0] == np.float32(0.1) * 2**20
+
+
+def test_a_bias_and_its_gradient() -> None:
+    y, bias = np.arange(12.0).reshape(2, 3, 2), np.array([10.0, 20.0, 30.0])
+    t, variable, output, gradient = tensor(y.shape), Variable((3,), np.dtype(np.float64)), y.copy(), nan((3,))
+    run(LIBRARY.prepare(BiasForward(t, variable)), output=output, bias=bias)
+    np.testing.assert_array_equal(output, y + bias[:, np.newaxis])
+    run(LIBRARY.prepare(BiasBackward(t, variable)), output_gradient=y, bias_gradient=gradient)
+    assert gradient.tolist() == [14, 22, 30]

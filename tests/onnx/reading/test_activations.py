@@ -8,7 +8,7 @@ import pytest
 
 from crossbow import GraphError
 from crossbow.onnx import load
-from crossbow.ops import GELU, ReLU, SiLU, Values
+from crossbow.ops import GELU, PReLU, SiLU, Values
 from tests.onnx.models import X, kernel_of, model, node, operators, run_crossbow, same
 
 
@@ -39,15 +39,20 @@ def test_a_slope_for_every_channel_trains(opset: int) -> None:
     np.testing.assert_allclose(run_crossbow(network, X), np.where(X < 0, slope.reshape(2, 1, 1) * X, X), rtol=1e-6)
     if opset > 6:  # which onnxruntime does not have
         same(proto)
-    kernel = kernel_of(network, "it.slope")
-    assert kernel.weight_initialiser == Values(slope)
-    assert kernel.weight_learning_rate_multiplier == 1
+    kernel = kernel_of(network, "it")
+    assert kernel == PReLU(weight_initialiser=Values(slope))
 
 
-def test_one_slope_for_all_is_that_of_a_leaky_relu() -> None:
-    proto = model([node("PRelu", "x s", "y", "it")], ["N", 2, 6, 6], s=np.array([0.1], np.float32))
-    assert kernel_of(same(proto), "it") == ReLU(negative_slope=0.1)
-    same(model([node("PRelu", "x s", "y", "it")], ["N", 2, 6, 6], s=np.array([-0.1], np.float32)))
+def test_one_slope_for_all() -> None:
+    for slope in (np.array([0.1], np.float32), np.full((1, 1, 1), -0.1, np.float32)):
+        proto = model([node("PRelu", "x s", "y", "it")], ["N", 2, 6, 6], s=slope)
+        assert kernel_of(same(proto), "it") == PReLU(shared=True, weight_initialiser=Values(slope.reshape(1)))
+
+
+def test_a_slope_for_every_place_is_a_scale() -> None:
+    slopes = np.linspace(-1, 1, 36, dtype=np.float32).reshape(1, 6, 6)
+    network = same(model([node("PRelu", "x s", "y", "it")], ["N", 2, 6, 6], s=slopes))
+    assert [kind for _, kind in operators(network)].count("Scale") == 1
 
 
 def test_slopes_that_are_computed() -> None:

@@ -16,6 +16,8 @@ from crossbow.kernels.requests import (
     EuclideanLossBackward,
     EuclideanLossForward,
     LabelAccuracy,
+    SigmoidLossBackward,
+    SigmoidLossForward,
     SoftmaxLossBackward,
     SoftmaxLossForward,
 )
@@ -110,6 +112,36 @@ def euclidean_loss_backward(request: EuclideanLossBackward) -> PreparedKernel:
         gradient="input_gradient",
         elements=x.elements // x.shape[0],
         batch=x.shape[0],
+    )
+
+
+@PASSES.kernel(SigmoidLossForward, lambda request: _plain(request.x, request.labels))
+def sigmoid_loss_forward(request: SigmoidLossForward) -> PreparedKernel:
+    return prepared_pass(
+        request,
+        binary_cross_entropy,
+        x="input0",
+        labels="labels",
+        state="state",
+        loss="output",
+        elements=request.x.elements // request.x.shape[0],
+        normaliser=NORMALISERS[request.normalisation],
+    )
+
+
+@PASSES.kernel(SigmoidLossBackward, lambda request: _plain(request.x, request.labels, request.dx))
+def sigmoid_loss_backward(request: SigmoidLossBackward) -> PreparedKernel:
+    x = request.x
+    return prepared_pass(
+        request,
+        binary_cross_entropy_gradient,
+        x="input0",
+        labels="labels",
+        state="state",
+        gradient="input_gradient",
+        elements=x.elements // x.shape[0],
+        batch=x.shape[0],
+        normaliser=NORMALISERS[request.normalisation],
     )
 
 
@@ -259,6 +291,36 @@ def squares_gradient(block: Any) -> int:
     gradient, divisor = float32_at(block.gradient), np.float32(max(examples, 1))
     for index in range(examples * block.elements):
         gradient[index] = (x[index] - labels[index]) / divisor
+    for index in range(examples * block.elements, block.batch * block.elements):
+        gradient[index] = np.float32(0)
+    return 0
+
+
+@native_pass(Arguments(x=Address, labels=Address, state=Address, loss=Address, elements=int, normaliser=int))
+def binary_cross_entropy(block: Any) -> int:
+    """elements: of an example; normaliser: what it counts."""
+    x, labels, examples = float32_at(block.x), float32_at(block.labels), int64_at(block.state)[EXAMPLES]
+    total = 0.0
+    for index in range(examples * block.elements):
+        value = np.float64(x[index])
+        # `<`: NaN stays NaN
+        total += (0.0 if value < 0 else value) - labels[index] * value + math.log1p(math.exp(-abs(value)))
+    float32_at(block.loss)[0] = np.float32(total / normaliser_of(block.normaliser, examples, block.elements, 0))
+    return 0
+
+
+@native_pass(
+    Arguments(x=Address, labels=Address, state=Address, gradient=Address, elements=int, batch=int, normaliser=int)
+)
+def binary_cross_entropy_gradient(block: Any) -> int:
+    """elements: of an example; batch: number of examples, with padding; normaliser: what it counts."""
+    x, labels, examples = float32_at(block.x), float32_at(block.labels), int64_at(block.state)[EXAMPLES]
+    gradient, divisor = float32_at(block.gradient), normaliser_of(block.normaliser, examples, block.elements, 0)
+    for index in range(examples * block.elements):
+        value = np.float64(x[index])
+        power = math.exp(-abs(value))
+        p = (power if value < 0 else 1.0) / (1.0 + power)
+        gradient[index] = np.float32((p - labels[index]) / divisor)
     for index in range(examples * block.elements, block.batch * block.elements):
         gradient[index] = np.float32(0)
     return 0

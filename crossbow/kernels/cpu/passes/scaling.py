@@ -24,7 +24,7 @@ AXES = Arguments(outer=int, middle=int, inner=int, length=int)
 
 @PASSES.kernel(ScalingForward, lambda request: alike(request.x, request.y))
 def forward(request: ScalingForward) -> PreparedKernel:
-    sizes, steps = _axes(request.x, request.weights.shape, request.axis)
+    sizes, steps = variable_axes(request.x, request.weights.shape, request.axis)
     return prepared_pass(
         request,
         scale_rows,
@@ -39,7 +39,7 @@ def forward(request: ScalingForward) -> PreparedKernel:
 
 @PASSES.kernel(ScalingBackward, lambda request: alike(request.x, request.dy, request.dx or request.x))
 def backward(request: ScalingBackward) -> PreparedKernel:
-    sizes, steps = _axes(request.x, request.weights.shape, request.axis)
+    sizes, steps = variable_axes(request.x, request.weights.shape, request.axis)
     variables = math.prod(request.weights.shape)
     return prepared_pass(
         request,
@@ -58,7 +58,7 @@ def backward(request: ScalingBackward) -> PreparedKernel:
     )
 
 
-def _axes(x: Tensor, variable: Shape, axis: int) -> tuple[dict[str, int], dict[str, int]]:
+def variable_axes(x: Tensor, variable: Shape, axis: int) -> tuple[dict[str, int], dict[str, int]]:
     """The sizes of four axes, and the distances between the variables along each, as fields of `AXES`."""
     distances = {axis + d: math.prod(variable[d + 1 :]) for d in range(len(variable))}
     axes: list[Axis] = []

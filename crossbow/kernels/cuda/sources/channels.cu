@@ -26,3 +26,32 @@ KERNEL scaling_gradients(const double *sums, real *weights_gradient, real *bias_
     Walk w = walk(g);
     store_gradients(g, w, reduce_parts(g, w, sums, shared), weights_gradient, bias_gradient);
 }
+
+// Trained slopes of a rectifier. At NaN, all results are NaN.
+
+KERNEL slope_forward(const stored *x, const real *weights, stored *y, Channels g) {
+    Walk w = walk(g);
+    if (!w.valid) return;
+    real slope = weights[w.number];
+    map(w, [&](Index at) { return (real)x[at]; }, [&](Index at, real value) { y[at] = value > 0 ? value : slope * value; });
+}
+
+// Σ dy · min(x, 0) and Σ dy of every part.
+KERNEL slope_products(const stored *x, const stored *dy, double *sums, Channels g) {
+    SHARED(Sums, shared);
+    Walk w = walk(g);
+    auto load = [&](Index at) {
+        real value = x[at];
+        return Pair{value > 0 ? (real)0 : value, dy[at]};
+    };
+    reduce_part(g, w, products(w, load, [](Index, Pair) {}), sums, shared);
+}
+
+KERNEL slope_backward(const stored *x, const stored *dy, const real *weights, stored *dx, Channels g) {
+    Walk w = walk(g);
+    if (!w.valid) return;
+    real slope = weights[w.number];
+    map(
+        w, [&](Index at) { return Pair{x[at], dy[at]}; },
+        [&](Index at, Pair pair) { dx[at] = pair.x > 0 ? pair.dy : slope * pair.dy; });
+}

@@ -297,3 +297,30 @@ KERNEL euclidean_loss_backward(const real *x, const void *targets, const int64 *
         dx[place(to, i)] = (real)difference;
     }
 }
+
+// Σ (max(x, 0) − target · x + log(1 + exp(−|x|))). x and the targets are in logical order, as in euclidean_loss.
+KERNEL sigmoid_loss(const real *x, const void *targets, const int64 *state, Four t, int64 size, int is_double,
+                    double *shares, Normaliser by, real *result) {
+    SHARED(double, shared);
+    int64 examples = state[EXAMPLES];
+    double sum = 0;
+    EACH(i, examples * size) {
+        double value = x[place(t, i)];
+        sum += (value < 0 ? 0 : value) - target(targets, is_double, i) * value + log1p(exp(-fabs(value)));
+    }
+    reduce_and_end(sum, 0, by, examples, shares, result, shared);
+}
+
+KERNEL sigmoid_loss_backward(const real *x, const void *targets, const int64 *state, real *dx, Four t, Four to,
+                             int64 size, int is_double, Normaliser by) {
+    int64 examples = state[EXAMPLES];
+    double divisor = normaliser(by, examples, 0);
+    EACH(i, elements(t)) {
+        double gradient = 0;
+        if (i < examples * size) {
+            double value = x[place(t, i)], power = exp(-fabs(value));
+            gradient = ((value < 0 ? power : 1) / (1 + power) - target(targets, is_double, i)) / divisor;
+        }
+        dx[place(to, i)] = (real)gradient;
+    }
+}

@@ -10,6 +10,8 @@ from crossbow.kernels.requests import (
     EuclideanLossBackward,
     EuclideanLossForward,
     LabelAccuracy,
+    SigmoidLossBackward,
+    SigmoidLossForward,
     SoftmaxLossBackward,
     SoftmaxLossForward,
 )
@@ -106,6 +108,20 @@ def test_euclidean_loss(shape: Shape, examples: int) -> None:
     np.testing.assert_array_equal(actual["input_gradient"], expected["input_gradient"])
 
 
+@pytest.mark.parametrize("examples", [4, 3, 0])
+@pytest.mark.parametrize("normalisation", ["full", "batch", "none"])
+@pytest.mark.parametrize("scale", [1, 100])
+def test_sigmoid_loss(examples: int, normalisation: str, scale: int) -> None:
+    shape = (4, 2, 3)
+    t = tensor(shape)
+    values = {"input0": scale * draw(shape), "labels": np.abs(draw(shape, 1)) % 1, "state": state(EXAMPLES=examples)}
+    tensors = {"input0": t, "labels": t, "output": ONE, "input_gradient": t}
+    actual, expected = both(COMPILED, SigmoidLossForward(t, t, normalisation), tensors, values, by="numba")
+    close(actual["output"], expected["output"])
+    actual, expected = both(COMPILED, SigmoidLossBackward(t, t, t, normalisation), tensors, values, by="numba")
+    close(actual["input_gradient"], expected["input_gradient"])
+
+
 def test_other_requests_are_left_to_the_reference() -> None:
     last = Tensor((2, 3, 4, 5), FLOAT32, Layout.CHANNELS_LAST)
     plain = Tensor((2, 3, 4, 5), FLOAT32)
@@ -113,6 +129,8 @@ def test_other_requests_are_left_to_the_reference() -> None:
     for request in (
         EuclideanLossForward(last, plain),
         EuclideanLossBackward(plain, plain, last),
+        SigmoidLossForward(last, plain, "full"),
+        SigmoidLossBackward(plain, plain, last, "full"),
         LabelAccuracy(plain, one_each, 1, None),  # fewer labels than rows of classes
         SoftmaxLossForward(plain, one_each, None, "batch"),
         SoftmaxLossBackward(last, Tensor((2, 4, 5), INT32), plain, None, "batch"),

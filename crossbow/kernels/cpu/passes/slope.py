@@ -1,0 +1,119 @@
+"""Trained slopes of a rectifier: one pass over memory."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import float32_at, float64_at, inlined, native_pass, prepared_pass
+from crossbow.kernels.cpu.passes.scaling import AXES, variable_axes
+from crossbow.kernels.cpu.rooms import PASSES, alike
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.requests import SlopeBackward, SlopeForward
+
+
+@PASSES.kernel(SlopeForward, lambda request: alike(request.x, request.y))
+def forward(request: SlopeForward) -> PreparedKernel:
+    sizes, steps = variable_axes(request.x, request.weights.shape, 1)
+    return prepared_pass(request, bend_rows, x="input0", y="output", weights="weights", sizes=sizes, steps=steps)
+
+
+@PASSES.kernel(SlopeBackward, lambda request: alike(request.x, request.dy, request.dx or request.x))
+def backward(request: SlopeBackward) -> PreparedKernel:
+    sizes, steps = variable_axes(request.x, request.weights.shape, 1)
+    variables = math.prod(request.weights.shape)
+    return prepared_pass(
+        request,
+        bend_rows_gradient,
+        workspace=8 * variables,
+        x="input0",
+        dy="output_gradient",
+        weights="weights",
+        weights_gradient="weights_gradient",
+        dx="input_gradient" if "input_gradient" in request.writes else None,
+        sums="workspace",
+        sizes=sizes,
+        steps=steps,
+        variables=variables,
+    )
+
+
+@inlined
+def _bend(target: Any, values: Any, x: Any, weights: Any, distance: int, count: int) -> None:
+    """target = values where x > 0, and weights · values elsewhere, for a row. Distances of 1 and 0 have loops of their
+    own, which become vector code."""
+    if distance == 1:
+        for i in range(count):
+            target[i] = values[i] if x[i] > 0 else weights[i] * values[i]
+    elif distance == 0:
+        slope = weights[0]
+        for i in range(count):
+            target[i] = values[i] if x[i] > 0 else slope * values[i]
+    else:
+        for i in range(count):
+            target[i] = values[i] if x[i] > 0 else weights[i * distance] * values[i]
+
+
+@native_pass(Arguments(x=Address, y=Address, weights=Address, sizes=AXES, steps=AXES))
+def bend_rows(block: Any) -> int:
+    """steps: distances between variables."""
+    sizes, steps, row = block.sizes, block.steps, 0
+    for i in range(sizes.outer):
+        for j in range(sizes.middle):
+            for k in range(sizes.inner):
+                variable = 4 * (i * steps.outer + j * steps.middle + k * steps.inner)
+                x, y = float32_at(block.x + 4 * row), float32_at(block.y + 4 * row)
+                _bend(y, x, x, float32_at(block.weights + variable), steps.length, sizes.length)
+                row += sizes.length
+    return 0
+
+
+@inlined
+def _add_products(total: Any, x: Any, dy: Any, distance: int, count: int) -> None:
+    """total += dy · min(x, 0), for a row, in float64: a channel may have many elements. NaN in x stays NaN."""
+    own = 0.0
+    for i in range(count):
+        product = 0.0 if x[i] > 0 else np.float64(x[i]) * np.float64(dy[i])
+        if distance == 0:
+            own += product
+        else:
+            total[i * distance] += product
+    if distance == 0:
+        total[0] += own
+
+
+@native_pass(
+    Arguments(
+        x=Address,
+        dy=Address,
+        weights=Address,
+        weights_gradient=Address,
+        dx=Address,
+        sums=Address,
+        sizes=AXES,
+        steps=AXES,
+        variables=int,
+    )
+)
+def bend_rows_gradient(block: Any) -> int:
+    """sums: workspace for a float64 number of each variable. dx: may be 0."""
+    sizes, steps = block.sizes, block.steps
+    sums, row = float64_at(block.sums), 0
+    for index in range(block.variables):
+        sums[index] = 0.0
+    for i in range(sizes.outer):
+        for j in range(sizes.middle):
+            for k in range(sizes.inner):
+                variable = i * steps.outer + j * steps.middle + k * steps.inner
+                x, dy = float32_at(block.x + 4 * row), float32_at(block.dy + 4 * row)
+                _add_products(float64_at(block.sums + 8 * variable), x, dy, steps.length, sizes.length)
+                if block.dx != 0:
+                    dx, weights = float32_at(block.dx + 4 * row), float32_at(block.weights + 4 * variable)
+                    _bend(dx, dy, x, weights, steps.length, sizes.length)
+                row += sizes.length
+    for index in range(block.variables):
+        float32_at(block.weights_gradient)[index] = np.float32(sums[index])
+    return 0
