@@ -23,7 +23,7 @@ ENDED = 0
 """In place of the number of a call: the program of the rank has ended."""
 
 
-class Failure(NamedTuple):
+class RankFailure(NamedTuple):
     """The failure of a rank."""
 
     call: int
@@ -41,7 +41,7 @@ class Ranks:
         self.view, self.rank, self._transport = view, rank, transport
         self._call = 0
         """Number of the current or last call that all ranks make."""
-        self._failures: list[Failure] = []
+        self._failures: list[RankFailure] = []
         """Of other ranks."""
         self._ended: set[int] = set()
         """The ranks whose programs have ended."""
@@ -115,7 +115,7 @@ class Ranks:
         while (received := self.transport.receive(Channel.FAILURE)) is not None:
             rank, text = received
             call, sentence = json.loads(text)
-            self._failures.append(Failure(call, sentence, time.monotonic()))
+            self._failures.append(RankFailure(call, sentence, time.monotonic()))
             if call == ENDED:
                 self._ended.add(rank)
 

@@ -28,7 +28,7 @@ WARM_UP = 0.25
 """Seconds of training that do not count, as a share of those that do."""
 
 
-class Pace(NamedTuple):
+class RankPace(NamedTuple):
     """How fast a rank trains alone."""
 
     examples_per_second: float
@@ -42,7 +42,7 @@ def chosen_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data
     rule = model.rule or SMA()
     if len({rank.host for rank in ranks.view.ranks}) == 1 or not isinstance(rule, BarrierRule) or model.local_variables:
         return model, ""
-    paces = [Pace(*each) for each in ranks.gather(pace_of_rank(confs, dataflow, data, SECONDS, ranks))]
+    paces = [RankPace(*each) for each in ranks.gather(pace_of_rank(confs, dataflow, data, SECONDS, ranks))]
     links = measure_links(ranks, neighbours=True)
     size = dataflow.parameters((1, *data.image_shape)) * confs.system.dtype.itemsize
     latency, bandwidth = max(each.latency for each in links), min(each.bandwidth for each in links)
@@ -68,7 +68,7 @@ def ticks_between(exchange: float, tick: float, most: int) -> int:
     return max(1, min(most, math.ceil(exchange * (1 - SHARE) / (SHARE * tick))))
 
 
-def pace_of_rank(confs: Configurations, dataflow: Dataflow, data: Dataset, seconds: float, ranks: Ranks) -> Pace:
+def pace_of_rank(confs: Configurations, dataflow: Dataflow, data: Dataset, seconds: float, ranks: Ranks) -> RankPace:
     """How fast this rank trains without the others, which measure at the same time."""
     check = Dataflow(dataflow.subgraph).set_phase(Phase.CHECK)
     alone = ranks.alone()
@@ -79,6 +79,6 @@ def pace_of_rank(confs: Configurations, dataflow: Dataflow, data: Dataset, secon
             before, began = engine.tasks, time.perf_counter()
             TrainingRun(engine, confs.model, Limits(seconds=limit), (), test=False, ranks=alone).run()
             measured = (engine.tasks - before) * confs.model.batch_size / (time.perf_counter() - began)
-        return Pace(measured, engine.clock.tasks_per_tick)
+        return RankPace(measured, engine.clock.tasks_per_tick)
     finally:
         engine.close()
