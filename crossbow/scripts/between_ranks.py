@@ -18,7 +18,7 @@ from crossbow.runtime.setting import RANKS_IN_A_CHAIN
 from crossbow.scripts.parser import Configurations
 from crossbow.synch import SMA, BarrierRule, ModelAveraging, TwoLevel
 from crossbow.synch.cost import exchange_cost
-from crossbow.types import Phase
+from crossbow.types import Phase, TrainingUnit
 
 SHARE = 0.05
 """Part of the time that the exchange may take."""
@@ -75,10 +75,12 @@ def pace_of_rank(confs: Configurations, dataflow: Dataflow, data: Dataset, secon
     engine = Engine(dataflow.graph, check.graph, data, confs.model, confs.solver, confs.system, ranks=alone)
     try:
         ranks.gather(None)  # all begin together
-        for limit in (WARM_UP * seconds, seconds):
-            before, began = engine.tasks, time.perf_counter()
-            TrainingRun(engine, confs.model, Limits(seconds=limit), (), test=False, ranks=alone).run()
-            measured = (engine.tasks - before) * confs.model.batch_size / (time.perf_counter() - began)
-        return RankPace(measured, engine.clock.tasks_per_tick)
+        tick, tasks_per_second = engine.clock.tasks_per_tick, 0.0
+        for duration in (0.0, WARM_UP * seconds, seconds):
+            tasks = max(1, round(duration * tasks_per_second / tick)) * tick
+            began, limits = time.perf_counter(), Limits(count=tasks, unit=TrainingUnit.TASKS)
+            TrainingRun(engine, confs.model, limits, (), test=False, ranks=alone).run()
+            tasks_per_second = tasks / (time.perf_counter() - began)
+        return RankPace(tasks_per_second * confs.model.batch_size, tick)
     finally:
         engine.close()
