@@ -18,6 +18,7 @@ from crossbow.kernels import select_library, why_not_compiled, why_not_onednn
 from crossbow.kernels.cuda.api import gpus
 from crossbow.kernels.cuda.shared_library import CUBLAS, CUDNN, find
 from crossbow.runtime.device import available_cores, cores_text, cpu_devices
+from crossbow.scripts.command_parser import CommandParser
 from crossbow.scripts.compare_command import add_compare_command
 from crossbow.scripts.data_command import add_data_command
 from crossbow.scripts.export_command import add_export_command
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = CommandParser(
         prog="crossbow",
         description="Crossbow trains deep networks with small batches at full hardware speed. "
         "To train a model, run its script, as python -m models.lenet.",

@@ -245,9 +245,9 @@ def test_the_clock_and_the_rest_of_windows(monkeypatch: pytest.MonkeyPatch) -> N
     switch = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 1)
     windll = SimpleNamespace(kernel32=SimpleNamespace(SwitchToThread=switch))
     monkeypatch.setattr(ctypes, "windll", windll, raising=False)
-    flags._resting_functions.cache_clear()
-    first, second = flags._resting_functions()
-    flags._resting_functions.cache_clear()
+    flags.resting_functions.cache_clear()
+    first, second = flags.resting_functions()
+    flags.resting_functions.cache_clear()
     assert first == second == ctypes.cast(switch, ctypes.c_void_p).value
 
 

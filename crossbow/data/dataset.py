@@ -203,7 +203,7 @@ def _finite(name: str, array: Array) -> Array:
 def check_finite(name: str, array: NDArray[Any]) -> None:
     """Raises DataError, which names the example, if a floating-point array (N, …) has a non-finite number."""
     # Minimum and maximum reveal NaN and infinity without a temporary array of the data's size.
-    if array.size and not (np.isfinite(array.min()) and np.isfinite(array.max())):
+    if array.size and not (-np.inf < np.minimum.reduce(array, None) and np.maximum.reduce(array, None) < np.inf):
         example = int(np.argmin(np.isfinite(array).reshape(len(array), -1).all(axis=1)))
         values = array[example].ravel()
         bad = values[~np.isfinite(values)][0]

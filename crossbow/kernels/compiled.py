@@ -246,15 +246,23 @@ def run_row(table: int, first: int) -> int:
     return status
 
 
-@native
-def run_table(table: int, count: int, failed: int, unused: int) -> int:
-    """Call the functions of a table of rows (function, four arguments) until one does not return 0."""
-    for index in range(np.int64(count)):
-        status: int = run_row(np.int64(table), index * (1 + ARGUMENTS))
+@inlined
+def run_rows(table: int, count: int, failed: int) -> int:
+    """Call the functions of a table of rows (function, four arguments) until one does not return 0. failed: address of
+    the number of that row."""
+    for index in range(count):
+        status: int = run_row(table, index * (1 + ARGUMENTS))
         if status != 0:
             int64_at(failed)[0] = index
             return status
     return 0
+
+
+@native
+def run_table(table: int, count: int, failed: int, unused: int) -> int:
+    """Call the functions of a table, as `run_rows`."""
+    status: int = run_rows(np.int64(table), np.int64(count), np.int64(failed))
+    return status
 
 
 # The clock.
@@ -299,7 +307,7 @@ def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
     return c0, c1, c2, c3
 
 
-# Flags between learners.
+# Numbers that several threads read and write.
 
 
 @instruction
@@ -323,6 +331,43 @@ def store_release(typing_context: Any, location: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), generate
+
+
+@instruction
+def fetch_add(typing_context: Any, location: Any, value: Any) -> Any:
+    """Add to an int64 that other threads change, too. Returns the number before."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        return builder.atomic_rmw("add", pointer, arguments[1], "acq_rel")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@instruction
+def compare_exchange(typing_context: Any, location: Any, expected: Any, value: Any) -> Any:
+    """Write an int64 if it is the expected one. Returns whether it was."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        found = builder.cmpxchg(pointer, arguments[1], arguments[2], "acq_rel", "acquire")
+        return builder.extract_value(found, 1)
+
+    return types.boolean(types.int64, types.int64, types.int64), generate
+
+
+@instruction
+def copy_bytes(typing_context: Any, target: Any, source: Any, count: Any) -> Any:
+    """Copy bytes from one address to another; the two places do not overlap."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = ir.IntType(8).as_pointer()
+        copy = builder.module.declare_intrinsic("llvm.memcpy", [place, place, ir.IntType(64)])
+        pointers = [builder.inttoptr(argument, place) for argument in arguments[:2]]
+        builder.call(copy, [*pointers, arguments[2], ir.IntType(1)(0)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
 
 
 @instruction

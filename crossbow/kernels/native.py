@@ -61,6 +61,8 @@ class NativeCall:
     """Objects that the addresses point into, which live as long as the call."""
     explain: Callable[[], object] | None = field(default=None, repr=False, compare=False)
     """Function that examines a failed call's inputs, and raises an exception with more information than a status."""
+    together: bool = False
+    """Whether it may run at the same time as the call before it."""
 
     def __post_init__(self) -> None:
         if len(self.arguments) > ARGUMENTS:

@@ -7,14 +7,30 @@ that small steps of several learners run at the same time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
 from crossbow.kernels.interface import Call
 from crossbow.kernels.native import ARGUMENTS, NativeCall, prototype
 from crossbow.kernels.stamps import Stamps
-from crossbow.types import address
+from crossbow.types import Array, address
+
+
+class Table(NamedTuple):
+    """Native calls as a table of integers, for `compiled.run_rows`."""
+
+    rows: int
+    """Its address."""
+    calls: int
+    """Number of its rows."""
+    together: Array
+    """For each row, the number of calls from this one on that may run at the same time; the rows that follow the first
+    of these have 1."""
+    has_together: bool
+    """Whether there are such calls."""
+    references: tuple[object, ...]
+    """Objects that must live as long as the table is used."""
 
 
 class _NativeRun:
@@ -34,6 +50,17 @@ class _NativeRun:
         self.run = prototype()((run_table if stamps is None else run_table_timed).address)
         stamped = 0 if stamps is None else stamps.address
         self.arguments = (address(self._table), len(calls), address(self.failed), stamped)
+
+    @property
+    def table(self) -> Table:
+        together = np.ones(len(self.calls), np.int64)
+        first = 0
+        for index, call in enumerate(self.calls):
+            if call.together:
+                together[first] += 1
+            else:
+                first = index
+        return Table(self.arguments[0], len(self.calls), together, bool((together > 1).any()), (self,))
 
     def fail(self, status: int) -> NoReturn:
         self.calls[int(self.failed[0])].fail(status)
@@ -77,6 +104,17 @@ class TaskList:
     def native_calls(self) -> int:
         """Number of calls that run without Python."""
         return sum(len(part.calls) for part in self._parts if isinstance(part, _NativeRun))
+
+    @property
+    def table(self) -> Table | None:
+        """The table of all calls; None if a call needs Python."""
+        return None if self._whole is None else self._whole.table
+
+    def fail(self, call: int, status: int) -> NoReturn:
+        """Raise the exception of a native call that another thread made with the table, and name its operator."""
+        assert self._whole is not None
+        self.failed = self.names[call]
+        self._whole.calls[call].fail(status)
 
     def run(self) -> None:
         """Execute the calls in order. Raises the exception of a call; for a native call `NativeError`, `Aborted`, or

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterable
+from typing import Any
 
 from crossbow.files import check_regular, checked_path, file_error, make_directory
 from crossbow.runtime.monitor import Monitor, Progress
@@ -24,6 +25,8 @@ class CsvMonitor(Monitor):
         where an earlier process ended; otherwise an existing file is replaced."""
         self.path = checked_path("CsvMonitor", path)
         self._resume, self._begun = resume, False
+        self._last: int | None = None
+        """The task of the last record, if it is known."""
 
     def progress(self, progress: Progress) -> None:
         if not self._begun:
@@ -41,11 +44,22 @@ class CsvMonitor(Monitor):
             self._write([["" if values[name] is None else values[name] for name in COLUMNS]], "a")
         except OSError as error:
             raise self._unwritable(error) from error
+        self._last = record.tasks
+
+    def state(self) -> int:
+        """The task of the last record; 0 before the first."""
+        return self._last or 0
+
+    def resume(self, state: Any) -> None:
+        """Keep the rows that were written before the checkpoint. The end of an interrupted process adds one for an
+        unfinished epoch."""
+        self._last = state
 
     def _begin(self, tasks: int) -> None:
         older = check_regular(self.path)
         make_directory(self.path.parent)
-        kept = self._rows_until(tasks) if self._resume and older is not None else []
+        last = tasks if self._last is None else self._last
+        kept = self._rows_until(last) if self._resume and older is not None else []
         self._write([COLUMNS, *kept], "w")
 
     def _rows_until(self, tasks: int) -> list[list[str]]:

@@ -39,6 +39,8 @@ class TensorBoardMonitor(Monitor):
         self._summaries = _package("compat.proto.summary_pb2")
         self._files = _package("summary.writer.event_file_writer")
         self._file: Any = None
+        self._last: int | None = None
+        """The task of the last record, if it is known."""
 
     def progress(self, progress: Progress) -> None:
         if self._file is None:
@@ -47,7 +49,7 @@ class TensorBoardMonitor(Monitor):
                 self._file = self._files.EventFileWriter(str(self.directory))
                 start = self._events.SessionLog(status=self._events.SessionLog.START)
                 # TensorBoard then discards events of earlier files from this step on. The step 0 would discard nothing.
-                self._add(progress.tasks + 1, session_log=start)
+                self._add((progress.tasks if self._last is None else self._last) + 1, session_log=start)
             except OSError as error:
                 raise file_error(error, self.directory, "to write event files") from error
 
@@ -62,6 +64,16 @@ class TensorBoardMonitor(Monitor):
             self._add(record.tasks, summary=self._summaries.Summary(value=values))
         except OSError as error:
             raise file_error(error, self.directory, "to write event files") from error
+        self._last = record.tasks
+
+    def state(self) -> int:
+        """The task of the last record; 0 before the first."""
+        return self._last or 0
+
+    def resume(self, state: Any) -> None:
+        """Keep the events that were written before the checkpoint. The end of an interrupted process adds a record for
+        an unfinished epoch."""
+        self._last = state
 
     def close(self) -> None:
         """Close the event file, and end the thread that writes it."""

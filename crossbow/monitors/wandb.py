@@ -20,7 +20,7 @@ class WandbMonitor(Monitor):
 
     `mode="offline"` writes the run to the directory only; `wandb sync` sends it later. The run begins with training
     and ends when the monitor or its context is closed. Needs the package wandb: `pip install 'crossbow[wandb]'`.
-    Raises ConfigurationError without it.
+    Raises ConfigurationError without it; training raises it if the run cannot begin, as without an API key.
     """
 
     def __init__(
@@ -46,7 +46,11 @@ class WandbMonitor(Monitor):
     def progress(self, progress: Progress) -> None:
         if self._run is None:
             make_directory(self.directory)
-            self._run = self._wandb.init(
+            self._run = self._begin()
+
+    def _begin(self) -> Any:
+        try:
+            return self._wandb.init(
                 project=self._project,
                 name=self._name,
                 dir=str(self.directory),
@@ -54,6 +58,11 @@ class WandbMonitor(Monitor):
                 config=self.settings,
                 settings=self._wandb.Settings(console="off"),  # otherwise it replaces standard output
             )
+        except self._wandb.Error as error:  # no API key, or no connection
+            raise ConfigurationError(
+                f"WandbMonitor: expected a run to begin in Weights & Biases. Received: {error} Without an account, set "
+                "WANDB_MODE=offline"
+            ) from error
 
     def record(self, record: Record) -> None:
         numbers = {name: value for name, value in record.numbers().items() if value is not None}

@@ -22,7 +22,8 @@ class PReLU(Kernel):
     At 0, the derivative is the slope.
 
     Use it like a `ReLU`. It is not fused into the operator before it. The solver's weight decay also applies to the
-    slopes; it pulls them towards 0, where they make a ReLU.
+    slopes; it pulls them towards 0, where they make a ReLU. The paper and PyTorch advise against it, but
+    slopes have no weight decay of their own: `SolverConf(weight_decay=0)` turns it off for all variables.
 
     Source: He, Zhang, Ren and Sun, Delving Deep into Rectifiers (2015), and `torch.nn.PReLU`.
 

@@ -34,9 +34,9 @@ class DirectoryLock:
         except OSError as error:
             raise file_error(error, directory, "a directory to write to") from error
         if not _lock(self._file):
-            owner = _owner(self._file)
+            used = _used(directory, self._file)
             self._file.close()
-            raise DataError(f"{directory}: expected a directory that no run is using. Received: one {owner} is using")
+            raise used
         self._file.truncate(0)
         self._file.write(f"{os.getpid()}\n")
         self._file.flush()
@@ -56,6 +56,13 @@ class DirectoryLock:
                 (self._directory / NAME).unlink()
                 self._directory.rmdir()
         self._file.close()
+
+
+def check_unused(directory: Path) -> None:
+    """Raise DataError, which names the process, if a process holds the lock of a directory."""
+    with contextlib.suppress(OSError), (directory / NAME).open("r+", encoding="ascii") as file:
+        if not _lock(file):
+            raise _used(directory, file)
 
 
 def is_in_use(directory: Path) -> bool:
@@ -80,9 +87,11 @@ def _lock(file: IO[str]) -> bool:
     return True
 
 
-def _owner(file: IO[str]) -> str:
+def _used(directory: Path, file: IO[str]) -> DataError:
+    """The error that names the process that has locked the file of a directory."""
     number = ""
     with contextlib.suppress(OSError, ValueError):
         file.seek(0)
         number = file.read().strip()
-    return f"process {number}" if number else "another process"
+    owner = f"process {number}" if number else "another process"
+    return DataError(f"{directory}: expected a directory that no run is using. Received: one {owner} is using")

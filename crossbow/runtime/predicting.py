@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from crossbow.dataflow.graph import Graph
@@ -53,9 +53,37 @@ class NetworkPrediction:
     def __call__(self, images: Array) -> Array:
         """The output for (N, …) images. Raises TaskError, and CrossbowError after the end."""
         result = self._model.result(len(images))
+        own, more = self._free_stream(), []
+        try:
+            division = own.division(len(images))
+            if division is not None:
+                more = self._more_streams(division.helpers)
+                own.share(division, images, result, more)
+                return result
+        finally:
+            for stream in (own, *more):
+                self._idle.put(stream)
+        self._hand_out(images, result, self._model.parts(len(images)))
+        return result
+
+    def _more_streams(self, most: int) -> list[StreamPrediction]:
+        """Streams that no part uses now, at most this number."""
+        found: list[StreamPrediction] = []
+        while len(found) < most and not self._idle.empty():
+            try:
+                stream = self._idle.get(block=False)
+            except queue.Empty:  # another thread was faster
+                break
+            if stream is None:  # the end
+                self._idle.put(None)
+                break
+            found.append(stream)
+        return found
+
+    def _hand_out(self, images: Array, result: Array, parts: Sequence[slice]) -> None:
+        """Compute parts that Python code or several threads compute: each on a stream that is free."""
         begun: Begun = deque()
         try:
-            parts = self._model.parts(len(images))
             for task, part in enumerate(parts):
                 stream = self._free_stream(begun)
                 try:
@@ -70,15 +98,15 @@ class NetworkPrediction:
         finally:
             while begun:
                 self._finish(begun)
-        return result
 
-    def _free_stream(self, begun: Begun) -> StreamPrediction:
+    def _free_stream(self, begun: Begun | None = None) -> StreamPrediction:
         """A stream that no part uses. Parts that this call has begun are finished before it waits for other calls, so
         that calls never wait for each other."""
         while True:
             try:
                 stream = self._idle.get(block=not begun)
             except queue.Empty:
+                assert begun
                 self._finish(begun)
                 continue
             if stream is None:

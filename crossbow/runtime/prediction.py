@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -25,12 +25,17 @@ from crossbow.runtime.configuration import SystemConf
 from crossbow.runtime.flow import task_error
 from crossbow.runtime.memory import assign, new_state, on_host
 from crossbow.runtime.replica import narrow_vectors
-from crossbow.types import Array, GraphError, Shape
+from crossbow.types import Array, GraphError, Shape, TaskError
+
+if TYPE_CHECKING:
+    from crossbow.kernels.cpu.shared_parts import Helper, Job, JobPlan, Programs
 
 PARTS = (64, 16, 8, 4, 2, 1)
 """Numbers of images that programs are compiled for."""
 LARGE = 250_000_000
 """Products for one image from which on a part of one image is computed by all cores of the device: about 5 ms."""
+DIVISIONS = 100
+"""Maximum number of numbers of images whose divisions a stream remembers."""
 LAYOUT_OF = 16
 """The largest part whose program may choose the layout of the variables, which all programs share."""
 
@@ -163,6 +168,19 @@ def _products(program: Program) -> int:
     return sum(counts) // batch[0]
 
 
+class Division(NamedTuple):
+    """How a stream computes a number of images whose parts threads take in turn."""
+
+    plan: JobPlan
+    programs: Programs
+    """The stream's own."""
+    single: Job | None
+    """If there is one part: the job between its own memory."""
+    helpers: int
+    """Maximum number of further threads that are of use. With one part, that is one if some of its calls are
+    independent."""
+
+
 class StreamPrediction:
     """The predictions of a model on the first stream of a backend. Only one thread at a time may use it."""
 
@@ -171,13 +189,77 @@ class StreamPrediction:
         narrow = narrow_vectors(model.first, backend.library.mixed, backend.zeros(0))
         self._vectors = {**narrow, **model.vectors}
         self._parts: dict[int, _Part] = {}
+        self._programs: Programs | None = None
+        self._divisions: dict[int, Division | None] = {}
+        self._helper: Helper | None = None
+        """The stream's thread, for jobs of other threads."""
 
     def __call__(self, images: Array) -> Array:
         """The output for images (N, …). A task is a part of the images, counted from 0. Raises TaskError."""
-        result = self._model.result(len(images))
+        result, division = self._model.result(len(images)), self.division(len(images))
+        if division is not None:
+            self.share(division, images, result)
+            return result
         for task, part in enumerate(self._model.parts(len(images))):
             self.compute(images[part], result[part], task)
         return result
+
+    def division(self, images: int) -> Division | None:
+        """How threads take the parts of this number of images in turn; None if they cannot, because the work is not
+        native, or for several threads each."""
+        if images not in self._divisions:
+            if len(self._divisions) == DIVISIONS:
+                self._divisions.clear()
+            self._divisions[images] = self._divide(images)
+        return self._divisions[images]
+
+    def share(self, division: Division, images: Array, out: Array, helpers: Sequence[StreamPrediction] = ()) -> None:
+        """Compute the output of parts on the calling thread and on those of the helpers, unused streams of the same
+        model. Raises TaskError."""
+        others = [stream._as_helper(len(images)) for stream in helpers]
+        plan, single = division.plan, division.single
+        if single is not None:
+            part, job = self._parts[len(images)], single.again()
+            part.images[...] = images
+        else:
+            job = plan.job(np.ascontiguousarray(images, self._model.images.dtype), out)
+        failure = job.run(division.programs, others)
+        if failure is not None:
+            worker = next(stream for stream in (self, *helpers) if stream._programs is failure.worker)
+            worker._parts[plan.parts[failure.part].items].fail(failure.part, failure.call, failure.status)
+        if single is not None:
+            out[...] = part.output()
+
+    def _divide(self, images: int) -> Division | None:
+        parts = self._model.parts(images)
+        sizes = {part.stop - part.start for part in parts}
+        if not parts or any(self._part(size).table is None for size in sizes):
+            return None
+        from crossbow.kernels.cpu.shared_parts import JobPart, JobPlan, Programs
+
+        programs = self._programs = self._programs or Programs(len(PARTS))
+        for size in sizes:
+            part = self._part(size)
+            assert part.table is not None
+            programs.set(PARTS.index(size), part.table, part.slot, part.output())
+        listed = [JobPart(part.start, part.stop - part.start, PARTS.index(part.stop - part.start)) for part in parts]
+        kind = self._model.images
+        plan = JobPlan(listed, math.prod(kind.shape) * kind.dtype.itemsize, self._model.result(1).nbytes)
+        if len(parts) > 1:
+            return Division(plan, programs, None, len(parts) - 1)
+        only = self._part(images)
+        assert only.table is not None
+        return Division(plan, programs, plan.job(only.slot, only.output()), int(only.table.has_together))
+
+    def _as_helper(self, images: int) -> Helper:
+        """The stream's thread, for jobs of this number of images."""
+        division = self.division(images)
+        assert division is not None
+        if self._helper is None:
+            from crossbow.kernels.cpu.shared_parts import Helper
+
+            self._helper = Helper(division.programs, self._backend.begin)
+        return self._helper
 
     def compute(self, images: Array, out: Array, task: int) -> None:
         """Compute the output of a part, on the calling thread if that is possible."""
@@ -225,7 +307,8 @@ class _Part:
             name: zeros(max(values.nbytes, 1))[: values.nbytes].view(values.dtype).reshape(values.shape)
             for name, values in (("state", state), ("slots", slots), ("slot_labels", labels))
         }
-        self._slot = named["slots"]
+        self.slot = named["slots"]
+        self.images = self.slot[0]
         assign(named["state"], state)
         backend.synchronise()
         arena = zeros(max(program.plan.arena, 1))
@@ -235,10 +318,13 @@ class _Part:
         self.is_native = self._calls.native_calls == len(self._calls.calls)
         """Whether no Python code runs in it."""
         self._output = program.output(len(program.graph) - 1, memory)
+        contiguous = isinstance(self._output, np.ndarray) and self._output.flags.c_contiguous
+        self.table = self._calls.table if contiguous and backend.threads[0] == 1 else None
+        """The table of calls, if several threads can take such parts in turn."""
 
     def fill(self, images: Array) -> None:
         """Copy the images to the memory that kernels read."""
-        assign(self._slot, images[None])
+        assign(self.slot, images[None])
         self.backend.synchronise()
 
     def run(self, task: int) -> None:
@@ -246,7 +332,17 @@ class _Part:
         try:
             self._calls.run()
         except Exception as error:
-            raise task_error(error, task, self._calls.failed or "task", "while predicting") from error
+            raise self._error(error, task) from error
+
+    def fail(self, task: int, call: int, status: int) -> NoReturn:
+        """Raise the TaskError of a call that another thread made with the table."""
+        try:
+            self._calls.fail(call, status)
+        except Exception as error:
+            raise self._error(error, task) from error
+
+    def _error(self, error: Exception, task: int) -> TaskError:
+        return task_error(error, task, self._calls.failed or "task", "while predicting")
 
     def output(self) -> Array:
         return on_host(self._output)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 AXES = {"epochs": "epoch", "seconds": "seconds of training", "images": "images"}
 """Names of the horizontal axes, and their labels."""
+NEUTRAL = "0.4"
+"""Colour of the legend's lines that belong to no run: grey."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,9 @@ def curves_picture(runs: Mapping[str, Curves], title: str, x: str = "epochs", fo
         _curve(loss, [(place, test.loss) for place, test in tested], test, colours[1])
         _curve(accuracy, trained, training, colours[0], dashes)
         _curve(accuracy, scored, test, colours[1])
+    for axes in () if single else (loss, accuracy):
+        axes.plot([], [], label="test", color=NEUTRAL)
+        axes.plot([], [], label="training", color=NEUTRAL, linestyle="--")
     _finish(loss, accuracy, AXES[x], all(record.loss > 0 for run in runs.values() for record in run.records))
     picture = io.BytesIO()
     figure.savefig(picture, format=form)
@@ -93,13 +98,14 @@ def new_figure() -> Figure:
 
 
 def _finish(loss: Axes, accuracy: Axes, label: str, logarithmic: bool) -> None:
-    from matplotlib.ticker import PercentFormatter
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     if logarithmic:
         loss.set_yscale("log")
     accuracy.yaxis.set_major_formatter(PercentFormatter(1.0))
     for axes, name in ((loss, "loss"), (accuracy, "accuracy")):
         axes.set_xlabel(label)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylabel(name)
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[0]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import importlib.util
 import pkgutil
@@ -17,7 +16,7 @@ from crossbow.dataflow import Dataflow
 from crossbow.kernels import select_library
 from crossbow.runtime.configuration import SystemConf
 from crossbow.scripts.model_script import ModelScript
-from crossbow.scripts.values import expanded_path
+from crossbow.scripts.values import expanded_path, meant
 from crossbow.types import ConfigurationError, Phase, Shape, Tensor
 
 
@@ -82,9 +81,8 @@ def script_of(name: str) -> ModelScript:
     script = getattr(importlib.import_module(name), "SCRIPT", None) if found else None
     if isinstance(script, ModelScript):
         return script
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    meant = f". Did you mean {close[0]}?" if close else ""
-    raise ConfigurationError(f"expected a module with a model script, as models.resnet. Received: {name!r}{meant}")
+    hint = meant(name, known, cutoff=0.5)
+    raise ConfigurationError(f"expected a module with a model script, as models.resnet. Received: {name!r}{hint}")
 
 
 def _zoo() -> list[str]:

@@ -115,8 +115,9 @@ def _record(line: Mapping[str, Any], path: Path, number: int) -> Record:
 
 
 def _settings(header: Mapping[str, Any], description: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings by name: those of the log's header, and those of `run.json`, nested ones as "data name"."""
-    found = dict(header)
+    """All settings by name: those of the log's header, and those of `run.json`, with defaults, and nested ones as
+    "data name"."""
+    found = {**_configured(description.get("configuration")), **header}
     settings = description.get("settings")
     found.update(settings if isinstance(settings, dict) else {})
     for name in ("seed", "data", "versions", "machine", "commit"):
@@ -125,4 +126,13 @@ def _settings(header: Mapping[str, Any], description: Mapping[str, Any]) -> dict
             found.update({f"{name} {key}": each for key, each in value.items()})
         elif value is not None:
             found[name] = value
+    return found
+
+
+def _configured(configuration: Any) -> dict[str, Any]:
+    """The settings of model, rule, solver and system by name."""
+    found: dict[str, Any] = {}
+    for section in configuration.values() if isinstance(configuration, dict) else ():
+        for name, value in section.items() if isinstance(section, dict) else ():
+            found.update(value if name == "rule" and isinstance(value, dict) else {name: value})
     return found

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
 from crossbow import CsvMonitor, Monitor, TensorBoardMonitor, WandbMonitor
+from crossbow.scripts.values import meant
 
 FORMATS = ("jsonl", "csv", "tensorboard", "wandb")
 """The first is always written: other commands read it."""
@@ -45,7 +45,6 @@ def _formats(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     for name in names:
         if name not in FORMATS:
-            close = difflib.get_close_matches(name, FORMATS, n=1)
-            meant = f". Did you mean {close[0]}?" if close else ""
-            raise argparse.ArgumentTypeError(f"expected formats among {','.join(FORMATS)}. Received: {name!r}{meant}")
+            hint = meant(name, FORMATS)
+            raise argparse.ArgumentTypeError(f"expected formats among {','.join(FORMATS)}. Received: {name!r}{hint}")
     return names

@@ -14,6 +14,7 @@ from crossbow.conf import settings
 from crossbow.runtime.checkpointing import Checkpoints
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.profiling import Profile
+from crossbow.scripts.command_parser import CommandParser
 from crossbow.scripts.data_sources import BATCH_FILES, IMAGES, KNOWN, OF_FILES, SYNTHETIC, DataSource
 from crossbow.scripts.initial_model import add_initial_model, check_initial_model
 from crossbow.scripts.logs import add_log
@@ -86,7 +87,7 @@ class Defaults:
         return self.epochs.get(dataset, others)
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(CommandParser):
     """Reports an unknown option with similar ones, and with those of the rule."""
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]

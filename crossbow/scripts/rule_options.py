@@ -10,6 +10,7 @@ from typing import Any
 from crossbow.conf import FieldSetting, settings
 from crossbow.runtime.configuration import ModelConf
 from crossbow.scripts.setting_options import add_setting, as_help, reader, refuse_idle, those_given
+from crossbow.scripts.values import meant
 from crossbow.solver import Pace
 from crossbow.synch import RULES, SMA, Rule, RulePhase, RuleSequence, TwoLevel, rule_class
 from crossbow.synch.elastic import Elastic
@@ -123,7 +124,9 @@ def _rules(text: str) -> str:
         try:
             rule_class(name)
         except ConfigurationError:
-            raise argparse.ArgumentTypeError(f"invalid choice: {name!r} (choose from {', '.join(RULES)})") from None
+            raise argparse.ArgumentTypeError(
+                f"invalid choice: {name!r} (choose from {', '.join(RULES)}){meant(name, RULES)}"
+            ) from None
     alone = len(phases) == 1 and len(phases[0]) == 1
     if not alone and not all(len(rest) == 1 and rest[0].isdecimal() and int(rest[0]) for _, *rest in phases):
         raise argparse.ArgumentTypeError(f"expected numbers of merges ≥ 1, as async:100,ssgd:200. Received: {text!r}")

@@ -19,7 +19,7 @@ from typing import Any
 import crossbow
 from crossbow.files import check_regular, file_error, make_directory, write_whole
 from crossbow.runtime.checkpoint import checkpoint_files
-from crossbow.runtime.directory_lock import is_in_use
+from crossbow.runtime.directory_lock import check_unused, is_in_use
 from crossbow.types import ConfigurationError, DataError
 
 VERSION = 1
@@ -71,7 +71,8 @@ class RunDirectory:
             raise DataError(f"{self.log}: expected a file to write. Received: one without permission to write")
 
     def check_new(self) -> None:
-        """Raises ConfigurationError if the directory has a run."""
+        """Raises ConfigurationError if the directory has a run, and DataError if a process is using it."""
+        check_unused(self.path)
         if not (self.description.exists() or checkpoint_files(self.checkpoints)):
             return
         state = "a run"

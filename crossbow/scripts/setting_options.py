@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from crossbow.conf import Domain, FieldSetting
-from crossbow.domains import Flag
+from crossbow.domains import Choice, EnumMember, Flag
+from crossbow.scripts.values import meant
 from crossbow.types import ConfigurationError
 
 
@@ -66,9 +67,17 @@ def reader(domains: Sequence[Domain]) -> Callable[[str], Any]:
             except (KeyError, ValueError):
                 continue
         forms = " or ".join(dict.fromkeys(domain.form for domain in domains))
-        raise argparse.ArgumentTypeError(f"expected {forms}. Received: {text!r}")
+        words = [word for domain in domains for word in _words(domain)]
+        raise argparse.ArgumentTypeError(f"expected {forms}. Received: {text!r}{meant(text, words)}")
 
     return read
+
+
+def _words(domain: Domain) -> Iterable[str]:
+    """The values of a domain of words."""
+    if isinstance(domain, EnumMember):
+        return (str(member.value) for member in domain.kind)
+    return domain.choices if isinstance(domain, Choice) else ()
 
 
 def those_given(options: argparse.Namespace, names: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from crossbow.files import check_regular, checked_path, file_error
 from crossbow.types import DataError
+
+
+def meant(received: str, known: Iterable[object], cutoff: float = 0.6) -> str:
+    """The most similar of the known values as the end of a message; "" if none is similar. cutoff: from 0 to 1.
+
+    >>> meant("epoch", ("epochs", "seconds")), meant("x", ("epochs", "seconds"))
+    ('. Did you mean epochs?', '')
+    """
+    close = difflib.get_close_matches(received, list(map(str, known)), n=1, cutoff=cutoff)
+    return f". Did you mean {close[0]}?" if close else ""
 
 
 def integer(minimum: int) -> Callable[[str], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,21 @@ def test_an_older_file_is_replaced_or_continued(tmp_path: Path) -> None:
     monitor.progress(progress(200))
     monitor.record(record(3))
     assert [row["tasks"] for row in rows(path)] == ["200", "300"]
+
+
+def test_a_record_after_the_checkpoint_is_dropped(tmp_path: Path) -> None:
+    """An interrupted process writes a checkpoint, and then a record of its unfinished epoch at the same task."""
+    first = CsvMonitor(tmp_path / "log.csv")
+    first.progress(progress())
+    first.record(record(1))
+    state = first.state()
+    first.record(replace(record(2), epoch=1.5, tasks=150))
+    second = CsvMonitor(tmp_path / "log.csv", resume=True)
+    second.resume(state)
+    assert second.state() == state
+    second.progress(progress(150))
+    second.record(record(2))
+    assert [row["tasks"] for row in rows(tmp_path / "log.csv")] == ["100", "200"]
 
 
 def test_files_that_cannot_be_written_or_continued(tmp_path: Path) -> None:

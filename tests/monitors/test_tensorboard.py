@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,23 @@ def test_resumed_training_replaces_what_came_after_its_start(tmp_path: Path) -> 
     assert scalars(tmp_path)["loss/training"] == [(100, 1.0), (200, 1.0), (300, 2.0), (400, 2.0), (500, 2.0)]
     train(tmp_path, 1, 1, 3.0)
     assert scalars(tmp_path)["loss/training"] == [(100, 3.0)]
+
+
+def test_a_record_after_the_checkpoint_is_dropped(tmp_path: Path) -> None:
+    """An interrupted process writes a checkpoint, and then a record of its unfinished epoch at the same task."""
+    first = TensorBoardMonitor(tmp_path)
+    first.progress(progress())
+    first.record(record(1))
+    state = first.state()
+    first.record(replace(record(2), epoch=1.5, tasks=150))
+    first.close()
+    second = TensorBoardMonitor(tmp_path)
+    second.resume(state)
+    assert second.state() == state
+    second.progress(progress(150))
+    second.record(record(2))
+    second.close()
+    assert [step for step, _ in scalars(tmp_path)["loss/training"]] == [100, 200]
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -65,6 +65,20 @@ def test_bad_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         WandbMonitor()
 
 
+def test_a_run_that_cannot_begin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Error(Exception):
+        pass
+
+    def init(**arguments: Any) -> None:
+        raise Error("No API key configured.")
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, Error=Error, Settings=SimpleNamespace))
+    with pytest.raises(
+        ConfigurationError, match=r"Received: No API key configured\. Without an account, set WANDB_MODE"
+    ):
+        WandbMonitor(directory=tmp_path).progress(progress())
+
+
 @pytest.mark.slow
 def test_a_run_without_network(tmp_path: Path) -> None:
     pytest.importorskip("wandb")

@@ -24,6 +24,7 @@ from crossbow.ops import (
     LayerNorm,
     MatMul,
     Pool,
+    PReLU,
     ReLU,
     SigmoidLoss,
     SiLU,
@@ -208,6 +209,11 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01, inplace: bool = False) -
     return Ours(ReLU(negative_slope=negative_slope), [x]) if negative_slope >= 0 else None
 
 
+def prelu(x: Tensor, weight: Tensor) -> Ours | None:
+    """Slopes that are a number have no axis in PyTorch."""
+    return Ours(PReLU(), [x], {"weights": weight}) if x.ndim > 1 and weight.shape == x.shape[1:2] else None
+
+
 def relu6(x: Tensor, inplace: bool = False) -> Ours:
     return Ours(ReLU(mode="clipped", ceiling=6.0), [x])
 
@@ -361,6 +367,7 @@ TRANSLATIONS: Mapping[str, tuple[Translation, int]] = {
     "nn.functional.max_pool3d": (max_pool(3), 60),
     "nn.functional.binary_cross_entropy_with_logits": (binary_cross_entropy_with_logits, 2),
     "nn.functional.mse_loss": (mse_loss, 3),
+    "nn.functional.prelu": (prelu, 3),
     "nn.functional.relu": (relu, 3),
     "nn.functional.relu6": (relu6, 3),
     "nn.functional.silu": (silu, 1),

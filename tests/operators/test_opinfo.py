@@ -73,7 +73,7 @@ def theirs(function: Any, sample: Any, ours: Ours, dtype: Any, shape: Any, gradi
             return new[id(value)]
         return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
-    kwargs = {name: value for name, value in sample.kwargs.items() if name not in ("dtype", "return_indices")}
+    kwargs = {name: changed(value) for name, value in sample.kwargs.items() if name not in ("dtype", "return_indices")}
     output = function(changed(sample.input), *changed(tuple(sample.args)), **kwargs)
     result = {"output": output.detach().double().numpy().reshape(shape) / ours.scale}
     if output.requires_grad:

@@ -11,10 +11,11 @@ import pytest
 from crossbow import DataflowNode, GraphError, Operator, SubGraph, SystemConf
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph, build
-from crossbow.ops import BatchNorm, InnerProduct, ReLU, Reshape, Values
+from crossbow.kernels.cpu.onednn.shared_library import why_unusable
+from crossbow.ops import BatchNorm, Embedding, InnerProduct, ReLU, Reshape, Values
 from crossbow.runtime.predicting import NetworkPrediction
 from crossbow.runtime.prediction import ImageKind
-from crossbow.types import CrossbowError
+from crossbow.types import CrossbowError, TaskError
 from tests.support import chain
 
 WEIGHTS = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
@@ -78,3 +79,22 @@ def test_a_name_is_that_of_the_operator() -> None:
     node = DataflowNode(Operator("mine", layer()))
     with pytest.raises(GraphError, match="'mine'"):
         predict(derive_prediction(build(SubGraph(node).nodes)), np.ones((2, 7), np.float32))
+
+
+@pytest.mark.skipif(why_unusable() is not None, reason="native programs need oneDNN")
+def test_a_native_failure_names_its_part() -> None:
+    """Of any thread; the message is that of the operator."""
+    network = graph(Embedding(7, 3, weight_initialiser=Values(np.ones((7, 3), np.float32))))
+    sequences = np.zeros((100, 6), np.float32)
+    prediction = NetworkPrediction(network, ROWS, SystemConf(devices="cpu", threads_per_learner=1))
+    try:
+        expected = prediction(sequences)
+        for example in (0, 40, 99):
+            wrong = sequences.copy()
+            wrong[example, 5] = 7
+            for images in (wrong, wrong[example : example + 1]):
+                with pytest.raises(TaskError, match=r"'Embedding0' while predicting: DataError: .*7"):
+                    prediction(images)
+        np.testing.assert_array_equal(prediction(sequences), expected)
+    finally:
+        prediction.close()

@@ -57,3 +57,19 @@ def test_as_json(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_run_without_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["compare", str(write_run(tmp_path / "run", []))]) == 0
     assert capsys.readouterr().out.splitlines()[1:3] == ["epochs trained       –", "seconds of training  –"]
+
+
+def test_defaults_are_settings_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A setting that only one of the runs was given; the rule's settings are by their own names."""
+    rule = {"rule": "sma", "alpha": None, "tau": 1}
+    described = [
+        {
+            "settings": {"rule": "sma", **given},
+            "configuration": {"model": {"rule": rule}, "solver": {"learning_rate": given.get("learning_rate", 0.02)}},
+        }
+        for given in ({}, {"learning_rate": 0.05})
+    ]
+    runs = [str(write_run(tmp_path / name, [], description=each)) for name, each in zip("ab", described, strict=True)]
+    assert cli.main(["compare", *runs, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [run["settings"] for run in found.values()] == [{"learning_rate": 0.02}, {"learning_rate": 0.05}]

@@ -75,7 +75,7 @@ def test_several_runs_on_an_axis(x: str, last: float) -> None:
     texts = " ".join(
         comment.strip() for comment in re.findall("<!--(.*?)-->", curves_picture(runs, "", x, "svg").decode())
     )
-    for expected in ("first", "second &lt;&amp;&gt;", "accuracy", "loss", AXES[x]):
+    for expected in ("first", "second &lt;&amp;&gt;", "accuracy", "loss", AXES[x], "training", "test"):
         assert expected in texts
 
 

@@ -16,6 +16,9 @@ import safetensors.numpy
 
 from crossbow.cli import main
 from crossbow.runtime.checkpoint import checkpoint_files
+from crossbow.runtime.directory_lock import DirectoryLock
+from crossbow.scripts.run_commands import resume_run
+from crossbow.types import DataError
 from models import logistic_regression
 from tests.scripts.runs import ROOT, SECONDS
 from tests.support import same_weights
@@ -177,3 +180,10 @@ def test_a_second_process_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
             assert f"Received: one process {process.pid} is using" in capsys.readouterr().err
         finally:
             process.kill()
+
+
+def test_a_running_run_is_not_resumed(tmp_path: Path) -> None:
+    """Also before its first checkpoint."""
+    (tmp_path / "run.json").write_text(json.dumps({"version": 1, "state": "running", "arguments": []}))
+    with DirectoryLock(tmp_path), pytest.raises(DataError, match=f"Received: one process {os.getpid()} is using"):
+        resume_run(tmp_path, [])

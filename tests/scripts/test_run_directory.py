@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import enum
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,16 @@ def test_a_new_run_does_not_replace_an_older_one(run: RunDirectory) -> None:
     run.checkpoints.mkdir()
     (run.checkpoints / "0000000003.safetensors").write_bytes(b"")
     with pytest.raises(ConfigurationError, match="Received: a run; continue"):
+        run.check_new()
+
+
+def test_a_new_run_names_the_process_that_is_using_the_directory(run: RunDirectory) -> None:
+    """Instead of the advice to continue its run."""
+    run.prepare()
+    run.write(DESCRIPTION)
+    with DirectoryLock(run.path), pytest.raises(DataError, match=f"Received: one process {os.getpid()} is using"):
+        run.check_new()
+    with pytest.raises(ConfigurationError, match="a run that was interrupted"):
         run.check_new()
 
 

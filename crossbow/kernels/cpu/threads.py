@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
-from collections.abc import Iterator
 
 from crossbow.kernels.cpu.onednn import shared_library
 
@@ -15,18 +13,17 @@ def max_threads() -> int:
     return 1 if shared_library.why_unusable() is not None else shared_library.omp_get_max_threads()
 
 
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
+class one_thread:  # noqa: N801 - used as a function
     """Make the team of the calling thread one thread in the block."""
-    if shared_library.why_unusable() is not None:
-        yield
-        return
-    before = shared_library.omp_get_max_threads()
-    shared_library.omp_set_num_threads(1)
-    try:
-        yield
-    finally:
-        shared_library.omp_set_num_threads(before)
+
+    def __enter__(self) -> None:
+        self._before = max_threads()
+        if self._before != 1:
+            shared_library.omp_set_num_threads(1)
+
+    def __exit__(self, *_error: object) -> None:
+        if self._before != 1:
+            shared_library.omp_set_num_threads(self._before)
 
 
 @functools.cache
@@ -35,3 +32,10 @@ def openmp_function(name: str) -> int:
     found = ctypes.cast(getattr(shared_library.openmp(), name), ctypes.c_void_p).value
     assert found is not None
     return found
+
+
+def team_functions() -> tuple[int, int]:
+    """The functions that return and set the team size of the calling thread; 0 without oneDNN."""
+    if shared_library.why_unusable() is not None:
+        return 0, 0
+    return openmp_function("omp_get_max_threads"), openmp_function("omp_set_num_threads")

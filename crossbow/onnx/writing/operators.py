@@ -93,6 +93,12 @@ def upsample(operator: WrittenOperator) -> None:
     if kernel.size is None and not kernel.align_corners:
         assert kernel.scale is not None
         scale = kernel.scale if isinstance(kernel.scale, tuple | list) else (kernel.scale,) * (rank - 2)
+        # Scales are float32, so 15 · 4.2 is below 63. onnxruntime rounds the product, too; shape inference does not.
+        for dtype in (np.float32, np.float64):
+            products = np.asarray(operator.shapes[0][2:], dtype) * np.asarray(scale, np.float32)
+            if tuple(np.floor(products)) != operator.shape[2:]:
+                operator.fault(f"ONNX computes sizes other than {operator.shape[2:]} here; give size instead of scale")
+                return
         operator.add("Resize", operator.inputs[0], "", operator.constant("scales", [1, 1, *scale]), **settings)
         return
     sizes = operator.constant("sizes", operator.shape[2:], np.int64)

@@ -16,6 +16,7 @@ from crossbow.onnx import save
 from crossbow.onnx.writing.table import WRITERS
 from crossbow.ops import (
     Pool,
+    Upsample,
 )
 from crossbow.testing import run_operator
 from tests.onnx.models import draw, run_onnx
@@ -72,3 +73,16 @@ def test_windows_that_onnx_counts_in_another_way_are_refused() -> None:
         save(SubGraph(node), "/nowhere", input_shape=(1, 6, 7))
     proto = written(Pool(kernel_size=2, stride=3), ((1, 1, 6, 6),), {})
     assert run_onnx(proto, x0=draw(1, 1, 6, 6)).shape == (1, 1, 2, 2)
+
+
+@pytest.mark.parametrize("method", ["nearest", "linear"])
+def test_sizes_that_onnx_rounds_in_another_way_are_refused(method: str) -> None:
+    """In float32, 4.2 is rounded down. 15 times it is below 63; 10 times it is below 42, but float32 rounds that up."""
+    kernel = Upsample((4.2, 2), method=method)
+    for height, size in ((15, 63), (10, 42)):
+        message = rf"'it' \(Upsample\): ONNX computes sizes other than \({size}, 8\) here; give size instead of scale"
+        with pytest.raises(GraphError, match=message):
+            save(SubGraph(DataflowNode(Operator("it", kernel))), "/nowhere", input_shape=(1, height, 4))
+        proto = written(Upsample(size=(size, 8), method=method), ((1, 1, height, 4),), {})
+        assert run_onnx(proto, x0=draw(1, 1, height, 4)).shape == (1, 1, size, 8)
+    assert run_onnx(written(kernel, ((1, 1, 11, 4),), {}), x0=draw(1, 1, 11, 4)).shape == (1, 1, 46, 8)

@@ -95,7 +95,7 @@ def signal_flag(state_address: int, flag: int, clock_gettime: int, timespec: int
 
 
 @functools.cache
-def _resting_functions() -> tuple[int, int]:
+def resting_functions() -> tuple[int, int]:
     """Functions that yield the core to other threads, and that sleep for some microseconds."""
     if sys.platform == "win32":
         rest = ctypes.windll.kernel32.SwitchToThread
@@ -115,7 +115,7 @@ def wait(request: Wait) -> PreparedKernel:
 
     def bind(buffers: Mapping[str, Array]) -> Sequence[Call]:
         flags, abort, state = (buffers[role] for role in request.reads)
-        sched_yield, usleep = _resting_functions()
+        sched_yield, usleep = resting_functions()
         call = wait_for_flags.call(
             "wait",
             flags=flags,

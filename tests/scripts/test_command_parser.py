@@ -1,0 +1,51 @@
+"""Choices on command lines: the nearest one is offered."""
+
+from __future__ import annotations
+
+import pytest
+
+from crossbow.cli import main
+from crossbow.scripts.command_parser import CommandParser
+from models.lenet import main as lenet
+
+
+def error(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["--rule", "smaa"], "sma"),
+        (["--dataset", "digts"], "digits"),
+        (["--variant", "cafe"], "caffe"),
+        (["--learning-rate-policy", "invv"], "inv"),
+    ],
+)
+def test_options_of_scripts(arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        lenet(arguments)
+    assert ended.value.code == 2
+    assert error(capsys).endswith(f"Did you mean {meant}?")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [(["grph", "models.lenet"], "graph"), (["plot", "out", "--x", "epoch"], "epochs")],
+)
+def test_commands_and_their_options(arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert error(capsys).endswith(f"Did you mean {meant}?")
+
+
+def test_nothing_is_offered_if_nothing_is_similar(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = CommandParser()
+    parser.add_argument("--depth", type=int, choices=(18, 50))
+    assert parser.parse_args(["--depth", "50"]).depth == 50
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--depth", "7"])
+    message = error(capsys)
+    assert "invalid choice: 7" in message
+    assert "Did you mean" not in message
