@@ -6,6 +6,7 @@ run one after the other, each in fresh processes; ratios are of the same round. 
 
     python -m benchmarks.cluster  # LeNet, batches of 8 and 32, and ResNet-32, batches of 16
     python -m benchmarks.cluster --network lenet-original --batch 8 --rounds 5
+    python -m benchmarks.cluster --idle  # the share of a core of a rank that waits for another one
 """
 
 from __future__ import annotations
@@ -30,12 +31,20 @@ LIMIT = 600
 """Seconds after which a contestant is given up."""
 WARMING, STEPS = 2.0, 10
 """Seconds of training before the measurement; with PyTorch, in pieces of this many steps."""
+SECONDS_LATE, LATE_TASKS = 0.5, 20
+"""Duration of the other rank's tasks while a rank waits, and number of tasks of both."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _options(arguments)
     if options.contestant:
         WORKERS[options.contestant](options)
+        return
+    if options.idle:
+        shares = [
+            _result([_on_ranks(_worker("lenet-original", 8, options.seconds, "idle"))]) for _ in range(options.rounds)
+        ]
+        print(f"a rank that waits: {', '.join(f'{share:.1%}' for share in shares)} of a core")
         return
     cases = [(options.network, options.batch)] if options.network else CASES
     print(", ".join(f"{name} {value}" for name, value in describe_machine().items()))
@@ -55,7 +64,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0, help="duration of a measurement")
+    parser.add_argument("--idle", action="store_true", help="measure a rank that waits for another one instead")
     parser.add_argument("--contestant", choices=WORKERS, help=argparse.SUPPRESS)
+    parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--store", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
@@ -63,26 +74,63 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _round(network: str, batch: int, seconds: float) -> dict[str, float]:
     """Images/s of each contestant."""
-    given = ["--network", network, "--batch", str(batch), "--seconds", str(seconds)]
-    worker = [sys.executable, "-m", "benchmarks.cluster", *given, "--contestant"]
-    mpirun = str(Path(sys.executable).parent / "mpirun")
-    ranks = [mpirun if Path(mpirun).exists() else "mpirun", "--oversubscribe", "--bind-to", "none", "-n", "2"]
-    found = {"2 ranks": _rate([[*ranks, *worker, "ranks"]]), "1 process": _rate([[*worker, "process"]])}
+
+    def worker(contestant: str) -> list[str]:
+        return _worker(network, batch, seconds, contestant)
+
+    found = {"2 ranks": _result([_on_ranks(worker("ranks"))]), "1 process": _result([worker("process")])}
     if has_torch():
         with tempfile.TemporaryDirectory() as directory:
             store = str(Path(directory) / "store")
-            found["DDP on gloo"] = _rate([[*worker, "ddp", "--rank", str(r), "--store", store] for r in (0, 1)])
+            found["DDP on gloo"] = _result([[*worker("ddp"), "--rank", str(r), "--store", store] for r in (0, 1)])
     return found
 
 
-def _rate(commands: Sequence[Sequence[str]]) -> float:
-    """Run commands at the same time. Returns the images/s that the first one prints."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for command in commands]
-    printed = [process.communicate(timeout=LIMIT)[0] for process in processes]
-    if any(process.returncode for process in processes):
-        raise SystemExit(f"a contestant failed: {' '.join(commands[0])}")
-    return float(printed[0].split()[-1])
+def _worker(network: str, batch: int, seconds: float, contestant: str) -> list[str]:
+    """The command of a contestant."""
+    given = ["--network", network, "--batch", str(batch), "--seconds", str(seconds), "--contestant", contestant]
+    return [sys.executable, "-m", "benchmarks.cluster", *given]
+
+
+def _on_ranks(command: Sequence[str]) -> list[str]:
+    """The command that runs another one on two ranks."""
+    mpirun = Path(sys.executable).parent / "mpirun"
+    launcher = str(mpirun) if mpirun.exists() else "mpirun"
+    return [launcher, "--oversubscribe", "--bind-to", "none", "-n", "2", *command]
+
+
+def _result(commands: Sequence[Sequence[str]]) -> float:
+    """Run commands at the same time. Returns the number that the first one writes to a file: mpirun may add to the
+    standard output."""
+    with tempfile.TemporaryDirectory() as directory:
+        result, errors = Path(directory) / "result", Path(directory) / "errors"
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        with errors.open("wb") as file:
+            processes = [
+                subprocess.Popen(
+                    [*command, "--result", str(result)], stdout=subprocess.DEVNULL, stderr=file, env=environment
+                )
+                for command in commands
+            ]
+            try:
+                _await(processes)
+            finally:
+                for process in processes:
+                    process.kill()
+                    process.wait()
+        if any(process.returncode for process in processes) or not result.exists():
+            print(errors.read_text(errors="replace"), file=sys.stderr)
+            raise SystemExit(f"error: a contestant failed: {' '.join(commands[0])}")
+        return float(result.read_text())
+
+
+def _await(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Wait until all processes have ended, one has failed, or the limit is reached."""
+    deadline = time.monotonic() + LIMIT
+    while any(process.poll() is None for process in processes) and not any(process.poll() for process in processes):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"error: a contestant did not end within {LIMIT} s: {processes[0].args}")
+        time.sleep(0.1)
 
 
 def _crossbow(options: argparse.Namespace, learners: int) -> None:
@@ -93,7 +141,30 @@ def _crossbow(options: argparse.Namespace, learners: int) -> None:
     rate = runner.run(begin, begin + options.seconds)
     runner.close()
     if cluster.rank == 0:
-        print(rate)
+        options.result.write_text(str(rate))
+
+
+def _idle(options: argparse.Namespace) -> None:
+    """Train on two ranks, the second of which is late with every batch. The first one's share of a core includes its
+    tasks, which take some milliseconds."""
+    from crossbow import TrainingUnit, cluster
+
+    runner = CrossbowRunner(options.network, options.batch, 1, 1, "auto")
+    write = runner.context.data.train.write_images
+
+    def write_late(*given: Any) -> None:
+        time.sleep(SECONDS_LATE)
+        write(*given)
+
+    runner.context.train(10, TrainingUnit.TASKS)
+    if cluster.rank == 1:
+        object.__setattr__(runner.context.data.train, "write_images", write_late)
+    began, used = time.perf_counter(), time.process_time()
+    runner.context.train(LATE_TASKS, TrainingUnit.TASKS)
+    share = (time.process_time() - used) / (time.perf_counter() - began)
+    runner.close()
+    if cluster.rank == 0:
+        options.result.write_text(str(share))
 
 
 def _ddp(options: argparse.Namespace) -> None:
@@ -113,9 +184,10 @@ def _ddp(options: argparse.Namespace) -> None:
         rate, seconds = STEPS / taken.item(), seconds + taken.item()
     count = max(1, round(rate * options.seconds))
     taken_by_all = _seconds(training, count)
-    distributed.destroy_process_group()
     if options.rank == 0:
-        print(2 * count * options.batch / taken_by_all)
+        options.result.write_text(str(2 * count * options.batch / taken_by_all))
+    distributed.barrier()
+    os._exit(0)  # threads of gloo that are still there would end the process with an error
 
 
 def _seconds(training: Any, steps: int) -> float:
@@ -130,6 +202,7 @@ WORKERS: dict[str, Callable[[argparse.Namespace], None]] = {
     "ranks": lambda options: _crossbow(options, 1),
     "process": lambda options: _crossbow(options, 2),
     "ddp": _ddp,
+    "idle": _idle,
 }
 
 if __name__ == "__main__":

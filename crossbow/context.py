@@ -25,7 +25,7 @@ from crossbow.files import checked_path
 from crossbow.matching import Matching, VariableSelection, match
 from crossbow.model_file import ModelSettings, model_path, read_variables, write_model
 from crossbow.monitors.verbosity import Verbosity, add_console
-from crossbow.runtime.alike import check_alike
+from crossbow.runtime.alike import check_alike, check_layout
 from crossbow.runtime.arguments import (
     Network,
     checked_monitors,
@@ -128,56 +128,58 @@ class ExecutionContext:
                     f"ExecutionContext: {name} must be a {kind.__name__}. Received: {shown(value)}"
                 )
         self._ranks = join()
-        self._given_monitors = monitors
-        checked = checked_monitors(monitors)
-        self._monitors = checked if self._ranks.is_first else ()
-        self.model = model or ModelConf()
-        self.solver = solver or SolverConf()
-        self.system = system or SystemConf()
-        self.data = data
-        if self.model.batch_size > len(data.train):
-            raise ConfigurationError(
-                f"ModelConf: batch_size must be at most the number of training examples, {len(data.train)}. "
-                f"Received: batch_size={self.model.batch_size}"
+        with self._ranks.call():
+            self._given_monitors = monitors
+            checked = checked_monitors(monitors)
+            self._monitors = checked if self._ranks.is_first else ()
+            self.model = model or ModelConf()
+            self.solver = solver or SolverConf()
+            self.system = system or SystemConf()
+            self.data = data
+            if self.model.batch_size > len(data.train):
+                raise ConfigurationError(
+                    f"ModelConf: batch_size must be at most the number of training examples, {len(data.train)}. "
+                    f"Received: batch_size={self.model.batch_size}"
+                )
+            if self.model.slack and has_barrier(self.model.rule):
+                raise ConfigurationError(
+                    f"ModelConf: slack must be 0 under a rule with a barrier. Received: slack={self.model.slack}"
+                )
+            graph = training_graph(training, (self.model.batch_size, *data.image_shape))
+            self.solver = own_solver(graph) or self.solver
+            self._given_check = check
+            check = check or Dataflow(training.subgraph).set_phase(Phase.CHECK)
+            self._training, self._check = training, check
+            recorder = Recorder()
+            given = profile if self._ranks.is_first else None
+            self._profiler = None if given is None else Profiler(given, recorder, self._write_timeline)
+            self.timeline: Timeline | None = None
+            """The timeline that was recorded; None without `profile`, or before its end."""
+            described = checkpoints is not None or self._ranks.several
+            self._about = self._describe(graph) if described else {}
+            """The description of the run in its checkpoints."""
+            check_alike(self._ranks, self._about)
+            confs = self.model, self.solver, self.system
+            self._new_engine = functools.partial(
+                new_engine, graph, check.graph, data, *confs, collective, recorder, self._ranks
             )
-        if self.model.slack and has_barrier(self.model.rule):
-            raise ConfigurationError(
-                f"ModelConf: slack must be 0 under a rule with a barrier. Received: slack={self.model.slack}"
-            )
-        graph = training_graph(training, (self.model.batch_size, *data.image_shape))
-        self.solver = own_solver(graph) or self.solver
-        self._given_check = check
-        check = check or Dataflow(training.subgraph).set_phase(Phase.CHECK)
-        self._training, self._check = training, check
-        recorder = Recorder()
-        given = profile if self._ranks.is_first else None
-        self._profiler = None if given is None else Profiler(given, recorder, self._write_timeline)
-        self.timeline: Timeline | None = None
-        """The timeline that was recorded; None without `profile`, or before its end."""
-        confs = self.model, self.solver, self.system
-        self._new_engine = functools.partial(
-            new_engine, graph, check.graph, data, *confs, collective, recorder, self._ranks
-        )
-        self.engine = self._new_engine()
-        self._closed = False
-        self._run: TrainingRun | None = None
-        """The current or last training call."""
-        self._unfinished: RunState | None = None
-        """State of the training call to continue, after `resume`."""
-        self.resumed: Resumption | None = None
-        """How training was resumed; None if it was not."""
-        described = checkpoints is not None or self._ranks.several
-        self._about = self._describe(graph) if described else {}
-        """The description of the run in its checkpoints."""
-        self._keeper: RunKeeper | None = None
-        try:
-            check_alike(self._ranks, self._about, layout_digest(self.engine.program))
-            if checkpoints is not None and self._ranks.is_first:
-                writer = CheckpointWriter(checkpoints, self._write_model, recorder)
-                self._keeper = RunKeeper(self.engine, writer, self._about, self._monitors, recorder)
-        except BaseException:
-            self.engine.close()
-            raise
+            self._closed = False
+            self._run: TrainingRun | None = None
+            """The current or last training call."""
+            self._unfinished: RunState | None = None
+            """State of the training call to continue, after `resume`."""
+            self.resumed: Resumption | None = None
+            """How training was resumed; None if it was not."""
+            self._keeper: RunKeeper | None = None
+            self.engine = self._new_engine()
+            try:
+                check_layout(self._ranks, layout_digest(self.engine.program))
+                if checkpoints is not None and self._ranks.is_first:
+                    writer = CheckpointWriter(checkpoints, self._write_model, recorder)
+                    self._keeper = RunKeeper(self.engine, writer, self._about, self._monitors, recorder)
+            except BaseException:
+                self.engine.close()
+                raise
 
     def _describe(self, graph: Graph) -> dict[str, Any]:
         return {
@@ -496,7 +498,8 @@ class ExecutionContext:
 
         Raises CrossbowError if there is no check set."""
         self._check_open()
-        return self.engine.test()
+        with self._ranks.call():
+            return self.engine.test()
 
     @without_own_frames
     def predict(self, images: Array) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from crossbow.cluster.members import Rank, View
+from crossbow.cluster.members import Rank, RankFailedError, View
 from crossbow.cluster.process import join
 from crossbow.cluster.ranks import Ranks
 
@@ -25,4 +25,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["Rank", "Ranks", "View", "join", "rank", "size", "view"]
+__all__ = ["Rank", "RankFailedError", "Ranks", "View", "join", "rank", "size", "view"]

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from types import TracebackType
 
+from crossbow.cluster.members import RankFailedError
+from crossbow.cluster.output import SECONDS_BEFORE_ERRORS
+from crossbow.cluster.ranks import Ranks
 from crossbow.cluster.transport import Transport
+from crossbow.console import say
 
 FAILED = 1
 """Exit status after an exception."""
@@ -13,17 +18,24 @@ LOST = 3
 """Exit status after the loss of rank 0, or of too many ranks."""
 TERMINATED = 143
 """Exit status after SIGTERM."""
+SECONDS_BETWEEN = 0.01
+"""Time between two looks for the ends of other ranks."""
 
 
-def end_all_on_exception(transport: Transport) -> None:
+def end_all_on_exception(ranks: Ranks) -> None:
     """End all ranks when an exception ends this one, once its traceback is printed."""
     hook = sys.excepthook
 
     def print_and_end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         try:
-            hook(kind, error, trace)
+            if not ranks.is_first:
+                time.sleep(SECONDS_BEFORE_ERRORS)
+            if isinstance(error, RankFailedError):
+                say(f"error: {error}")
+            else:
+                hook(kind, error, trace)
         finally:
-            end_all(transport, FAILED)
+            end_all(ranks.transport, FAILED)
 
     sys.excepthook = print_and_end
 
@@ -33,3 +45,11 @@ def end_all(transport: Transport, status: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     transport.abort(status)
+
+
+def end_with_others(ranks: Ranks) -> None:
+    """Tell the other ranks that this program has ended, and wait for the ends of theirs. Unlike the end of MPI itself,
+    this wait keeps no core busy."""
+    ranks.tell_end()
+    while not ranks.all_have_ended():
+        time.sleep(SECONDS_BETWEEN)

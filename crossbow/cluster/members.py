@@ -43,3 +43,7 @@ class Lost:
 
 class ViewChangedError(CrossbowError):
     """Ranks have joined or left while others were waiting for them."""
+
+
+class RankFailedError(CrossbowError):
+    """Another rank has failed, or its program has ended, in a call that all ranks make."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import os
+import socket
 import threading
 from typing import Any
 
@@ -10,7 +13,9 @@ import numpy as np
 
 from crossbow.cluster.launch import RankLaunch
 from crossbow.cluster.members import Lost, Rank, View
+from crossbow.cluster.ranks import SECONDS_TO_START
 from crossbow.cluster.transport import Channel, Pending
+from crossbow.console import WRONG, say
 from crossbow.extras import optional_module
 from crossbow.types import Array, ConfigurationError
 
@@ -79,6 +84,10 @@ class MpiTransport:
     def abort(self, status: int) -> None:
         self._mpi.COMM_WORLD.Abort(status)
 
+    def close(self) -> None:
+        """End MPI. All ranks must call this; no thread may use the transport any more."""
+        self._mpi.Finalize()
+
     def _pending(self, request: Any, array: Array) -> MpiTransfer:
         return MpiTransfer(request, array, self._lock)
 
@@ -103,12 +112,35 @@ def _bytes(array: Array) -> Array:
 
 
 def _load(launch: RankLaunch) -> Any:
-    """The module `mpi4py.MPI`; importing it initialises MPI."""
+    """The module `mpi4py.MPI`, with MPI initialised."""
     settings = optional_module("mpi4py", f"a process that is one of {launch.size} ranks", "mpi")
-    settings.rc.thread_level = "multiple"
+    settings.rc.initialize = settings.rc.finalize = False
     try:
-        return importlib.import_module("mpi4py.MPI")
+        mpi = importlib.import_module("mpi4py.MPI")
     except (ImportError, RuntimeError) as error:
         raise ConfigurationError(
             f"mpi4py needs an MPI library: pip install 'crossbow[mpi]'. Received: {str(error).splitlines()[0]}"
         ) from error
+    if not mpi.Is_initialized():
+        _initialise(mpi, launch)
+    return mpi
+
+
+def _initialise(mpi: Any, launch: RankLaunch) -> None:
+    """Initialise MPI, for which all ranks wait for each other. Ends the process after `SECONDS_TO_START`."""
+
+    def give_up() -> None:
+        say(
+            f"error: rank {launch.rank} ({socket.gethostname()}) waited {SECONDS_TO_START:g} s for the other "
+            f"{launch.size - 1} of {launch.size} ranks to connect"
+        )
+        os._exit(WRONG)
+
+    limit = threading.Timer(SECONDS_TO_START, give_up)
+    limit.daemon = True
+    limit.start()
+    # Not mpi4py's own function, which would not let the timer's thread work.
+    ctypes.CDLL(mpi.__file__).MPI_Init_thread(
+        None, None, ctypes.c_int(mpi.THREAD_MULTIPLE), ctypes.byref(ctypes.c_int())
+    )
+    limit.cancel()

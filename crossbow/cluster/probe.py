@@ -44,11 +44,12 @@ class LinkSpeed:
     """Bytes per second of messages of `TRANSFER_BYTES`: those of the shortest round trip."""
 
 
-def measure_links(ranks: Ranks) -> list[LinkSpeed]:
+def measure_links(ranks: Ranks, *, neighbours: bool = False) -> list[LinkSpeed]:
     """Measure the links between all pairs of ranks, one pair after the other. All ranks must call this; every rank has
-    the result."""
+    the result. neighbours: only the links between successive ranks, along which sums travel."""
     links: list[LinkSpeed] = []
-    for pair in itertools.combinations(range(ranks.size), 2):
+    numbers = range(ranks.size)
+    for pair in itertools.pairwise(numbers) if neighbours else itertools.combinations(numbers, 2):
         found = _measure(ranks.transport, pair) if ranks.rank in pair else (0.0, 0.0)
         latency, bandwidth = ranks.gather(found)[pair[0]]  # the others wait here
         links.append(LinkSpeed(pair, latency, bandwidth))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import threading
 
-from crossbow.cluster.failure import end_all, end_all_on_exception
+from crossbow.cluster.failure import end_all, end_all_on_exception, end_with_others
 from crossbow.cluster.launch import launch_of
 from crossbow.cluster.members import Rank, View
 from crossbow.cluster.mpi import MpiTransport
@@ -26,8 +27,10 @@ def join() -> Ranks:
                 _joined.append(Ranks(View(0, (Rank(0, socket.gethostname()),))))
             else:
                 transport = MpiTransport(launch)
-                _joined.append(Ranks(transport.view, transport.rank, transport))
-                end_all_on_exception(transport)
+                ranks = Ranks(transport.view, transport.rank, transport)
+                _joined.append(ranks)
+                end_all_on_exception(ranks)
+                atexit.register(_end, ranks, transport)
         return _joined[0]
 
 
@@ -35,6 +38,11 @@ def connected(ranks: Ranks) -> None:
     """Let `join` return these ranks, which the caller has connected."""
     with _lock:
         _joined[:] = [ranks]
+
+
+def _end(ranks: Ranks, transport: MpiTransport) -> None:
+    end_with_others(ranks)
+    transport.close()
 
 
 def leave(status: int) -> int:

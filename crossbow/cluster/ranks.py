@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
-from crossbow.cluster.members import Lost, Rank, View, ViewChangedError
+from crossbow.cluster.members import Lost, Rank, RankFailedError, View, ViewChangedError
 from crossbow.cluster.sums import Waiting
 from crossbow.cluster.transport import Channel, Transport
 from crossbow.types import CrossbowError
 
 SECONDS_TO_START = 120.0
 """Limit of the wait for all ranks before training."""
+SECONDS_TO_END = 3.0
+"""Time that a rank which has failed gets to print its traceback, and to end all ranks, before another one ends them."""
+SECONDS_AFTER_END = 1.0
+"""Time in which messages arrive that a rank has sent before its program ended."""
+ENDED = 0
+"""In place of the number of a call: the program of the rank has ended."""
+
+
+class RankFailure(NamedTuple):
+    """The failure of a rank."""
+
+    call: int
+    """Number of the call in which it failed, or `ENDED`."""
+    sentence: str
+    arrived: float
+    """On the monotonic clock."""
 
 
 class Ranks:
@@ -22,6 +39,12 @@ class Ranks:
 
     def __init__(self, view: View, rank: int = 0, transport: Transport | None = None) -> None:
         self.view, self.rank, self._transport = view, rank, transport
+        self._call = 0
+        """Number of the current or last call that all ranks make."""
+        self._failures: list[RankFailure] = []
+        """Of other ranks."""
+        self._ended: set[int] = set()
+        """The ranks whose programs have ended."""
 
     @property
     def size(self) -> int:
@@ -57,12 +80,59 @@ class Ranks:
         assert self._transport is not None
         return self._transport
 
+    # Failures
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """A call that all ranks make, in the same order. An exception that ends it on one rank ends it on all: the
+        other ranks raise RankFailedError, also if the exception is caught there."""
+        self._call += 1
+        try:
+            yield
+        except RankFailedError as error:
+            if ENDED not in {each.call for each in self._failures if each.sentence == str(error)}:
+                time.sleep(SECONDS_TO_END)
+            raise
+        except ViewChangedError:
+            raise
+        except BaseException as error:
+            if self.several:
+                text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+                self._to_others(json.dumps([self._call, f"{self.own} failed: {text}"]).encode(), Channel.FAILURE)
+            raise
+
+    def tell_end(self) -> None:
+        """Tell the other ranks that the program of this rank ends. They fail if they wait for it."""
+        self._to_others(json.dumps([ENDED, f"the program of {self.own} has ended"]).encode(), Channel.FAILURE)
+
+    def all_have_ended(self) -> bool:
+        """Whether the programs of all other ranks have ended."""
+        self._hear()
+        return len(self._ended) == self.size - 1
+
+    def _hear(self) -> None:
+        """Receive what other ranks tell of their failures. Any thread may call this."""
+        while (received := self.transport.receive(Channel.FAILURE)) is not None:
+            rank, text = received
+            call, sentence = json.loads(text)
+            self._failures.append(RankFailure(call, sentence, time.monotonic()))
+            if call == ENDED:
+                self._ended.add(rank)
+
     # Views
 
-    def check_view(self) -> None:
-        """Raise ViewChangedError if ranks have joined or left since the last `regroup`."""
-        if self._transport is not None and self._transport.changed():
+    def check_others(self) -> None:
+        """Raise RankFailedError if another rank has failed in this call or has ended, and ViewChangedError if ranks
+        have joined or left since the last `regroup`. Called while this rank waits for others."""
+        if self._transport is None:
+            return
+        if self._transport.changed():
             raise ViewChangedError(f"a rank has left the {self.size} ranks that were training")
+        self._hear()
+        for each in self._failures:
+            ended = each.call == ENDED and time.monotonic() > each.arrived + SECONDS_AFTER_END
+            if ended or each.call == self._call != ENDED:
+                raise RankFailedError(each.sentence)
 
     def regroup(self) -> tuple[Lost, ...]:
         """Continue with the ranks of the newest view. Returns those that have left."""
@@ -113,7 +183,7 @@ class Ranks:
             try:
                 left = max(0.0, deadline - time.monotonic())
                 values[rank.number] = json.loads(self._await(Channel.GATHERING, rank.number, Waiting(seconds=left)))
-            except ViewChangedError:
+            except (ViewChangedError, RankFailedError):
                 raise
             except CrossbowError:
                 continue  # the others may be there
@@ -140,7 +210,7 @@ class Ranks:
             if message is not None:
                 received.append(message[1])
             else:
-                self.check_view()
+                self.check_others()
             return bool(received)
 
         wait.until(arrived, str(self.view.ranks[rank]))

@@ -30,6 +30,8 @@ class Channel(enum.IntEnum):
     """The vector of such a message."""
     SUM = 9
     """A sum over some ranks, in a tree of the transport."""
+    FAILURE = 10
+    """A rank's failure in a call that all ranks make, or its end."""
 
 
 class Pending(Protocol):

@@ -13,15 +13,24 @@ OF_EACH_RANK = ("devices", "learners_per_device", "threads_per_learner", "loader
 """Settings of the system that may differ."""
 
 
-def check_alike(ranks: Ranks, about: Mapping[str, Any], layout: str) -> None:
+def check_alike(ranks: Ranks, about: Mapping[str, Any]) -> None:
     """Compare the descriptions of the run on all ranks, which must call this.
 
-    about: network, data, model, solver and system, as in a checkpoint. layout: identifies the places of variables in
-    memory. Raises ConfigurationError with the first difference, the same on all ranks.
+    about: network, data, model, solver and system, as in a checkpoint. Raises ConfigurationError with the first
+    difference, the same on all ranks.
     """
-    if not ranks.several:
-        return
-    expected, *others = ranks.gather({"version": _version(), **dict(_fields(about)), "layout of variables": layout})
+    if ranks.several:
+        _compare(ranks, {"version": _version(), **dict(_fields(about))})
+
+
+def check_layout(ranks: Ranks, layout: str) -> None:
+    """Compare what identifies the places of variables in memory, as `check_alike` does."""
+    if ranks.several:
+        _compare(ranks, {"layout of variables": layout})
+
+
+def _compare(ranks: Ranks, own: Mapping[str, Any]) -> None:
+    expected, *others = ranks.gather(own)
     for rank, received in zip(ranks.view.ranks[1:], others, strict=True):
         for name in [*expected, *(name for name in received if name not in expected)]:
             first, other = expected.get(name), received.get(name)

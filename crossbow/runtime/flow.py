@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Literal, NoReturn
 
 from crossbow.clock import now
-from crossbow.cluster.members import ViewChangedError
+from crossbow.cluster.members import RankFailedError, ViewChangedError
 from crossbow.data.loader import Loader
 from crossbow.runtime.coordination import Coordination
 from crossbow.runtime.reports import Reports
@@ -211,7 +211,7 @@ class Flow:
             self._reports.wait(1)
             other = self._reports.take()
             report = other if isinstance(other, Failed) else report
-        if isinstance(report.error, NonFiniteLossError | ViewChangedError):
+        if isinstance(report.error, NonFiniteLossError | RankFailedError | ViewChangedError):
             raise report.error
         where = f"on learner {report.learner}" if report.learner < self._learners else "between the devices"
         raise task_error(report.error, report.task, report.operator, where) from report.error

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from crossbow.cluster.members import ViewChangedError
+from crossbow.cluster.members import RankFailedError, ViewChangedError
 from crossbow.cluster.ranks import Ranks
 from crossbow.cluster.sums import LONGEST_SLEEP, SECONDS_TO_WAIT, SHORTEST_SLEEP, Waiting
 from crossbow.cluster.transport import Channel, Pending
@@ -88,7 +88,7 @@ class Messages:
             self._thread = None
         if self._error is not None:
             error, self._error = self._error, None
-            if isinstance(error, ViewChangedError):
+            if isinstance(error, RankFailedError | ViewChangedError):
                 raise error
             raise CrossbowError(f"the exchange between ranks failed: {error}") from error
         if self._ended != self._partners:
@@ -124,7 +124,7 @@ class Messages:
                         continue
                     if self._rare and not self._ending:
                         heard = time.monotonic()
-                    self._ranks.check_view()
+                    self._ranks.check_others()
                     self._check(heard)
                     self._all_gone()
                     time.sleep(sleep)

@@ -193,6 +193,18 @@ class TrainingRun:
         rebuild: builds another engine after ranks have left. It is not kept: it may hold what holds this run. None:
         training then ends with ViewChangedError.
         """
+        with self._ranks.call():
+            self._train(rebuild)
+        if self.interrupted == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.interrupted:
+            raise Terminated(self.interrupted)
+        if not self._ranks.view.enough:
+            raise SystemExit(LOST)
+        return self.history
+
+    def _train(self, rebuild: Callable[[], TrainingEngine] | None) -> None:
+        """Train until a limit is reached, or a signal arrives."""
         if self.keeper is not None:
             self.keeper.begin(self)
         if self.profiler is not None:
@@ -203,7 +215,7 @@ class TrainingRun:
             try:
                 while not self.history.stopped:
                     try:
-                        self._ranks.check_view()
+                        self._ranks.check_others()
                         self._stretch()
                     except ViewChangedError:
                         self._regroup(rebuild)
@@ -217,13 +229,6 @@ class TrainingRun:
                 self.profiler.finish()  # after the last checkpoint, which is worth more
             with suppress(ViewChangedError):  # nothing is left to do with the others
                 self._common.look_for_signals()  # one may have arrived since the last tick
-        if self.interrupted == signal.SIGINT:
-            raise KeyboardInterrupt
-        if self.interrupted:
-            raise Terminated(self.interrupted)
-        if not self._ranks.view.enough:
-            raise SystemExit(LOST)
-        return self.history
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -310,7 +315,7 @@ class TrainingRun:
     def _regroup(self, rebuild: Callable[[], TrainingEngine] | None) -> None:
         """Go on with the ranks that are left. Raises ViewChangedError if that is not possible."""
         if rebuild is None:
-            self._ranks.check_view()
+            self._ranks.check_others()
             raise ViewChangedError("ranks have left")
         if not self.engine.clock.barrier:  # z is not whole: contributions were on their way
             if self._ranks.is_first:

@@ -55,7 +55,7 @@ class Link:
 
     def _aborted(self) -> bool:
         """Whether to give up a wait. Raises ViewChangedError if a rank has left."""
-        self.ranks.check_view()
+        self.ranks.check_others()
         return bool(self.flags.abort[0])
 
 

@@ -20,11 +20,18 @@ def shared(ranks: Ranks, find: Callable[[], Resumable]) -> Resumable:
     """The checkpoint that `find` returns on rank 0, which alone calls it. Other ranks get the parts that they need."""
     if not ranks.several:
         return find()
-    if ranks.is_first:
-        found = find()
-        ranks.agree_on_bytes(json.dumps([str(found.path), found.checkpoint.state]).encode())
-        tensors = {name: each for name, each in found.checkpoint.tensors.items() if name.startswith(SHARED)}
-        ranks.agree_on_bytes(save(tensors))
-        return found
+    with ranks.call():
+        return _sent(ranks, find) if ranks.is_first else _received(ranks)
+
+
+def _sent(ranks: Ranks, find: Callable[[], Resumable]) -> Resumable:
+    found = find()
+    ranks.agree_on_bytes(json.dumps([str(found.path), found.checkpoint.state]).encode())
+    tensors = {name: each for name, each in found.checkpoint.tensors.items() if name.startswith(SHARED)}
+    ranks.agree_on_bytes(save(tensors))
+    return found
+
+
+def _received(ranks: Ranks) -> Resumable:
     path, state = json.loads(ranks.agree_on_bytes(b""))
     return Resumable(Path(path), Checkpoint(load(ranks.agree_on_bytes(b"")), state), ())

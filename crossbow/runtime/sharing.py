@@ -7,14 +7,14 @@ import queue
 import threading
 import time
 
-from crossbow.cluster.members import ViewChangedError
+from crossbow.cluster.members import RankFailedError, ViewChangedError
 from crossbow.cluster.ranks import Ranks
 from crossbow.cluster.transport import Channel
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Completed, Failed
 
-SECONDS_BETWEEN = 1e-3
-"""Time between two looks at what other ranks have sent."""
+SHORTEST_SLEEP, LONGEST_SLEEP = 1e-3, 4e-3
+"""Seconds between two looks at what other ranks have sent; they grow while nothing comes."""
 
 
 class Sharing:
@@ -68,38 +68,44 @@ class Sharing:
 
     def _run(self) -> None:
         """Body of the thread."""
-        complete = True
+        complete, sleep = True, SHORTEST_SLEEP
         while not self._closed.is_set():
-            self._send()
-            self._receive()
+            busy = self._send() | self._receive()
             complete = complete and self._is_complete()
-            time.sleep(SECONDS_BETWEEN)
+            sleep = SHORTEST_SLEEP if busy else min(LONGEST_SLEEP, sleep * 1.05)
+            time.sleep(sleep)
         self._send()
 
     def _is_complete(self) -> bool:
-        """Whether no rank has left. Otherwise the scheduler would wait for results that do not come."""
+        """Whether no rank has left or failed. Otherwise the scheduler would wait for results that do not come."""
         try:
-            self._ranks.check_view()
-        except ViewChangedError as error:
+            self._ranks.check_others()
+        except (RankFailedError, ViewChangedError) as error:
             if self._reports is None:
                 return True  # nothing waits yet
             self._reports.add(Failed(0, 0, "ranks", error))
             return False
         return True
 
-    def _send(self) -> None:
+    def _send(self) -> bool:
+        """Send the results of this rank. Returns whether there were any."""
         results = []
         while not self._own.empty():
             results.append(self._own.get())
         if not results:
-            return
+            return False
         message = json.dumps(results).encode()
         for rank in self._ranks.view.ranks:
             if rank.number != self._ranks.rank:
                 self._ranks.transport.send(message, rank.number, Channel.RESULTS)
+        return True
 
-    def _receive(self) -> None:
+    def _receive(self) -> bool:
+        """Report the results of other ranks. Returns whether there were any."""
+        any_came = False
         while (received := self._ranks.transport.receive(Channel.RESULTS)) is not None:
             with self._lock:
                 for part, result in json.loads(received[1]):
                     self._deliver(part, Completed(*result))
+            any_came = True
+        return any_came

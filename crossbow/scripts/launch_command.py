@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import shlex
+from pathlib import Path
 from typing import Any
 
+from crossbow.cluster.host_files import learners_of_groups, read_data_sharding, read_groups, read_hosts
 from crossbow.cluster.mpirun import MpiLaunch, launch_on_mpi
 from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray.hosts import AGENT
 from crossbow.cluster.ray.launching import RayLaunch, launch_on_ray
 from crossbow.scripts.values import expanded_path, integer
+from crossbow.synch.grouping import groups_text
 from crossbow.types import ConfigurationError
 
 OF_RAY = ("address", "resources", "min_ranks", "agent")
-OF_MPI: tuple[str, ...] = ()
+OF_MPI = ("groups", "check")
 """Options of one engine only."""
 
 
@@ -64,6 +68,25 @@ def add_launch_command(commands: Any) -> None:
         help="ray: with --hosts, called as CMD HOST COMMAND… to start a command on a host (default: ssh)",
     )
     parser.add_argument(
+        "--groups",
+        type=expanded_path,
+        metavar="FILE",
+        help="mpi: file with the hosts of a group in each line, for --rule grouping; needs --hosts, and --learners of "
+        "the program",
+    )
+    parser.add_argument(
+        "--data-sharding",
+        type=expanded_path,
+        metavar="FILE",
+        help="file with begin and end of each rank's part of the examples, which the program gets as an option",
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        default=None,
+        help="mpi: run no program, but try the network between each pair of ranks",
+    )
+    parser.add_argument(
         "--restarts",
         type=integer(0),
         default=0,
@@ -76,7 +99,7 @@ def add_launch_command(commands: Any) -> None:
 
 
 def _launch(options: argparse.Namespace) -> int:
-    program = _program(options)
+    program = _check_program() if options.check else _with_files(_program(options), options)
     for name in OF_MPI if options.engine == "ray" else OF_RAY:
         if getattr(options, name) is not None:
             raise ConfigurationError(f"--{name.replace('_', '-')} does not apply to --engine {options.engine}")
@@ -108,6 +131,48 @@ def _program(options: argparse.Namespace) -> RankProgram:
         raise ConfigurationError("expected a program: -m MODULE or a script. Received: none")
     name, *arguments = given
     return RankProgram(name, tuple(arguments), is_module=bool(options.module))
+
+
+def _check_program() -> RankProgram:
+    return RankProgram("crossbow", ("probe", "--network"))
+
+
+def _with_files(program: RankProgram, options: argparse.Namespace) -> RankProgram:
+    """The program with the options that follow from --groups and --data-sharding. Raises ConfigurationError, and
+    DataError for a file with faults."""
+    more: list[str] = []
+    if options.groups is not None:
+        more += ["--groups", _groups(program, options)]
+        more += [] if _value_of("--rule", program) else ["--rule", "grouping"]
+    if options.data_sharding is not None:
+        read_data_sharding(options.data_sharding)
+        more += ["--data-sharding", str(Path(options.data_sharding).absolute())]
+    return dataclasses.replace(program, arguments=(*program.arguments, *more))
+
+
+def _groups(program: RankProgram, options: argparse.Namespace) -> str:
+    """The learners of each group, as the option of a program."""
+    learners = _value_of("--learners", program)
+    if options.hosts is None or not learners.isdecimal():
+        raise ConfigurationError("--groups needs --hosts FILE, and --learners N among the arguments of the program")
+    hosts = [each.name for each in read_hosts(options.hosts) for _ in range(options.per_host or each.slots)]
+    ranks = hosts[: options.ranks or len(hosts)]
+    return groups_text(learners_of_groups(read_groups(options.groups), ranks, int(learners), options.groups))
+
+
+def _value_of(option: str, program: RankProgram) -> str:
+    """The value of an option among a program's arguments; empty if it is not there.
+
+    >>> program = RankProgram("a.py", ("--rule", "ssp", "--learners=2"))
+    >>> _value_of("--rule", program), _value_of("--learners", program), _value_of("--seed", program)
+    ('ssp', '2', '')
+    """
+    given = program.arguments
+    for number, each in enumerate(given):
+        name, equals, value = each.partition("=")
+        if name == option:
+            return value if equals else "".join(given[number + 1 : number + 2])
+    return ""
 
 
 def _resources(text: str) -> dict[str, float]:

@@ -43,6 +43,7 @@ from crossbow.runtime.device import parse_devices
 from crossbow.runtime.recorded import differences, recorded
 from crossbow.runtime.resumption import Resumption
 from crossbow.scripts.bad_records import BadRecordsMonitor
+from crossbow.scripts.between_ranks import chosen_between
 from crossbow.scripts.curves import write_learning_curves
 from crossbow.scripts.data_sources import SYNTHETIC, DataSource
 from crossbow.scripts.initial_model import load_initial_model
@@ -214,6 +215,9 @@ def new_context(
     dataflow = script.build(options)
     parse_devices(confs.system.devices)  # reports an invalid name before data are read, or downloaded
     data = script.data(options, confs)
+    model, hosts = confs.model, ""
+    if options.between is None:
+        model, hosts = chosen_between(join(), confs, dataflow, data)
     checkpoints = Checkpoints(options.output_directory, **those_given(options, settings(Checkpoints)))
     create: Callable[..., ExecutionContext] = functools.partial(ExecutionContext, checkpoints=checkpoints)
     if options.resume:
@@ -221,14 +225,15 @@ def new_context(
     context = create(
         [dataflow, None],
         data=data,
-        model=confs.model,
+        model=model,
         solver=confs.solver,
         system=confs.system,
         monitors=monitors,
         profile=profile,
     )
     try:
-        return context, dataflow, [] if options.resume else load_initial_model(context, options)
+        initial = [] if options.resume else load_initial_model(context, options)
+        return context, dataflow, [*([hosts] if hosts else []), *initial]
     except BaseException:
         context.close()
         raise

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import time
+import os
 from pathlib import Path
 from typing import Any
 
-from crossbow.cluster.probe import RankSpeed, measure_links, write_probe
+from crossbow.cluster.launch import is_rank
+from crossbow.cluster.mpirun import MpiLaunch, launch_on_mpi
+from crossbow.cluster.probe import LinkSpeed, RankSpeed, measure_links, write_probe
 from crossbow.cluster.process import join
+from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ranks import Ranks
-from crossbow.dataflow import Dataflow
 from crossbow.runtime.device import parse_devices
-from crossbow.runtime.engine import Engine
-from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.scripts.between_ranks import pace_of_rank
 from crossbow.scripts.data_sources import SYNTHETIC
 from crossbow.scripts.graph_command import script_of
 from crossbow.scripts.model_script import ModelScript
-from crossbow.scripts.values import expanded_path, number
-from crossbow.types import Phase
-
-WARM_UP = 0.25
-"""Seconds of training that do not count, as a share of those that do."""
+from crossbow.scripts.values import expanded_path, integer, number
+from crossbow.types import ConfigurationError
 
 
 def add_probe_command(commands: Any) -> None:
@@ -29,7 +27,8 @@ def add_probe_command(commands: Any) -> None:
     parser = commands.add_parser(
         "probe",
         help="measure how fast ranks train a model, and the network between them",
-        usage="mpirun -n N crossbow probe [--seconds S] [-o DIR] MODEL [options of the model's script]",
+        usage="%(prog)s [--hosts FILE] [-n N] [--seconds S] [-o DIR] MODEL [options of the model's script]\n"
+        "       %(prog)s [--hosts FILE] [-n N] --network",
         description="Measures how fast each rank trains alone, all at the same time, and latency and bandwidth of each "
         "pair of ranks. Writes groups of hosts, data_sharding with shares by speed, and speeds.json.",
         allow_abbrev=False,
@@ -49,46 +48,74 @@ def add_probe_command(commands: Any) -> None:
         metavar="DIR",
         help="directory of the files, which are replaced (default: %(default)s)",
     )
-    parser.add_argument("model", metavar="MODEL", help="a module with a training script, as models.lenet")
+    parser.add_argument(
+        "--hosts",
+        type=expanded_path,
+        metavar="FILE",
+        help="start ranks with MPI on the hosts of a file, one in each line",
+    )
+    parser.add_argument(
+        "-n", "--ranks", type=integer(1), metavar="N", help="number of ranks to start with MPI (default: one per slot)"
+    )
+    parser.add_argument("--network", action="store_true", help="measure only the network, and write no files")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="a module with a training script, as models.lenet")
     parser.add_argument(
         "rest", nargs=argparse.REMAINDER, metavar="options", help="of the model's script, as --batch-size 32"
     )
     parser.set_defaults(run=_probe)
 
 
-def _probe(options: argparse.Namespace) -> None:
-    ranks, script = join(), script_of(options.model)
-    own = examples_per_second(script, options.rest, options.seconds, ranks)
+def _probe(options: argparse.Namespace) -> int:
+    if bool(options.model) == options.network:
+        raise ConfigurationError(f"expected a module with a model script, or --network. Received: {_given(options)}")
+    if (options.hosts is not None or options.ranks is not None) and not is_rank(os.environ):
+        return launch_on_mpi(_program(options), MpiLaunch(options.ranks, hosts=options.hosts))
+    ranks = join()
+    if options.network:
+        links = measure_links(ranks)
+        if not links:
+            print("one rank: there is no network to measure")
+        _print_links(ranks, links)
+        return 0
+    script = script_of(options.model)
+    own = _speed(script, options.rest, options.seconds, ranks)
     values = ranks.gather([ranks.own.host, own])
     speeds = [RankSpeed(rank, host, speed) for rank, (host, speed) in enumerate(values)]
     links = measure_links(ranks)
     if not ranks.is_first:
-        return
+        return 0
     for each in speeds:
         print(f"rank {each.rank} on {each.host}: {each.examples_per_second:,.0f} examples/s")
-    for link in links:
-        first, second = link.ranks
-        latency, bandwidth = f"{link.latency * 1e6:,.0f} µs", f"{link.bandwidth / 1e6:,.0f} MB/s"
-        print(f"ranks {first} and {second}: latency {latency}, bandwidth {bandwidth}")
+    _print_links(ranks, links)
     paths = write_probe(options.output_directory, speeds, links)
     print(f"written: {', '.join(map(str, paths))}")
+    return 0
 
 
-def examples_per_second(script: ModelScript, arguments: list[str], seconds: float, ranks: Ranks) -> float:
-    """How fast this rank trains a script's model without the others, which measure at the same time."""
+def _given(options: argparse.Namespace) -> str:
+    return "both" if options.network else "neither"
+
+
+def _program(options: argparse.Namespace) -> RankProgram:
+    """This command, as each rank runs it."""
+    measured = ("--network",) if options.network else (options.model, *options.rest)
+    output = str(options.output_directory.absolute())
+    return RankProgram("crossbow", ("probe", "--seconds", str(options.seconds), "-o", output, *measured))
+
+
+def _print_links(ranks: Ranks, links: list[LinkSpeed]) -> None:
+    if not ranks.is_first:
+        return
+    for link in links:
+        first, second = (ranks.view.ranks[number] for number in link.ranks)
+        latency, bandwidth = f"{link.latency * 1e6:,.0f} µs", f"{link.bandwidth / 1e6:,.0f} MB/s"
+        print(f"{first} and {second}: latency {latency}, bandwidth {bandwidth}")
+
+
+def _speed(script: ModelScript, arguments: list[str], seconds: float, ranks: Ranks) -> float:
+    """How fast this rank trains a script's model."""
     options, confs, dataflow = script.network(arguments)
     parse_devices(confs.system.devices)
     make = script.synthetic if options.dataset == SYNTHETIC else None
     data = confs.data.load() if make is None else make(options, confs.data)
-    check = Dataflow(dataflow.subgraph).set_phase(Phase.CHECK)
-    alone = ranks.alone()
-    engine = Engine(dataflow.graph, check.graph, data, confs.model, confs.solver, confs.system, ranks=alone)
-    try:
-        ranks.gather(None)  # all begin together
-        for limit in (WARM_UP * seconds, seconds):
-            before, began = engine.tasks, time.perf_counter()
-            TrainingRun(engine, confs.model, Limits(seconds=limit), (), test=False, ranks=alone).run()
-            measured = (engine.tasks - before) * confs.model.batch_size / (time.perf_counter() - began)
-        return measured
-    finally:
-        engine.close()
+    return pace_of_rank(confs, dataflow, data, seconds, ranks).examples_per_second

@@ -6,8 +6,11 @@ import sys
 
 import pytest
 
-from crossbow.cluster.failure import FAILED, end_all, end_all_on_exception
-from tests.cluster.fake_network import FakeNetwork
+from crossbow.cluster import failure
+from crossbow.cluster.failure import FAILED, end_all, end_all_on_exception, end_with_others
+from crossbow.cluster.members import RankFailedError
+from tests.cluster.fake_network import FakeNetwork, at_once
+from tests.support import until
 
 
 def test_an_exception_ends_all_after_its_traceback(
@@ -15,12 +18,41 @@ def test_an_exception_ends_all_after_its_traceback(
 ) -> None:
     network = FakeNetwork(2)
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
-    end_all_on_exception(network.transports()[1])
+    end_all_on_exception(network.ranks()[0])
     assert not network.aborted
     error = ValueError("on purpose")
     sys.excepthook(ValueError, error, None)
     assert "ValueError: on purpose" in capsys.readouterr().err
+    assert network.aborted == [(0, FAILED)]
+
+
+def test_the_failure_of_another_rank_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = FakeNetwork(2)
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    monkeypatch.setattr(failure, "SECONDS_BEFORE_ERRORS", 0.0)
+    end_all_on_exception(network.ranks()[1])
+    sys.excepthook(RankFailedError, RankFailedError("rank 0 (host0) failed"), None)
+    assert capsys.readouterr().err == "error: rank 0 (host0) failed\n"
     assert network.aborted == [(1, FAILED)]
+
+
+def test_programs_end_together() -> None:
+    first, second = FakeNetwork(2).ranks()
+    order = []
+
+    def end_late() -> None:
+        until(second.all_have_ended)
+        order.append("late")
+        end_with_others(second)
+
+    def end_first() -> None:
+        end_with_others(first)
+        order.append("first")
+
+    at_once([end_first, end_late])
+    assert order == ["late", "first"]
 
 
 def test_all_end_with_the_status() -> None:

@@ -85,6 +85,25 @@ def test_another_mpi_library_than_that_of_mpirun_is_noticed() -> None:
     assert "expected an MPI library that finds the 7 processes that were started. Received: Open MPI" in done.stderr
 
 
+ABSENT = """
+import os, time
+from crossbow import cluster
+from crossbow.cluster import launch, mpi
+if launch.launch_of(os.environ).rank == 1:
+    time.sleep(100)
+mpi.SECONDS_TO_START = 1.5
+cluster.join()
+"""
+
+
+@NEEDS_MPI
+@pytest.mark.slow
+def test_a_rank_that_does_not_connect_is_not_awaited_for_ever() -> None:
+    done = mpirun(3, "-c", ABSENT)
+    assert done.returncode == 2
+    assert ") waited 1.5 s for the other 2 of 3 ranks to connect" in done.stderr
+
+
 FAILING = """
 import os, signal, sys
 from crossbow import cluster
@@ -108,6 +127,88 @@ def test_a_rank_that_fails_ends_all(how: str, status: int) -> None:
     assert done.returncode == status
     assert done.stderr.count("ValueError: on purpose") == (how == "raise")
     assert time.monotonic() - began < 30
+
+
+ENDING = """
+import sys, time
+from pathlib import Path
+from crossbow import ExecutionContext, ModelConf, Monitor, Sequential, SystemConf, TrainingUnit, cluster
+from crossbow.data import digits
+from crossbow.ops import InnerProduct, SoftMax, SoftMaxLoss
+from crossbow.synch import EASGD, SMA, DiLoCo, TwoLevel
+
+how, path, rule = sys.argv[1], Path(sys.argv[3]), sys.argv[4]
+here = cluster.rank == int(sys.argv[2])
+
+def fail(*given):
+    path.write_text(str(time.time()))
+    ends = {"exit": SystemExit(5), "end": SystemExit(), "interrupt": KeyboardInterrupt()}
+    raise ends.get(how, ValueError("on purpose"))
+
+class Failing(Monitor):
+    record = fail
+
+data = digits()
+if how == "before" and here:
+    fail()
+if how.startswith("data") and here:
+    object.__setattr__(data.train, "write_images", fail)
+network = Sequential(InnerProduct(10), SoftMax(), SoftMaxLoss())
+rules = {"one": SMA(), "two": TwoLevel(SMA(), DiLoCo(tau=5)), "free": EASGD()}
+model, system = ModelConf(rule=rules[rule]), SystemConf(learners_per_device=1)
+monitors = [Failing()] if how == "monitor" else []
+with ExecutionContext(network, data=data, model=model, system=system, monitors=monitors) as context:
+    try:
+        context.train(1)
+    except Exception:
+        if how != "data, caught" or not here:
+            raise
+        time.sleep(60)
+    if how in ("after", "exit", "end", "interrupt") and here:
+        fail()
+    context.train(10**9, TrainingUnit.TASKS)
+"""
+
+
+@NEEDS_MPI
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "rank", "rule"),
+    [
+        ("before", 1, "one"),
+        ("after", 2, "one"),
+        ("exit", 1, "one"),
+        ("end", 0, "one"),
+        ("end", 1, "two"),
+        ("end", 2, "free"),
+        ("interrupt", 1, "one"),
+        ("monitor", 0, "one"),
+        ("data", 0, "one"),
+        ("data", 1, "two"),
+        ("data", 2, "free"),
+        ("data, caught", 0, "free"),
+        ("data, caught", 1, "one"),
+        ("data, caught", 2, "two"),
+    ],
+)
+def test_an_exception_anywhere_in_a_rank_ends_all(how: str, rank: int, rule: str, tmp_path: Path) -> None:
+    """Within 5 seconds on an idle machine; the limit only catches a hang."""
+    failed = tmp_path / "failed"
+    done = mpirun(3, "-c", ENDING, how, str(rank), str(failed), rule)
+    ended = time.time()
+    assert failed.exists(), done.stderr
+    seconds = ended - float(failed.read_text())
+    print(f"ended {seconds:.2f} s after {how!r} on rank {rank} of 3")
+    assert done.returncode == 1
+    if how in ("before", "after", "monitor", "data"):
+        assert done.stderr.count("\nValueError: on purpose") == 1
+    if how == "data, caught":
+        assert "Traceback" not in done.stderr
+        assert f"error: rank {rank} (" in done.stderr
+        assert "failed: ValueError: on purpose" in done.stderr
+    if how in ("exit", "end"):
+        assert f"error: the program of rank {rank} " in done.stderr
+    assert seconds < 50
 
 
 KILLED = """

@@ -32,6 +32,12 @@ def test_all_ranks_have_the_links_of_all_pairs(monkeypatch: pytest.MonkeyPatch) 
     assert all(link.latency > 0 and link.bandwidth > 0 for link in first)
 
 
+def test_links_of_neighbours_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "TRANSFER_BYTES", 8000)
+    found = at_once([functools.partial(measure_links, each, neighbours=True) for each in FakeNetwork(3).ranks()])
+    assert [[link.ranks for link in links] for links in found] == [[(0, 1), (1, 2)]] * 3
+
+
 def test_one_rank_has_no_links() -> None:
     assert measure_links(FakeNetwork(1).ranks()[0]) == []
 

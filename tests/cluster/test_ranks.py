@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from crossbow.cluster import ranks as module
-from crossbow.cluster.members import Rank, View
+from crossbow.cluster.members import Rank, RankFailedError, View
 from crossbow.cluster.ranks import Ranks
 from crossbow.types import CrossbowError
 from tests.cluster.fake_network import FakeNetwork, at_once
@@ -54,3 +54,45 @@ def test_ranks_that_do_not_begin_are_named(monkeypatch: pytest.MonkeyPatch) -> N
     second.transport.send(b"1", 0, module.Channel.GATHERING)
     with pytest.raises(CrossbowError, match=r"^expected all 3 ranks .* within 0\.05 s\. Missing: rank 2 \(host2\)$"):
         first.gather(0)
+
+
+def test_an_exception_on_one_rank_ends_the_call_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS_TO_END", 0.0)
+
+    def work(ranks: Ranks) -> str:
+        with ranks.call():
+            ranks.gather(None)
+        try:
+            with ranks.call():
+                if ranks.rank == 1:
+                    raise ValueError("on purpose")
+                ranks.gather(None)
+        except (ValueError, RankFailedError) as error:
+            return str(error)
+        return ""
+
+    sentence = "rank 1 (host1) failed: ValueError: on purpose"
+    assert on_all(3, work) == [sentence, "on purpose", sentence]
+
+
+def test_a_failure_of_another_call_does_not_matter() -> None:
+    first, second = FakeNetwork(2).ranks()
+    with pytest.raises(ValueError, match="on purpose"), second.call():
+        raise ValueError("on purpose")
+    first.check_others()
+    with first.call():
+        pass
+    with first.call():
+        first.check_others()
+
+
+def test_a_rank_that_has_ended_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS_AFTER_END", 0.05)
+    first, second = FakeNetwork(2).ranks()
+    assert not first.all_have_ended()
+    second.transport.send(b"5", 0, module.Channel.GATHERING)
+    second.tell_end()
+    assert first.gather(4) == [4, 5]
+    assert first.all_have_ended()
+    with pytest.raises(RankFailedError, match=r"^the program of rank 1 \(host1\) has ended$"):
+        first.gather(6)

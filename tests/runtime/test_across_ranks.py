@@ -101,6 +101,22 @@ def test_ranks_and_devices_compute_the_bits_of_one_device(rule: BarrierRule) -> 
         assert losses(alone) == losses(other)
 
 
+@pytest.mark.parametrize(
+    ("model", "solver"),
+    [
+        (replace(MODEL, rule=SMA(), local_variables=("*bias*",)), SOLVER),
+        (MODEL, replace(SOLVER, learning_rate_step_unit="merges", policy="step", gamma=0.7, step_size=3)),
+        (MODEL, replace(SOLVER, learning_rate_step_unit="merges", policy="inv", gamma=0.1, power=0.75)),
+    ],
+    ids=["local variables", "steps by merges", "decay by merges"],
+)
+def test_local_variables_and_schedules_by_merges(model: ModelConf, solver: SolverConf) -> None:
+    alone = train(None, model, replace(SYSTEM, learners_per_device=3), solver=solver)
+    for each in train_on([1, 2], model, solver=solver):
+        assert same_weights(alone.weights, each.weights)
+        assert losses(alone) == losses(each)
+
+
 def test_restarts_where_the_learning_rate_steps_down() -> None:
     """Ranks restart one after the other, and results of those that have gone on belong to the next stretch."""
     solver = replace(SOLVER, policy="step", gamma=0.7, step_size=6)

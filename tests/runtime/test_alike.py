@@ -9,7 +9,7 @@ import pytest
 
 from crossbow.cluster.members import Rank, View
 from crossbow.cluster.ranks import Ranks
-from crossbow.runtime.alike import check_alike
+from crossbow.runtime.alike import check_alike, check_layout
 from crossbow.types import ConfigurationError
 from tests.cluster.fake_network import FakeNetwork, at_once
 
@@ -28,7 +28,8 @@ def compare(*pairs: tuple[dict[str, Any], str]) -> list[str]:
     def of(ranks: Ranks, about: dict[str, Any], layout: str) -> Callable[[], str]:
         def work() -> str:
             try:
-                check_alike(ranks, about, layout)
+                check_alike(ranks, about)
+                check_layout(ranks, layout)
             except ConfigurationError as error:
                 return str(error)
             return ""
@@ -70,4 +71,6 @@ def test_another_layout() -> None:
 
 
 def test_a_rank_alone_compares_nothing() -> None:
-    check_alike(Ranks(View(0, (Rank(0, "here"),))), {}, "x")
+    alone = Ranks(View(0, (Rank(0, "here"),)))
+    check_alike(alone, {})
+    check_layout(alone, "x")

@@ -78,3 +78,39 @@ def test_resources_are_numbers(launched: list[Any], capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit):
         main(["launch", "--resources", text, "a.py"])
     assert "expected NAME=N,… with numbers > 0" in capsys.readouterr().err
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    """Files in the formats of MXNet-G."""
+    texts = {"hosts": "a slots=2\nb\n", "groups": "b\na a\n", "sharding": "0 0.5\n0.5 1\n", "gap": "0 0.5\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    return {name: str(tmp_path / name) for name in texts}
+
+
+def test_groups_and_shares_become_options_of_the_program(launched: list[Any], files: dict[str, str]) -> None:
+    given = ["--engine", "mpi", "--hosts", files["hosts"], "--groups", files["groups"]]
+    assert main(["launch", *given, "-m", "models.lenet", "--learners", "2"]) == 7
+    assert launched[0].arguments == ("--learners", "2", "--groups", "4,5/0,1,2,3", "--rule", "grouping")
+    launched.clear()
+    assert main(["launch", "-n", "2", "--data-sharding", files["sharding"], "-m", "models.lenet"]) == 7
+    assert launched[0].arguments == ("--data-sharding", files["sharding"])
+
+
+def test_faults_of_groups_and_shares_are_one_sentence(
+    launched: list[Any], files: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    mpi = ["launch", "--engine", "mpi", "--hosts", files["hosts"], "--groups"]
+    assert main([*mpi, files["groups"], "a.py"]) == 2
+    assert "--groups needs --hosts FILE, and --learners N among" in capsys.readouterr().err
+    assert main([*mpi, files["hosts"], "a.py", "--learners", "1"]) == 2
+    assert "expected the hosts of a group. Received: 'slots=2'" in capsys.readouterr().err
+    assert main(["launch", "--data-sharding", files["gap"], "a.py"]) == 2
+    assert "expected parts that adjoin, from 0 to 1. Received: a gap at 0.5" in capsys.readouterr().err
+    assert launched == []
+
+
+def test_a_check_runs_no_program(launched: list[Any]) -> None:
+    assert main(["launch", "--engine", "mpi", "-n", "3", "--check"]) == 7
+    assert launched == [RankProgram("crossbow", ("probe", "--network")), MpiLaunch(ranks=3)]

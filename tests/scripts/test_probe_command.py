@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from crossbow.cli import main
 from crossbow.cluster.host_files import read_data_sharding, read_groups
+from crossbow.cluster.mpirun import MpiLaunch
+from crossbow.scripts import probe_command
 from tests.cluster.test_mpi import NEEDS_MPI, mpirun
 
 MODEL = ["models.logistic_regression", "--dataset", "synthetic", "--training-examples", "64", "--kernels", "reference"]
@@ -29,13 +32,46 @@ def test_what_is_wrong_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err.startswith(expected)
 
 
+def test_a_model_or_the_network(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", "--network"]) == 0
+    assert capsys.readouterr().out == "one rank: there is no network to measure\n"
+    assert main(["probe"]) == 2
+    assert "expected a module with a model script, or --network. Received: neither" in capsys.readouterr().err
+
+
+def test_hosts_start_ranks_with_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    launched: list[Any] = []
+    monkeypatch.setattr(probe_command, "launch_on_mpi", lambda *what: launched.extend(what) or 5)
+    assert main(["probe", "--hosts", "F", "-n", "3", "-o", str(tmp_path), *MODEL]) == 5
+    program, launch = launched
+    assert program.arguments == ("probe", "--seconds", "2.0", "-o", str(tmp_path), *MODEL)
+    assert launch == MpiLaunch(ranks=3, hosts=Path("F"))
+
+
+@NEEDS_MPI
+@pytest.mark.slow
+def test_the_network_between_ranks() -> None:
+    done = mpirun(3, "-m", "crossbow", "probe", "--network")
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"latency [\d,]+ µs, bandwidth [\d,]+ MB/s$", done.stdout, re.MULTILINE)) == 3
+
+
 @NEEDS_MPI
 @pytest.mark.slow
 def test_ranks_of_mpi(tmp_path: Path) -> None:
     done = mpirun(3, "-m", "crossbow", "probe", "--seconds", "0.3", "-o", str(tmp_path), *MODEL)
     assert done.returncode == 0, done.stderr
     assert len(re.findall(r"^rank \d on \S+: [\d,]+ examples/s$", done.stdout, re.MULTILINE)) == 3
-    assert len(re.findall(r"latency [\d,]+ µs, bandwidth [\d,]+ MB/s$", done.stdout, re.MULTILINE)) == 3
+    assert (
+        len(
+            re.findall(
+                r"^rank \d \(\S+\) and rank \d \(\S+\): latency [\d,]+ µs, bandwidth [\d,]+ MB/s$",
+                done.stdout,
+                re.MULTILINE,
+            )
+        )
+        == 3
+    )
     (group,) = read_groups(tmp_path / "groups")  # of one host
     assert len(group) == 3
     assert len(read_data_sharding(tmp_path / "data_sharding")) == 3

@@ -32,6 +32,9 @@ from crossbow.types import Array, address
 SPINS, YIELDS, SLEEP_MICROSECONDS = 200, 2000, 50
 """A wait spins for some microseconds, then yields its core for about a millisecond, then sleeps between checks. A sleep
 lasts at least twice as long as requested, and learners wait for each other at every tick."""
+LONGEST_SLEEP_MICROSECONDS, SLEEPS_IN_A_WAIT = 1000, 16
+"""A long wait sleeps longer, up to a part of the time that it has slept. So it keeps no core busy, as when a learner
+waits for another machine, and ends only a few per cent later."""
 
 WAITED, AVERAGED, SINCE = State.WAITED, State.AVERAGED, State.SINCE
 
@@ -56,6 +59,7 @@ def wait_for_flags(block: Any) -> int:
     target = state[TICK]
     rounds = 0
     began = np.int64(0)
+    slept = 0
     for index in range(block.count):
         while load_acquire(block.flags + index * block.stride) < target:
             if load_acquire(block.abort) != 0:
@@ -69,7 +73,9 @@ def wait_for_flags(block: Any) -> int:
             elif rounds <= SPINS + YIELDS:
                 call_address(block.sched_yield, 0, 0, 0, 0)
             else:
-                call_address(block.usleep, SLEEP_MICROSECONDS, 0, 0, 0)
+                sleep = min(max(SLEEP_MICROSECONDS, slept // SLEEPS_IN_A_WAIT), LONGEST_SLEEP_MICROSECONDS)
+                call_address(block.usleep, sleep, 0, 0, 0)
+                slept += sleep
     if rounds > 0 or block.averages != 0:
         now = nanoseconds(block.clock_gettime, block.timespec)
         if rounds > 0:

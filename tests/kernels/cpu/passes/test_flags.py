@@ -167,3 +167,23 @@ def test_a_wait_yields_its_core_before_it_sleeps() -> None:
         timespec=np.zeros(2, np.int64),
     )()
     assert calls == ["yield"] * YIELDS + [f"sleep {SLEEP_MICROSECONDS}"] * 3
+
+
+def test_a_long_wait_keeps_no_core_busy() -> None:
+    shared = flags(1)
+    shared["state"][State.TICK] = 1
+    (wait_,) = wait(Wait()).bind(shared)
+    tasks, used, done = TaskList([wait_], ["the average"]), [], threading.Event()
+
+    def run() -> None:
+        began, waited = time.thread_time(), time.perf_counter()
+        tasks.run()
+        used.append((time.thread_time() - began) / (time.perf_counter() - waited))
+        done.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    time.sleep(0.4)
+    (signal_,) = signal(Signal()).bind({"state": shared["state"], "flag": shared["flags"]})
+    TaskList([signal_], ["signal"]).run()
+    assert done.wait(SECONDS)
+    assert used[0] < 0.05

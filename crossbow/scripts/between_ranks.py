@@ -1,0 +1,86 @@
+"""How often ranks on several hosts average by default: so that the exchange costs little at the measured bandwidth."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from typing import NamedTuple
+
+from crossbow.cluster.probe import measure_links
+from crossbow.cluster.ranks import Ranks
+from crossbow.data import Dataset
+from crossbow.dataflow import Dataflow
+from crossbow.runtime.configuration import ModelConf
+from crossbow.runtime.engine import Engine
+from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.runtime.setting import RANKS_IN_A_CHAIN
+from crossbow.scripts.parser import Configurations
+from crossbow.synch import SMA, BarrierRule, ModelAveraging, TwoLevel
+from crossbow.synch.cost import exchange_cost
+from crossbow.types import Phase, TrainingUnit
+
+SHARE = 0.05
+"""Part of the time that the exchange may take."""
+SECONDS = 0.5
+"""Duration of the measurement of a rank's speed."""
+WARM_UP = 0.25
+"""Seconds of training that do not count, as a share of those that do."""
+
+
+class RankPace(NamedTuple):
+    """How fast a rank trains alone."""
+
+    examples_per_second: float
+    tasks_in_a_tick: int
+
+
+def chosen_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dataset) -> tuple[ModelConf, str]:
+    """The model's configuration, with two levels if ranks on several hosts would otherwise spend more than `SHARE` of
+    their time in exchanges, and a sentence on what was measured. All ranks must call this, and have the same result."""
+    model = confs.model
+    rule = model.rule or SMA()
+    if len({rank.host for rank in ranks.view.ranks}) == 1 or not isinstance(rule, BarrierRule) or model.local_variables:
+        return model, ""
+    paces = [RankPace(*each) for each in ranks.gather(pace_of_rank(confs, dataflow, data, SECONDS, ranks))]
+    links = measure_links(ranks, neighbours=True)
+    size = dataflow.parameters((1, *data.image_shape)) * confs.system.dtype.itemsize
+    latency, bandwidth = max(each.latency for each in links), min(each.bandwidth for each in links)
+    chain = confs.system.sum_order == "chain" or (confs.system.sum_order == "auto" and ranks.size <= RANKS_IN_A_CHAIN)
+    exchange = exchange_cost(ranks.size, size, latency, bandwidth, "chain" if chain else "tree").seconds
+    tick = max(each.tasks_in_a_tick * model.batch_size / each.examples_per_second for each in paces)
+    most = len(data.train) // (sum(each.tasks_in_a_tick for each in paces) * model.batch_size)
+    tau = ticks_between(exchange, tick, most)
+    network = f"{bandwidth / 1e6:,.0f} MB/s, latency {latency * 1e6:,.0f} µs"
+    text = f"hosts    an exchange takes {exchange * 1e3:,.3g} ms ({network}), a tick {tick * 1e3:,.3g} ms"
+    if tau == 1:
+        return model, f"{text}: the ranks average at every tick"
+    two_levels = replace(model, rule=TwoLevel(rule, ModelAveraging(tau=tau)))
+    return two_levels, f"{text}: the ranks average once in {tau} ticks (--between none: at every tick)"
+
+
+def ticks_between(exchange: float, tick: float, most: int) -> int:
+    """Number of ticks after which an exchange takes at most `SHARE` of the time; at most `most`, those of an epoch.
+
+    >>> ticks_between(0.0004, 0.01, 1000), ticks_between(0.03, 0.01, 1000), ticks_between(0.03, 0.01, 20)
+    (1, 57, 20)
+    """
+    return max(1, min(most, math.ceil(exchange * (1 - SHARE) / (SHARE * tick))))
+
+
+def pace_of_rank(confs: Configurations, dataflow: Dataflow, data: Dataset, seconds: float, ranks: Ranks) -> RankPace:
+    """How fast this rank trains without the others, which measure at the same time."""
+    check = Dataflow(dataflow.subgraph).set_phase(Phase.CHECK)
+    alone = ranks.alone()
+    engine = Engine(dataflow.graph, check.graph, data, confs.model, confs.solver, confs.system, ranks=alone)
+    try:
+        ranks.gather(None)  # all begin together
+        tick, tasks_per_second = engine.clock.tasks_per_tick, 0.0
+        for duration in (0.0, WARM_UP * seconds, seconds):
+            tasks = max(1, round(duration * tasks_per_second / tick)) * tick
+            began, limits = time.perf_counter(), Limits(count=tasks, unit=TrainingUnit.TASKS)
+            TrainingRun(engine, confs.model, limits, (), test=False, ranks=alone).run()
+            tasks_per_second = tasks / (time.perf_counter() - began)
+        return RankPace(tasks_per_second * confs.model.batch_size, tick)
+    finally:
+        engine.close()

@@ -1,0 +1,93 @@
+"""How often ranks on several hosts average by default."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from crossbow import ModelConf, SolverConf, SystemConf
+from crossbow.cluster import probe
+from crossbow.cluster.members import Rank, View
+from crossbow.cluster.ranks import Ranks
+from crossbow.ops import InnerProduct
+from crossbow.scripts import between_ranks
+from crossbow.scripts.between_ranks import SHARE, chosen_between, ticks_between
+from crossbow.scripts.data_sources import DataSource
+from crossbow.scripts.parser import Configurations
+from crossbow.synch import EASGD, ModelAveraging, TwoLevel
+from tests.cluster.fake_network import FakeNetwork, at_once
+from tests.cluster.test_mpi import NEEDS_MPI, mpirun
+from tests.support import blobs, training
+
+DATA = blobs(240, 20)
+CONFS = Configurations(
+    DataSource("synthetic", None, (4,), number_of_classes=3, training=240, check=20),
+    ModelConf(batch_size=4),
+    SolverConf(),
+    SystemConf(learners_per_device=1, kernels="reference"),
+)
+
+
+def choose(bandwidth: float, monkeypatch: pytest.MonkeyPatch, confs: Configurations = CONFS) -> tuple[ModelConf, str]:
+    """What two ranks choose, whose network has this bandwidth."""
+    monkeypatch.setattr(between_ranks, "SECONDS", 0.02)
+    links = [probe.LinkSpeed((0, 1), 1e-6, bandwidth)]
+    monkeypatch.setattr(between_ranks, "measure_links", lambda ranks, neighbours: links)
+    flow = training(InnerProduct(number_of_outputs=3))
+    works = [functools.partial(chosen_between, each, confs, flow, DATA) for each in FakeNetwork(2).ranks()]
+    first, second = at_once(works)
+    assert first == second
+    return first
+
+
+@pytest.mark.parametrize(("exchange", "tick"), [(0.001, 0.01), (0.03, 0.01), (1.0, 0.004)])
+def test_the_exchange_takes_its_share_at_most(exchange: float, tick: float) -> None:
+    tau = ticks_between(exchange, tick, 10**6)
+    assert exchange / (tau * tick + exchange) <= SHARE
+    assert tau == 1 or exchange / ((tau - 1) * tick + exchange) > SHARE
+
+
+def test_a_fast_network_averages_at_every_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, text = choose(1e15, monkeypatch)
+    assert model == CONFS.model
+    assert text.endswith("the ranks average at every tick")
+
+
+def test_a_slow_network_averages_at_least_once_in_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, text = choose(1.0, monkeypatch)
+    assert isinstance(model.rule, TwoLevel)
+    assert model.rule.between == ModelAveraging(tau=30)  # 240 examples, of which a tick has 8
+    assert "(0 MB/s, latency 1 µs)" in text
+    assert text.endswith("the ranks average once in 30 ticks (--between none: at every tick)")
+
+
+def test_one_host_and_rules_without_a_barrier_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = replace(CONFS, model=ModelConf(batch_size=4, rule=EASGD()))
+    assert choose(1.0, monkeypatch, free) == (free.model, "")
+    alone = Ranks(View(0, (Rank(0, "here"),)))
+    assert chosen_between(alone, CONFS, training(InnerProduct(number_of_outputs=3)), DATA) == (CONFS.model, "")
+
+
+HOSTS = """
+import sys
+from crossbow import cluster
+from models import lenet
+ranks = cluster.join()
+ranks.view = cluster.View(0, tuple(cluster.Rank(number, f"host{number}") for number in range(ranks.size)))
+sys.exit(lenet.main(["--dataset", "digits", "--learners", "1", "--epochs", "1", *sys.argv[1:]]))
+"""
+
+
+@NEEDS_MPI
+@pytest.mark.slow
+def test_a_script_prints_what_it_has_measured(tmp_path: Path) -> None:
+    done = mpirun(2, "-c", HOSTS, "--output-directory", str(tmp_path / "one"))
+    assert done.returncode == 0, done.stderr
+    assert "hosts    an exchange takes " in done.stdout
+    done = mpirun(2, "-c", HOSTS, "--between", "none", "--output-directory", str(tmp_path / "two"))
+    assert done.returncode == 0, done.stderr
+    assert "hosts    " not in done.stdout
+    assert "an average every 2 tasks" in done.stdout
