@@ -1,4 +1,6 @@
-"""The times of a task list's calls."""
+"""The times of a task list's calls.
+
+A longer memory for the stamps makes no difference."""
 
 from __future__ import annotations
 
