@@ -560,11 +560,10 @@ def test_bad_arguments(first: object) -> None:
         loader().start(first)  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"tasks: expected an integer ≥ 0\. Received: -1"):
         loader().start(3, tasks=-1)
-    with (
-        Loader(examples(10), CheckOrder(10, 5), 2) as checking,
-        pytest.raises(DataError, match=r"≥ 0, at most the 1 from task 1 on\. Received: 2"),
-    ):
-        checking.start(1, tasks=2)
+    with Loader(examples(10), CheckOrder(10, 5), 2) as checking:
+        checking.start(1, tasks=0)
+        with pytest.raises(DataError, match=r"≥ 0, at most the 1 from task 1 on\. Received: 2"):
+            checking.start(1, tasks=2)
     with pytest.raises(DataError, match=r"slots: expected an integer ≥ 1. Received: 0"):
         loader(slots=0)
     with pytest.raises(DataError, match=r"threads: expected an integer ≥ 1. Received: 0"):

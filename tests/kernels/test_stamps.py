@@ -1,6 +1,4 @@
-"""The times of a task list's calls.
-
-A longer memory for the stamps makes no difference."""
+"""The times of a task list's calls."""
 
 from __future__ import annotations
 
