@@ -15,6 +15,7 @@ import os
 import resource
 import signal
 import sys
+import zlib
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -50,6 +51,19 @@ def change(path: Path, content: bytes) -> None:
 
     importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[method-assign, assignment]
     Path.read_bytes, Path.read_text = read_bytes, read_text  # type: ignore[method-assign, assignment]
+    with contextlib.suppress(ImportError):
+        _change_stamp(path, content)
+
+
+def _change_stamp(path: Path, content: bytes) -> None:
+    """numba keeps compiled code by time and size of the file on disk, which stay the same."""
+    locator: Any = importlib.import_module("numba.core.caching")._SourceFileBackedLocatorMixin
+    stamp = locator.get_source_stamp
+
+    def get_source_stamp(self: Any) -> Any:
+        return (stamp(self), zlib.crc32(content)) if Path(self._py_file) == path else stamp(self)
+
+    locator.get_source_stamp = get_source_stamp
 
 
 def run(request: dict[str, Any]) -> int:

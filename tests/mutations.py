@@ -8,6 +8,9 @@ What fails without the change, too, does not count. Outcomes are printed as they
 the same command goes on from there. `--only` and `--leave-out` choose files; `--again FILE` tries the survivors of an
 earlier run once more. Nothing is written into the working tree.
 
+`equivalent_mutants.jsonl` lists mutants that were judged to make no difference: each line has a file, the line of code,
+the change and the reason. They run, too, and are counted apart if they survive.
+
 mutmut and Cosmic Ray cannot do this: the one replaces functions, also those that numba compiles, by trampolines; the
 other has one test command for all files; neither mutates CUDA C++.
 """
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import functools
 import json
 import os
 import queue
@@ -81,12 +85,12 @@ class Outcome:
     mutant: Mutant
     caught_by: str | None
     seconds: float
+    no_difference: str = ""
+    """Why a mutant that survived makes no difference, if it was judged so."""
 
     def __str__(self) -> str:
-        how = "SURVIVED" if self.caught_by is None else "caught  "
-        return f"{how} {self.seconds:4.0f} s  {self.mutant}" + (
-            "" if self.caught_by is None else f"  by {self.caught_by}"
-        )
+        how = "caught  " if self.caught_by else "the same" if self.no_difference else "SURVIVED"
+        return f"{how} {self.seconds:4.0f} s  {self.mutant}" + (f"  by {self.caught_by}" if self.caught_by else "")
 
 
 def stages(path: str, root: Path = ROOT) -> list[list[str]]:
@@ -157,7 +161,7 @@ class Worker:
                 if not self._fails_anyway(test) and self._fails_again(mutant, test):
                     return Outcome(mutant, test, limit - left)
                 passing.append(test)
-        return Outcome(mutant, None, limit - left)
+        return Outcome(mutant, None, limit - left, equivalent(self._tree).get(place(mutant, self._tree), ""))
 
     def _failure(self, mutant: Mutant, tests: Sequence[str], marks: str, seconds: float) -> tuple[str | None, float]:
         """The first test that fails, or in which the process hung or crashed, if any; and how long that took."""
@@ -206,6 +210,22 @@ class Worker:
         assert self._server.stdin is not None
         self._server.stdin.close()
         self._server.wait()
+
+
+Place = tuple[str, str, str, str]
+"""File, line of code, what is changed in it, and to what. It stays the same where other lines change."""
+
+
+def place(mutant: Mutant, root: Path = ROOT) -> Place:
+    code = (root / mutant.path).read_text().splitlines()[mutant.line - 1]
+    return mutant.path, code.strip(), mutant.old, mutant.new
+
+
+@functools.cache
+def equivalent(root: Path = ROOT) -> dict[Place, str]:
+    """The mutants that were judged to make no difference, and why."""
+    rows = [json.loads(line) for line in (root / "tests/equivalent_mutants.jsonl").read_text().splitlines()]
+    return {(row["path"], row["code"], row["old"], row["new"]): row["why"] for row in rows}
 
 
 def copy_tree(target: Path) -> None:
@@ -310,7 +330,11 @@ def main() -> None:
     kinds = Counter(outcome.mutant.kind for outcome in outcomes)
     caught = Counter(outcome.mutant.kind for outcome in outcomes if outcome.caught_by is not None)
     print(*(f"{kind:12} {caught[kind]:3} of {number:3} caught" for kind, number in sorted(kinds.items())), sep="\n")
-    print(f"{caught.total()} of {kinds.total()} caught, {caught.total() / max(1, kinds.total()):.1%}")
+    same = sum(bool(outcome.no_difference) for outcome in outcomes)
+    different = kinds.total() - same
+    survived = different - caught.total()
+    print(f"{kinds.total()} mutants: {caught.total()} caught, {survived} survived, {same} make no difference")
+    print(f"{caught.total()} of {different} caught, {caught.total() / max(1, different):.1%}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants import Mutant, mutants, sample
-from tests.mutations import ROOT, sources, stages
+from tests.mutations import ROOT, equivalent, place, sources, stages
 
 PYTHON = '''
 """At least 1."""
@@ -20,7 +20,7 @@ def bounded(values: tuple[int, int], lock, text: str = "0") -> int:
     if not values or min(values) < 0:
         raise ValueError(f"expected {1 + 2}")
     with lock:
-        store(values, copy=True)
+        store(zip(values, values, strict=True), copy=True)
     return values[0] if text else len(values) - 1
 
 def describe(number: int) -> str:
@@ -53,7 +53,7 @@ def test_what_is_changed_in_python(tmp_path: Path) -> None:
         ("number", "0", "(-1)"),
         ("statement", 'raise ValueError(f"expected {1 + 2}")', "pass"),
         ("lock", "lock", '__import__("contextlib").nullcontext()'),
-        ("statement", "store(values, copy=True)", "pass"),
+        ("statement", "store(zip(values, values, strict=True), copy=True)", "pass"),
         ("keyword", ", copy=True", ""),
         ("conditional", "values[0] if text else len(values) - 1", "(values[0])"),
         ("conditional", "values[0] if text else len(values) - 1", "(len(values) - 1)"),
@@ -89,6 +89,14 @@ def test_a_sample_repeats_and_no_kind_is_more_than_a_fifth() -> None:
     assert chosen == sample(everything, 50, seed=4) != sample(everything, 50, seed=5)
     assert len(chosen) == len(set(chosen)) == 50
     assert max(Counter(each.kind for each in chosen).values()) == 10
+
+
+def test_mutants_that_make_no_difference_exist() -> None:
+    """Where the code has changed, the judgement no longer holds."""
+    judged = equivalent()
+    found = {place(mutant) for path in {path for path, *_ in judged} for mutant in mutants(ROOT, path)}
+    assert not judged.keys() - found
+    assert all(judged.values())
 
 
 @pytest.mark.parametrize(

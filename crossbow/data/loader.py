@@ -117,7 +117,8 @@ class Loader:
         if tasks is None:
             tasks = available
         if tasks is not None and (tasks < 0 or (available is not None and tasks > available)):
-            raise DataError(f"tasks: expected at most the {available} from task {first_task} on. Received: {tasks}")
+            most = "" if available is None else f", at most the {available} from task {first_task} on"
+            raise DataError(f"tasks: expected an integer ≥ 0{most}. Received: {tasks}")
         self.stop()
         for thread in self._threads:
             # If `stop` could not wait for a source, it still writes to a slot; two threads must not do so.

@@ -92,7 +92,7 @@ class Resampler:
 
 def most_taps(length: int, resized: int) -> int:
     """Maximum number of source pixels in a sum."""
-    return min(length, 2 * max(1, -(-length // resized)) + 1)
+    return min(length, 2 * -(-length // resized) + 1)
 
 
 @inlined

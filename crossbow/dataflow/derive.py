@@ -113,7 +113,7 @@ class _Derivation:
                     )
                     break
                 if weight != 1:
-                    weighted = ElementWiseOp(type="sum", coefficients=(weight,))
+                    weighted = ElementWiseOp(coefficients=(weight,))
                     order = self._append(f"{self.vertices[order].name}.weighted", weighted, (order,), None)
                 if index == 0 and trains(kernel):
                     updating.append(order)
@@ -133,7 +133,7 @@ class _Derivation:
         parts = self.contributions[vertex.order]
         if len(parts) < 2:
             return parts[0] if parts else None
-        return self._append(f"{vertex.name}.gradient_sum", ElementWiseOp(type="sum"), tuple(parts), None)
+        return self._append(f"{vertex.name}.gradient_sum", ElementWiseOp(), tuple(parts), None)
 
     def _receiver(self, vertex: Vertex, source: int) -> int:
         """The vertex whose output gradient this is: the producer or, if a loss's gradient bypasses it, its input."""

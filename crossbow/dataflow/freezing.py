@@ -64,7 +64,7 @@ def _copies(operators: Sequence[Operator], zeros: Mapping[int, Iterable[str]]) -
 
 def _multipliers(kernel: object) -> dict[str, str]:
     """The names of an operator's variables, with the fields that multiply their learning rates."""
-    if not isinstance(kernel, Kernel) or not dataclasses.is_dataclass(kernel):
+    if not dataclasses.is_dataclass(kernel):
         return {}
     fields = [field.name for field in dataclasses.fields(kernel) if field.name.endswith(SUFFIX)]
     if not getattr(kernel, "bias", True):

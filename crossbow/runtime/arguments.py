@@ -25,7 +25,7 @@ def replaced_variables(own: Mapping[str, Array], values: Mapping[str, Any]) -> d
     if not isinstance(values, Mapping):
         raise DataError(f"set_variables: expected a dictionary of arrays by name. Received: {shown(values)}")
     if unknown := [name for name in values if name not in own]:
-        close = difflib.get_close_matches(str(unknown[0]), own, n=1)
+        close = difflib.get_close_matches(str(unknown[0]), own)
         hint = f". Did you mean {close[0]!r}?" if close else f". Names: {', '.join(own)}"
         raise DataError(f"set_variables: expected names of variables. Received: {unknown[0]!r}{hint}")
     replaced = dict(own)

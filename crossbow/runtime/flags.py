@@ -31,7 +31,7 @@ class Flags:
 
     def raise_abort(self) -> None:
         """End every wait. No task begins after this call."""
-        self.abort[0] = 1
+        self.abort[:] = 1
 
     @property
     def aborted(self) -> bool:

@@ -142,4 +142,4 @@ def _streams(system: SystemConf) -> int:
     (device,) = parse_devices(system.devices)
     if not isinstance(device, CpuDevice):
         return 1
-    return max(1, len(device.cores) // device.threads(1, system.threads_per_learner))
+    return len(device.cores) // device.threads(1, system.threads_per_learner)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from crossbow import GraphError, Phase
+from crossbow.compile import compiler
 from crossbow.dataflow.derive import derive_check, derive_prediction
 from crossbow.ops import Accuracy, Dropout, EuclideanLoss, ReLU, SoftMax, SoftMaxLoss
 from crossbow.types import LabelRange
@@ -23,6 +24,17 @@ def test_all_faults_of_a_graph_are_reported() -> None:
         "node 'loss' (SoftMaxLoss)",
         "node 'top9' (Accuracy)",
     ]
+
+
+def test_a_tensor_may_be_as_large_as_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiled() -> None:
+        compile_network(chain(inner_product("ip", 100), node("loss", EuclideanLoss())), (4, 5), (4, 100), classes=False)
+
+    monkeypatch.setattr(compiler, "physical_memory", lambda: 5 * 100 * 8)
+    compiled()
+    monkeypatch.setattr(compiler, "physical_memory", lambda: 5 * 100 * 8 - 1)
+    with pytest.raises(GraphError, match=r"'ip' .*Received: 'weights' of shape \(100, 5\)"):
+        compiled()
 
 
 def test_a_check_graph_uses_the_training_graphs_variables() -> None:

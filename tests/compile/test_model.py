@@ -69,6 +69,16 @@ def test_the_compiler_places_every_variable_on_a_cache_line() -> None:
     assert not vector.any()
 
 
+@pytest.mark.parametrize("elements", [16, 1000, 1024, 1024 + 127, 1024 + 128, 2048])
+def test_vectors_begin_on_cache_lines_that_do_not_compete(elements: int) -> None:
+    vectors = layout((elements,)).new_vectors(3)
+    places = [address(vector) for vector in vectors]
+    assert all(place % 64 == 0 for place in places)
+    for before, after in itertools.pairwise(places):
+        assert after - before >= vectors[0].nbytes
+        assert (after - before) % 4096 >= 512
+
+
 def test_a_shared_operator_has_its_variables_once() -> None:
     ip = inner_product(outputs=5)
     program = compile_network(chain(ip, ip.shallow_copy(), *classifier()), (4, 5))
@@ -104,6 +114,17 @@ def test_what_is_loaded_is_exported(shapes: list[Shape], reverse: bool, dtype: t
     for segment in model:
         used[segment.offset : segment.offset + segment.storage.elements] = True
     assert not vector[~used].any()  # nothing between the variables
+
+
+def test_a_variable_may_have_its_minimum_and_nothing_less() -> None:
+    spec = VariableSpec("weights", (3,), Constant(0.5), minimum=0.5)
+    model = ModelLayout({(0, "weights"): Segment("a.weights", spec, PlainStorage((3,)), 0)}, np.dtype(np.float64))
+    vector = model.new_vector()
+    model.initialise(vector, 0)
+    model.load({"a.weights": np.array([0.5, 0.75, 1])}, vector, "a test")
+    with pytest.raises(DataError, match=r"a\.weights: expected numbers ≥ 0\.5 .*\. Received: 0\.499"):
+        model.load({"a.weights": np.array([0.5, 0.499, 1])}, vector, "a test")
+    np.testing.assert_array_equal(vector[:3], [0.5, 0.75, 1])
 
 
 def test_an_export_is_a_copy() -> None:

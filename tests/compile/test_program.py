@@ -15,7 +15,7 @@ from crossbow.ops import EuclideanLoss, ReLU, SoftMax, SoftMaxLoss
 from crossbow.types import Layout, Tensor
 from tests.compile.execution import Execution, compile_network, draw, draw_labels
 from tests.dataflow.networks import branched, chain, inner_product, node, perceptron
-from tests.support import blobs, context, engine_of
+from tests.support import NEEDS_ONEDNN, blobs, context, engine_of
 from tests.support import perceptron as small_network
 
 # What is written where, worked out by hand, batch 4 of 5 features in float32: the batch takes 80 bytes (128 rounded to
@@ -161,6 +161,34 @@ def test_two_bindings_of_one_program_do_not_disturb_each_other() -> None:
         assert made.output("loss")[0] == loss
         for name, gradient in made.backward().items():
             np.testing.assert_array_equal(gradient, gradients[name])
+
+
+@NEEDS_ONEDNN
+def test_a_large_weight_gradient_comes_in_blocks_outside_the_vector() -> None:
+    from crossbow.kernels.cpu.library import Cpu
+
+    network = chain(
+        inner_product("wide", 512), inner_product("ip", 3), node("softmax", SoftMax()), node("loss", SoftMaxLoss())
+    )
+    program = compile_network(network, (4, 600), dtype=np.float32, library=Cpu())
+    whole, parts = Execution(program), Execution(program)
+    parts.weights[...] = whole.weights[...] = draw(program.model.elements)
+    for execution in (whole, parts):
+        execution.load(draw(4, 600), draw_labels(4, 3))
+    whole.forward()
+    whole.backward()
+    bound = program.bind(parts.memory, in_blocks=True)
+    for step in (*bound.forward, *bound.backward):
+        step.call()
+    wide = next(iter(program.model))
+    assert np.isnan(wide.flat(parts.gradient)).all()
+    for block in bound.blocks:
+        assert block.operator == "wide.gradient"
+        for call in block.calls:
+            call()
+        parts.gradient[block.place] = block.gradient
+    assert len(bound.blocks) > 1
+    np.testing.assert_allclose(parts.gradient, whole.gradient, rtol=0, atol=1e-5)
 
 
 def test_an_arena_place_is_a_view_in_its_layout() -> None:

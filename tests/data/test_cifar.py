@@ -414,6 +414,17 @@ def test_the_largest_npz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     refused(path, "expected an intact .npz")
 
 
+@pytest.mark.parametrize(("train", "test"), [(1, 1), (0, 4), (9, 0)])
+def test_an_npz_has_at_least_one_image_of_each_phase(tmp_path: Path, train: int, test: int) -> None:
+    path = tmp_path / "cifar10.npz"
+    np.savez(path, **jpeg_arrays(train, test))
+    if train and test:
+        data = cifar10(path)
+        assert (len(data.train), 0 if data.check is None else len(data.check)) == (1, 1)
+    else:
+        refused(path, f"expected {'test' if train else 'train'}_offsets, with one integer more than there are images")
+
+
 @pytest.mark.parametrize("shape", ["(9" + "9" * 15 + ",)", "((", "(1,", "{[}", "(-1,)", "'"])
 def test_an_npz_of_arrays_whose_headers_are_damaged(tmp_path: Path, shape: str) -> None:
     path = tmp_path / "cifar10.npz"
@@ -453,6 +464,8 @@ def scribble(arrays: dict[str, np.ndarray]) -> None:
         (lambda arrays: arrays.update(train_offsets=arrays["train_offsets"][:1]), "expected train_offsets"),
         (lambda arrays: arrays.update(train_offsets=arrays["train_offsets"] + 0.5), "expected train_offsets"),
         (lambda arrays: arrays.update(train_offsets=arrays["train_offsets"][1:]), "to rise from 0 to"),
+        (lambda arrays: arrays.update(train_offsets=arrays["train_offsets"][:, None]), "expected train_offsets, with"),
+        (lambda arrays: arrays.update(test_jpeg=arrays["test_jpeg"][:, None]), "expected test_jpeg, all files"),
         (cut, "expected train_offsets to rise from 0 to"),
         (swap, "expected train_offsets to rise from 0 to"),
         (tear, "train_jpeg: image 2: expected an intact JPEG file"),

@@ -14,7 +14,7 @@ from crossbow.data.preprocessing import Window
 from crossbow.kernels.random import below, image_words
 
 WINDOWS = RandomWindows(224)
-SIZES = [(321, 481), (480, 320), (40, 40), (9, 300), (1, 1), (2, 3), (1, 500)]
+SIZES = [(321, 481), (480, 320), (40, 40), (9, 300), (1, 1), (2, 3), (1, 500), (2, 5), (5, 2)]
 BOXES: dict[str, list[list[float]]] = {
     "none": [],
     "one": [[0.6, 0.5, 0.9, 0.95]],

@@ -16,6 +16,7 @@ from crossbow.data import RecordFile, imagenet
 from crossbow.data.batch_metadata import read_metadata
 from crossbow.data.imagenet import convert_imagenet, record_of
 from crossbow.data.inspection import inspect, open_record_files
+from crossbow.data.records import write_records
 from crossbow.data.tfrecords import Feature
 from crossbow.types import DataError
 from tests.data.test_records import file_bytes, record_bytes
@@ -206,6 +207,29 @@ def test_what_has_changed_is_converted_again(source: Path, tmp_path: Path, chang
         assert len(RecordFile(output / "crossbow-train.records.2")) == PER_FILE
     convert_imagenet(source, output)
     check_output(output)
+
+
+def test_files_of_other_inputs_are_written_again(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The conversion of others ends when their first file is complete, before that is noted."""
+    output, converted = tmp_path / "output", list[str]()
+    older = write_tfrecords(tmp_path / "older", "train", [9, 9])
+    (older / "train-00001-of-00002").write_bytes(b"damaged")
+
+    def stopping(path: Path, records: Any) -> None:
+        write_records(path, records)
+        raise Stopped
+
+    monkeypatch.setattr(
+        imagenet, "record_of", lambda parsed, where: converted.append(where) or record_of(parsed, where)
+    )
+    for given, error in ((older, DataError), (source, Stopped), (older, DataError)):
+        converted.clear()
+        with monkeypatch.context() as patch:
+            if given is source:
+                patch.setattr(imagenet, "write_records", stopping)
+            with pytest.raises(error):
+                convert_imagenet(given, output)
+    assert len(converted) == 9
 
 
 # Bad input

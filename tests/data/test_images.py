@@ -96,6 +96,18 @@ def test_every_kind_of_file_equals_pillow(case: str, shape: tuple[int, int]) -> 
     np.testing.assert_array_equal(decode_image(content), by_pillow(content))
 
 
+def test_transparency_after_the_pixels_does_not_matter() -> None:
+    content = encoded(mode="P", format="PNG", transparency=bytes(range(0, 250, 10)))
+    chunks, start = list[bytes](), 8
+    while start < len(content):
+        end = start + 12 + int.from_bytes(content[start : start + 4], "big")
+        chunks.append(content[start:end])
+        start = end
+    late = sorted(chunks, key=lambda chunk: (chunk[4:8] == b"IEND", chunk[4:8] == b"tRNS"))
+    assert late != chunks
+    np.testing.assert_array_equal(decode_image(content[:8] + b"".join(late)), decode_image(content))
+
+
 def adobe(content: bytes, transform: int) -> bytes:
     """A JPEG file with another colour transform in its Adobe segment."""
     place = content.index(b"Adobe") + 11

@@ -558,6 +558,12 @@ def test_after_a_failure_it_starts_again() -> None:
 def test_bad_arguments(first: object) -> None:
     with pytest.raises(DataError, match="first_task: expected an integer ≥ 0"):
         loader().start(first)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"tasks: expected an integer ≥ 0\. Received: -1"):
+        loader().start(3, tasks=-1)
+    with Loader(examples(10), CheckOrder(10, 5), 2) as checking:
+        checking.start(1, tasks=0)
+        with pytest.raises(DataError, match=r"≥ 0, at most the 1 from task 1 on\. Received: 2"):
+            checking.start(1, tasks=2)
     with pytest.raises(DataError, match=r"slots: expected an integer ≥ 1. Received: 0"):
         loader(slots=0)
     with pytest.raises(DataError, match=r"threads: expected an integer ≥ 1. Received: 0"):

@@ -47,3 +47,8 @@ def test_the_centre_equals_torchvision_within_one_level() -> None:
 def test_sizes_that_are_none(size: Any) -> None:
     with pytest.raises(DataError, match=r"^image_size: expected an integer from 1 to 4096\. Received: "):
         Preprocessing(size, training=True)
+
+
+@pytest.mark.parametrize("size", [1, np.int64(4096)])
+def test_the_smallest_and_the_largest_size(size: Any) -> None:
+    assert Preprocessing(size, training=True).size == int(size)

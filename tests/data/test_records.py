@@ -103,6 +103,16 @@ def test_a_system_that_reads_only_at_a_position(path: Path, monkeypatch: pytest.
     assert [file[n].label for n in (1, 0, 1)] == [999, 7, 999]
 
 
+def test_a_file_that_is_opened_for_each_record_is_closed_each_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, opened, closed = RecordFile(path, keep_open=False), list[int](), list[int]()
+    system_open, system_close = os.open, os.close
+    monkeypatch.setattr(os, "open", lambda *arguments: (opened.append(found := system_open(*arguments)), found)[1])
+    monkeypatch.setattr(os, "close", lambda descriptor: (closed.append(descriptor), system_close(descriptor)))
+    assert [file[n].label for n in (1, 0, 1)] == [999, 7, 999]
+    assert len(opened) == 3
+    assert closed == opened
+
+
 def test_the_header_alone(path: Path) -> None:
     header, size = RecordFile(path).header(0)
     assert (header.label, len(header.boxes), header.height, header.jpeg, size) == (7, 2, 480, b"", len(b"first image"))

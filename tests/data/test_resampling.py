@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import itertools
 import mmap
 import sys
 
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossbow.data.preprocessing import Window
-from crossbow.data.resampling import Resampler
+from crossbow.data.resampling import Resampler, most_taps
 from crossbow.types import address
 
 MISSING = [name for name in ("torch", "torchvision") if importlib.util.find_spec(name) is None]
@@ -84,6 +85,18 @@ def test_any_window_equals_pillow_within_one_level(case: tuple[int, int, Window,
     height, width, window, size = case
     pixels = np.random.default_rng(height * width).integers(0, 256, (height, width, 3)).astype(np.uint8)
     assert difference(resampled(pixels, window, size), by_pillow(pixels, window, size)) <= 1
+
+
+def test_most_taps() -> None:
+    """Two supports, of a scale or 1, and one for rounding."""
+    assert [most_taps(*pair) for pair in ((300, 224), (224, 224), (3, 224), (2, 224), (100, 10), (101, 10))] == [
+        5, 3, 3, 2, 21, 23,
+    ]  # fmt: skip
+    for length, resized in itertools.product(range(1, 40), range(1, 60)):
+        support, scale = max(length / resized, 1), length / resized
+        centres = [(place + 0.5) * scale for place in range(resized)]
+        taps = [min(int(c + support + 0.5), length) - max(int(c - support + 0.5), 0) for c in centres]
+        assert max(taps) <= most_taps(length, resized)
 
 
 @pytest.mark.parametrize("value", [0, 1, 128, 255])

@@ -21,6 +21,7 @@ from crossbow import (
     TaskError,
 )
 from crossbow.conf import configuration
+from crossbow.dataflow.answers import output_shape
 from crossbow.ops import Conv, Initialiser, InnerProduct, Kernel, SoftMax, SoftMaxLoss, VariableSpec
 from crossbow.testing import run_operator
 from crossbow.types import Shape
@@ -131,6 +132,10 @@ def test_answers_that_are_none(method: str, answer: Answer, text: str) -> None:
     with pytest.raises(GraphError) as caught:
         train(Own(answers={method: answer}))
     assert caught.value.faults == (f"node 'own' (Own): {text}",)
+
+
+def test_a_size_may_be_zero() -> None:
+    assert output_shape(Own(answers={"output_shape": lambda x: (x[0], 0)}), ((4, 3),)) == (4, 0)
 
 
 def test_lists_and_numpys_integers_are_answers() -> None:

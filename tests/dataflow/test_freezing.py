@@ -15,7 +15,8 @@ from crossbow import (
 )
 from crossbow.dataflow.freezing import frozen_operators
 from crossbow.dataflow.graph import build
-from crossbow.ops import BatchNorm, Conv, InnerProduct, InnerProductGradient, ReLU, SoftMax, SoftMaxLoss
+from crossbow.ops import BatchNorm, Conv, InnerProduct, InnerProductGradient, Kernel, ReLU, SoftMax, SoftMaxLoss
+from crossbow.types import Shape
 from tests.dataflow.networks import wiring
 from tests.support import pictures
 from tests.testing.user_operators import Shift
@@ -83,6 +84,18 @@ def test_an_operator_that_cannot_be_frozen_is_rejected() -> None:
         frozen_operators(operators, ["*"])
     copy = frozen_operators(operators, ["conv"])[id(operators[0])]
     assert copy.kernel == Conv(4, 3, weight_learning_rate_multiplier=0, bias_learning_rate_multiplier=0)
+
+
+class Unchanged(Kernel):
+    """y = x. It is no dataclass."""
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        return inputs[0]
+
+
+def test_an_operator_without_fields_is_left_as_it_is() -> None:
+    operators = [Operator("conv", Conv(4, 3)), Operator("own", Unchanged())]
+    assert frozen_operators(operators, ["conv"])[id(operators[1])].kernel is operators[1].kernel
 
 
 def test_patterns_are_texts() -> None:

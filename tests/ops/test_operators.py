@@ -122,6 +122,12 @@ def test_its_gradient_stands_beside_it(name: str) -> None:
         assert type(gradient).__module__ == KERNELS[name].__module__
 
 
+@pytest.mark.parametrize("name", sorted(KERNELS.keys() - WITHOUT_GRADIENT))
+def test_a_gradient_knows_its_input(name: str) -> None:
+    found = [make(KERNELS[name]).gradient(index) for index in (0, 1, 2)]
+    assert [gradient.input for gradient in found if gradient is not None] in ([0], [0, 1, 2])
+
+
 def test_every_gradient_belongs_to_an_operator() -> None:
     gradients = {name for name, one in EXPORTED.items() if issubclass(one, Gradient) and one is not Gradient}
     assert gradients == {f"{name}Gradient" for name in KERNELS.keys() - WITHOUT_GRADIENT} | {"ArrayGradient"}

@@ -60,6 +60,12 @@ def test_wpc_is_learners_times_tau(learners: int, tau: int, wpc: int | None, exp
     assert (clock.learners, clock.tau, clock.tasks_per_tick) == (learners, expected, learners * expected)
 
 
+@pytest.mark.parametrize(("wpc", "barrier"), [(None, True), (6, True), (6, False)])
+def test_the_clock_of_a_host_knows_its_ticks(wpc: int | None, barrier: bool) -> None:
+    clock = work_clock(2, 3, wpc, barrier=barrier, host_ticks=5)
+    assert (clock.learners, clock.tau, clock.host_ticks) == (2, 3, 5)
+
+
 def test_wpc_that_learners_do_not_divide_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"multiple of the number of learners, 2, .*Received: wpc=5"):
         work_clock(2, 1, 5)

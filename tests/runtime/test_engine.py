@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from crossbow.synch import DiLoCo, ModelAveraging, PolyakRuppert, SynchronousEAS
 from crossbow.types import CrossbowError, TaskError
 from tests.combinations import pairwise
 from tests.runtime.simulation import Model, Simulation
-from tests.support import KERNELS, SECONDS, Probe, blobs, context, perceptron, training
+from tests.support import KERNELS, SECONDS, Probe, blobs, context, engine_of, perceptron, training
 
 TICKS = 20
 DATA = blobs(examples=30, check=7)
@@ -321,3 +322,20 @@ def test_a_failure_is_heard_while_a_batch_is_waited_for() -> None:
         heard.set()
         loader.start(0)  # waits for the thread
         assert late[0] is False
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda engine: engine.weights,
+        lambda engine: engine.load({}, "a test"),
+        lambda engine: engine.predict(np.zeros((1, 6), np.float32)),
+        lambda engine: engine.snapshot(),
+        lambda engine: engine.restore(None, "a test"),
+    ],
+)
+def test_nothing_reads_or_changes_an_engine_that_is_busy(use: Callable[[Any], object]) -> None:
+    with context() as running:
+        engine = engine_of(running)
+        with engine._usage.busy("training", engine.loader), pytest.raises(CrossbowError, match="while training"):
+            use(engine)

@@ -13,6 +13,8 @@ from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph, build
 from crossbow.kernels.cpu.onednn.shared_library import why_unusable
 from crossbow.ops import BatchNorm, Embedding, InnerProduct, ReLU, Reshape, Values
+from crossbow.runtime import predicting
+from crossbow.runtime.device import CpuDevice
 from crossbow.runtime.predicting import NetworkPrediction
 from crossbow.runtime.prediction import ImageKind
 from crossbow.types import CrossbowError, TaskError
@@ -73,6 +75,14 @@ def test_a_network_that_does_not_fit_leaves_no_thread() -> None:
     with pytest.raises(GraphError, match="Reshape"):
         NetworkPrediction(graph(Reshape(shape=(5,))), ROWS, SYSTEM)
     assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize(("wanted", "streams"), [(None, 1), (1, 5), (2, 2), (3, 1), (5, 1)])
+def test_a_cpu_has_as_many_streams_as_there_is_room_for(
+    wanted: int | None, streams: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predicting, "parse_devices", lambda names: (CpuDevice("cpu", (0, 1, 2, 3, 4)),))
+    assert predicting._streams(SystemConf(devices="cpu", threads_per_learner=wanted)) == streams
 
 
 def test_a_name_is_that_of_the_operator() -> None:

@@ -67,6 +67,7 @@ def test_a_training_that_ends_early_is_recorded_up_to_its_end() -> None:
 def test_there_is_one_recording() -> None:
     made = Recorded(tasks=4, warm_up=0)
     assert len(made.run(20)) == 4
+    assert not made.profiler.is_complete()  # training would pause at every tick
     assert made.run(20, first=20) == []
     assert made.written == [4]
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from crossbow import DataError, ModelConf, SolverConf, SystemConf, TrainingUnit
 from crossbow.runtime.recorded import differences, rebuilt, recorded
-from crossbow.synch import RULES, SMA, SSGD, SSP, DiLoCo, Grouping, ModelAveraging, RuleSequence, TwoLevel
+from crossbow.synch import RULES, SMA, SSGD, SSP, DiLoCo, Grouping, ModelAveraging, Rule, RuleSequence, TwoLevel
 
 SEQUENCE = RuleSequence(((SMA(alpha=0.25), 10), (SSP(bound=3, weight=0.1), 2)))
 
@@ -36,6 +37,23 @@ def test_a_rule_of_ones_own_must_be_given_again() -> None:
     record["rule"]["rule"] = "mine"
     with pytest.raises(DataError, match=r"expected one of the rules sma.*Received: mine"):
         rebuilt(ModelConf, record)
+
+
+class Mine(Rule):
+    """A rule of one's own, which need not be a dataclass."""
+
+    name = "mine"
+
+    def updates(self, *arguments: Any) -> Any: ...
+
+
+@dataclass
+class SimpleRule:
+    rule: Rule
+
+
+def test_a_rule_without_parameters_is_its_name() -> None:
+    assert recorded(SimpleRule(Mine())) == {"rule": {"rule": "mine"}}
 
 
 def test_a_value_that_is_not_accepted() -> None:

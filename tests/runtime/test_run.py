@@ -18,6 +18,7 @@ from crossbow.data.order import TrainingOrder
 from crossbow.runtime import run
 from crossbow.runtime.monitor import Progress
 from crossbow.runtime.results import Record
+from crossbow.runtime.task import Completed
 from crossbow.types import ConfigurationError, DataError, MonitorError
 from tests.support import (
     Probe,
@@ -506,3 +507,16 @@ def test_the_history_survives_what_ends_training(
         assert len(history.tests) == 2
         assert (history.stopped, history.message) == (stopped, message)
         assert history.best in history.tests
+
+
+@pytest.mark.parametrize("wanted_at", [6, 8])
+def test_a_loss_is_reached_at_the_end_of_a_tick(wanted_at: int) -> None:
+    """Within a tick of four tasks, the moving loss may fall below what is wanted, and rise again."""
+    mean = SimpleNamespace(add=lambda *result: None, full=True, moving_loss=1.0)
+    engine = SimpleNamespace(tasks=8, clock=SimpleNamespace(tasks_per_tick=4))
+    fake: Any = SimpleNamespace(mean=mean, engine=engine, limits=SimpleNamespace(loss=0.5), reached=math.inf)
+    fake.stretch, fake._counted = SimpleNamespace(count=lambda examples: None), 0
+    for number in range(12):
+        mean.moving_loss = 0.25 if number + 1 == wanted_at else 1.0
+        run.TrainingRun._add(fake, Completed(number, 1.0, None, 4, 0))
+    assert fake.reached == (8 if wanted_at == 8 else math.inf)

@@ -251,3 +251,6 @@ def test_the_time_of_a_schedule_is_in_tasks_or_merges() -> None:
         parts = Parts(SolverConf(learning_rate_step_unit=unit))
         parts.train(8)
         assert parts.scheduler.time == time_
+        parts.position.continue_from(2, parts.position.tasks, 7, 2)  # merges of an engine before
+        assert parts.scheduler.merges == 7
+        assert parts.scheduler.time == (8 if unit == "tasks" else 7)

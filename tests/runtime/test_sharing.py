@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
+from crossbow.cluster.members import ViewChangedError
 from crossbow.cluster.ranks import Ranks
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.sharing import Sharing
 from crossbow.runtime.task import Completed, Failed
 from tests.cluster.fake_network import FakeNetwork
-from tests.support import until
+from tests.support import raising, until
 
 
 def shared(ranks: list[Ranks], reports: list[Reports]) -> list[Sharing]:
@@ -82,3 +85,42 @@ def test_engines_that_take_turns_share_one_connection() -> None:
     finally:
         for sharing in made:
             sharing.close()
+
+
+def test_parts_begin_and_results_arrive_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result of the next part must not be kept for later while that part begins."""
+    deliver, held = Sharing._deliver, list[bool]()
+
+    def watched(sharing: Sharing, part: int, result: Completed) -> None:
+        held.append(sharing._lock.locked())
+        deliver(sharing, part, result)
+
+    monkeypatch.setattr(Sharing, "_deliver", watched)
+    reports = [Reports(), Reports()]
+    first, second = shared(FakeNetwork(2).ranks(), reports)
+    try:
+        first.begin(reports[0])
+        reports[0].put(Completed(0, 0.5, None, 4, 0))
+        until(lambda: bool(second._early))
+        second.begin(reports[1])
+        reports[0].put(Completed(1, 0.5, None, 4, 0))
+        until(lambda: len(reports[1]._reports) == 2)
+    finally:
+        first.close()
+        second.close()
+    assert held == [True, True, True]
+
+
+def test_a_rank_that_has_left_ends_the_wait_for_its_results() -> None:
+    ranks, reports = FakeNetwork(2).ranks(), [Reports(), Reports()]
+    first, second = shared(ranks, reports)
+    second.close()
+    try:
+        first.begin(reports[0])
+        ranks[0].check_others = raising(ViewChangedError("rank 1 has left"))  # type: ignore[method-assign]
+        until(lambda: bool(reports[0]._reports))
+        found = reports[0].take()
+        assert isinstance(found, Failed)
+        assert isinstance(found.error, ViewChangedError)
+    finally:
+        first.close()

@@ -77,3 +77,13 @@ def test_only_the_devices_packages_know_their_device() -> None:
             if any(module.startswith(("crossbow.runtime.cpu", "crossbow.runtime.cuda")) for module in imported):
                 knowing.add(name)
     assert knowing == {"building.py"}
+
+
+def test_no_thread_keeps_a_process_alive() -> None:
+    package, found = ROOT.parent, 0
+    for file in sorted(package.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "threading.Thread":
+                found += 1
+                assert "daemon=True" in [ast.unparse(keyword) for keyword in node.keywords], (file, node.lineno)
+    assert found > 5

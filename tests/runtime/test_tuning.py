@@ -189,6 +189,19 @@ def test_the_rest_of_what_a_context_does(tmp_path: Any) -> None:
         assert other.test().loss == pytest.approx(tested.loss)
 
 
+@pytest.mark.parametrize("wanted", [2, 3])
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_search_goes_on_with_the_best_number(wanted: int, settled: bool) -> None:
+    with scripted(2) as running:
+        tuning = tuning_of(running)
+        tuning.restore({})  # of a run that did not search
+        assert list(tuning._engines.kinds) == [2]
+        tuning.restore({"learners": 5, "best": wanted, "settled": settled})
+        assert list(tuning._engines.kinds) == [wanted]
+        assert learners_of(running) == wanted
+        assert (tuning.tuner.best, tuning.tuner.settled) == (wanted, settled)
+
+
 def test_a_task_that_fails_ends_the_run_and_the_context_stays_usable() -> None:
     calls = []
 

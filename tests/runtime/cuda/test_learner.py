@@ -98,3 +98,19 @@ def test_tasks_without_a_step_give_their_turns_back(monkeypatch: pytest.MonkeyPa
         with pytest.raises(TaskError, match="on learner 1: RuntimeError: no luck"):
             running.train(4, TrainingUnit.TASKS)
         assert [learner._turns._free.qsize() for learner in learners] == [TURNS, TURNS]
+
+
+def test_only_a_test_has_an_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, found = CudaLearner._result, list[tuple[str, bool]]()
+
+    def result(learner: CudaLearner, submitted: Any) -> Any:
+        made = original(learner, submitted)
+        found.append((submitted.task.purpose, made.accuracy is not None))
+        return made
+
+    monkeypatch.setattr(CudaLearner, "_result", result)
+    with fake_cuda(), context("cuda:0") as running:
+        running.train(4, TrainingUnit.TASKS)
+        running.test()
+    assert {purpose for purpose, _ in found} == {"synchronise", "check"}
+    assert all(measured == (purpose == "check") for purpose, measured in found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,12 @@ from crossbow import (
 from crossbow.kernels.cuda.api import api
 from crossbow.runtime.cuda.stream import CudaStream
 from crossbow.runtime.cuda.synchroniser import NcclCollective
+from crossbow.runtime.task import Failed
 from crossbow.types import address
 from tests.kernels.cuda.fake import FakeDriver, fake_cuda
 from tests.kernels.cuda.fake_runtime import FakeRuntime
 from tests.runtime.cuda.test_training import context
+from tests.support import engine_of, raising
 
 
 class Counted:
@@ -76,6 +79,20 @@ def test_the_calls_that_submit_a_task_of_a_learner_alone(rule: Any) -> None:
             done.append(counts.copy())
     calls = ("getDevice", "memcpyAsync", "graphLaunch", "eventRecord")
     assert done[1] - done[0] == dict.fromkeys(calls, 4)
+
+
+def test_after_a_failure_no_tick_is_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_cuda(), context("cuda:0") as running:
+        running.train(4, TrainingUnit.TASKS)
+        engine = engine_of(running)
+        flags, reports = engine.parts.flags, list[Any]()
+        synchroniser: Any = engine.coordination.synchroniser  # type: ignore[attr-defined]
+        monkeypatch.setattr(synchroniser, "_report", reports.append)
+        monkeypatch.setattr(synchroniser, "_new_marks", raising(AssertionError("something is submitted")))
+        flags.raise_abort()
+        synchroniser.submit(SimpleNamespace(number=7, tick=2, parity=0))
+        flags.reset(2)
+    assert reports == [Failed(7, synchroniser.number, "wait", None)]
 
 
 class Communicator:
