@@ -42,6 +42,8 @@ from crossbow.ops import (
     VariableSpec,
     Xavier,
 )
+from crossbow.ops.conv import Convolution
+from crossbow.ops.loss import Loss, LossOfValues
 from crossbow.ops.scale import AlongAxes
 from crossbow.ops.softmax import AlongAxis
 from crossbow.runtime.run import Limits
@@ -52,6 +54,8 @@ from tests.operators.table import CASES
 
 INTEGERS, FLOATS = (np.int64, np.uint8, np.int16), (np.float64, np.float32, np.float16, np.longdouble)
 
+BASES = (AlongAxes, AlongAxis, Convolution, Loss, LossOfValues)
+"""Classes whose fields operators have."""
 CONFIGURATIONS: list[Any] = [
     *(case.kernel for case in CASES),
     Checkpoints("directory", keep=2),
@@ -126,7 +130,7 @@ def test_every_configuration_with_numbers_is_among_them() -> None:
         for each in classes()
         if any(name in str(field.type) for field in dataclasses.fields(each) for name in numbers)
         and not issubclass(each, Gradient)  # all have the one field of `Gradient`
-        and each not in (AlongAxis, AlongAxes)  # SoftMax and LogSoftMax, Scale and LayerNorm have their fields
+        and each not in BASES
     }
     assert {each.__name__ for each in wanted - {type(conf) for conf in CONFIGURATIONS}} == set()
     assert {"Conv", "SystemConf", "SMA", "Limits", "Constant"} <= {each.__name__ for each in classes()}

@@ -29,27 +29,8 @@ from crossbow.types import Shape
 
 
 @configuration
-class Conv(Kernel):
-    """Convolution (cross-correlation): y[n, o, i, j] = b[o] + Σ w[o, c, u, v] · x[n, c, i·s + u·d − p, j·s + v·d − p].
-
-    x: (N, C, H, W); y: (N, number_of_outputs, H', W') with H' = ⌊(H + before + after − d(k − 1) − 1) / s⌋ + 1, and p
-    equal to `before`; weights: (number_of_outputs, C / groups, kh, kw); bias: (number_of_outputs,). Inputs with one
-    spatial axis, (N, C, W), or three, (N, C, D, H, W), work the same way.
-
-    Sizes are an integer or a tuple with one per spatial axis, as (height, width). The padding may also be one pair
-    (before, after) per spatial axis, as ((1, 2), (0, 1)). Group g of the outputs depends only on group g of the
-    channels: groups=C is a depthwise convolution.
-
-    Use it with `bias=False` before a `BatchNorm`. A following `ReLU` is fused into its kernel.
-
-    Ports Conv.java and cudnnconv.cu. Fixed from the original: groups and dilation work, padding may differ between
-    the two sides, and one to three spatial axes are supported.
-
-    See also: `Pool`, `BatchNorm`, `InnerProduct`, `ChannelShuffle`.
-    """
-
-    precision: ClassVar[Precision] = Precision.NARROW
-    narrow_variables: ClassVar[bool] = True
+class Convolution(Kernel):
+    """Common base of Conv and TransposedConv: their fields."""
 
     number_of_outputs: int = field(kw_only=False)
     """Number of output channels, ≥ 1."""
@@ -85,7 +66,7 @@ class Conv(Kernel):
             raise refuse(self, "groups", self.groups, f"a divisor of number_of_outputs={self.number_of_outputs}")
 
     def geometry(self, x: Shape) -> ConvolutionGeometry:
-        """The windows on an input of this shape."""
+        """The windows on an input of this shape, or for a transposed convolution those that lead to it."""
         axes = spatial_axes(self, x)
         return ConvolutionGeometry(
             kernel=per_axis(self.kernel_size, axes),
@@ -96,8 +77,37 @@ class Conv(Kernel):
         )
 
     @property
-    def is_frozen(self) -> bool:
+    def has_frozen_variables(self) -> bool:
+        """Whether training changes neither the weights nor the bias."""
         return self.weight_learning_rate_multiplier == 0 and (not self.bias or self.bias_learning_rate_multiplier == 0)
+
+
+@configuration
+class Conv(Convolution):
+    """Convolution (cross-correlation): y[n, o, i, j] = b[o] + Σ w[o, c, u, v] · x[n, c, i·s + u·d − p, j·s + v·d − p].
+
+    x: (N, C, H, W); y: (N, number_of_outputs, H', W') with H' = ⌊(H + before + after − d(k − 1) − 1) / s⌋ + 1, and p
+    equal to `before`; weights: (number_of_outputs, C / groups, kh, kw); bias: (number_of_outputs,). Inputs with one
+    spatial axis, (N, C, W), or three, (N, C, D, H, W), work the same way.
+
+    Sizes are an integer or a tuple with one per spatial axis, as (height, width). The padding may also be one pair
+    (before, after) per spatial axis, as ((1, 2), (0, 1)). Group g of the outputs depends only on group g of the
+    channels: groups=C is a depthwise convolution.
+
+    Use it with `bias=False` before a `BatchNorm`. A following `ReLU` is fused into its kernel.
+
+    Ports Conv.java and cudnnconv.cu. Fixed from the original: groups and dilation work, padding may differ between
+    the two sides, and one to three spatial axes are supported.
+
+    See also: `Pool`, `BatchNorm`, `InnerProduct`, `ChannelShuffle`, `TransposedConv`.
+    """
+
+    precision: ClassVar[Precision] = Precision.NARROW
+    narrow_variables: ClassVar[bool] = True
+
+    @property
+    def is_frozen(self) -> bool:
+        return self.has_frozen_variables
 
     @property
     def takes_relu(self) -> RequestType | None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from crossbow.conf import check_boolean, check_number, configuration
+from crossbow.conf import configuration
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import EuclideanLossBackward, EuclideanLossForward
 from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.ops.loss import LossOfValues
 from crossbow.types import LabelRange, Shape
 
 
 @configuration
-class EuclideanLoss(Kernel):
+class EuclideanLoss(LossOfValues):
     """Squared error: Σ (x − labels)² / (2 · examples), over the real examples of a padded batch.
 
     x: (N, …); labels: floating point, of the same shape, or (N,) if x has one value per example; output: (1,).
@@ -24,36 +23,9 @@ class EuclideanLoss(Kernel):
     See also: `SigmoidLoss`, `SoftMaxLoss`.
     """
 
-    takes_labels: ClassVar[bool] = True
-    is_loss: ClassVar[bool] = True
-
-    weight: float = 1.0
-    """Factor of the loss in the sum that training minimises, > 0. It is not part of the output."""
-    auxiliary: bool = False
-    """Whether the loss is for training only; tests, prediction and export omit it with all that only it needs."""
-
-    def __post_init__(self) -> None:
-        check_number(self, "weight", minimum=0, above=True)
-        check_boolean(self, "auxiliary")
-
-    @property
-    def loss_weight(self) -> float:
-        return float(self.weight)
-
-    @property
-    def is_auxiliary(self) -> bool:
-        return bool(self.auxiliary)
-
-    def output_shape(self, *inputs: Shape) -> Shape:
-        (x,) = inputs
-        if not x:
-            raise ValueError(f"expected an input of shape (N, …). Received: {x}")
-        return (1,)
-
     def check_labels(self, labels: LabelRange, *inputs: Shape) -> None:
         (x,) = inputs
-        one_value = labels.shape == x[:1] and all(size == 1 for size in x[1:])
-        if labels.classes or not (labels.shape == x or one_value):
+        if not self.are_values(labels, x):
             raise ValueError(f"expected floating-point labels of shape {x}. Received: {labels}")
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:

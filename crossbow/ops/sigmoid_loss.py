@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from crossbow.conf import check_boolean, check_choice, check_number, configuration
+from crossbow.conf import check_choice, configuration
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import SigmoidLossBackward, SigmoidLossForward
 from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.ops.loss import LossOfValues
 from crossbow.types import Array, LabelRange, Shape
 
 
 @configuration
-class SigmoidLoss(Kernel):
+class SigmoidLoss(LossOfValues):
     """Cross-entropy of logits x, of which each is of its own probability p = 1 / (1 + exp(−x)), with labels t in
     [0, 1]: Σ (−t log p − (1 − t) log(1 − p)) / normaliser, over the real examples of a padded batch.
 
@@ -30,41 +29,17 @@ class SigmoidLoss(Kernel):
     See also: `SoftMaxLoss`.
     """
 
-    takes_labels: ClassVar[bool] = True
-    is_loss: ClassVar[bool] = True
-
     normalisation: str = "full"
     """One of "full", the mean over all labels, "batch", the sum over an example's labels and the mean over examples,
     and "none", the sum."""
-    weight: float = 1.0
-    """Factor of the loss in the sum that training minimises, > 0. It is not part of the output."""
-    auxiliary: bool = False
-    """Whether the loss is for training only; tests, prediction and export omit it with all that only it needs."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_choice(self, "normalisation", ("full", "batch", "none"))
-        check_number(self, "weight", minimum=0, above=True)
-        check_boolean(self, "auxiliary")
-
-    @property
-    def loss_weight(self) -> float:
-        return float(self.weight)
-
-    @property
-    def is_auxiliary(self) -> bool:
-        return bool(self.auxiliary)
-
-    def output_shape(self, *inputs: Shape) -> Shape:
-        (x,) = inputs
-        if not x:
-            raise ValueError(f"expected an input of shape (N, …). Received: {x}")
-        return (1,)
 
     def check_labels(self, labels: LabelRange, *inputs: Shape) -> None:
         (x,) = inputs
-        one_value = labels.shape == x[:1] and all(size == 1 for size in x[1:])
-        fits = not labels.classes and (labels.shape == x or one_value)
-        if not fits or labels.minimum < 0 or labels.maximum > 1:
+        if not self.are_values(labels, x) or labels.minimum < 0 or labels.maximum > 1:
             raise ValueError(f"expected floating-point labels of shape {x}, from 0 to 1. Received: {labels}")
 
     def counts(self, labels: Array) -> float:

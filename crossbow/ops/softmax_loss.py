@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from crossbow.conf import check_boolean, check_choice, check_number, configuration, is_integer, is_number, refuse
+from crossbow.conf import check_choice, check_number, configuration, is_integer, is_number, refuse
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import SoftmaxLossBackward, SoftmaxLossForward, Targets
 from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.ops.loss import Loss
 from crossbow.ops.softmax import SoftMax
 from crossbow.types import Array, LabelRange, Shape
 
@@ -17,7 +18,7 @@ NORMALISATIONS = ("batch", "full", "valid", "none")
 
 
 @configuration
-class SoftMaxLoss(Kernel):
+class SoftMaxLoss(Loss):
     """Cross-entropy: Σ −log p[n, label, …] / normaliser, with the sum over all labels.
 
     In a dataflow, −log p = log Σ exp x − x[label] is computed from the logits x, the input of the preceding SoftMax, so
@@ -47,8 +48,6 @@ class SoftMaxLoss(Kernel):
     """
 
     number_of_inputs: ClassVar[int | None] = 1
-    takes_labels: ClassVar[bool] = True
-    is_loss: ClassVar[bool] = True
     gradient_past: ClassVar[type[Kernel] | None] = SoftMax
 
     ignored_label: int | None = None
@@ -59,14 +58,9 @@ class SoftMaxLoss(Kernel):
     """ε, the part of each label that is divided among all classes, ≥ 0 and < 1."""
     class_weights: tuple[float, ...] | None = None
     """A weight ≥ 0 for each class, not all 0; None weighs all classes alike."""
-    weight: float = 1.0
-    """Factor of the loss in the sum that training minimises, > 0. It is not part of the output."""
-    auxiliary: bool = False
-    """Whether the loss is for training only; tests, prediction and export omit it with all that only it needs."""
 
     def __post_init__(self) -> None:
-        check_number(self, "weight", minimum=0, above=True)
-        check_boolean(self, "auxiliary")
+        super().__post_init__()
         check_ignored_label(self, self.ignored_label)
         check_choice(self, "normalisation", NORMALISATIONS)
         check_number(self, "label_smoothing", minimum=0, maximum=1, below=True)
@@ -87,14 +81,6 @@ class SoftMaxLoss(Kernel):
         if not self.label_smoothing and self.class_weights is None:
             return None
         return Targets(float(self.label_smoothing), self.class_weights)
-
-    @property
-    def loss_weight(self) -> float:
-        return float(self.weight)
-
-    @property
-    def is_auxiliary(self) -> bool:
-        return bool(self.auxiliary)
 
     def output_shape(self, *inputs: Shape) -> Shape:
         check_probabilities(inputs[0])

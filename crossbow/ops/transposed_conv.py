@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import ClassVar
 
-from crossbow.conf import (
-    check_boolean,
-    check_integer,
-    check_learning_rate_multipliers,
-    check_unused,
-    configuration,
-    is_integer,
-    refuse,
-)
+from crossbow.conf import configuration, is_integer, refuse
 from crossbow.kernels.interface import PreparedKernel, Storage, Variable
 from crossbow.kernels.requests import (
     BiasBackward,
@@ -25,18 +17,10 @@ from crossbow.kernels.requests import (
     ConvolutionForward,
     ConvolutionGeometry,
 )
-from crossbow.ops.initialiser import Constant, Initialiser, Xavier, check_initialisers
+from crossbow.ops.conv import Convolution
+from crossbow.ops.initialiser import Initialiser, Xavier
 from crossbow.ops.kernel import Gradient, Kernel, Precision, Site, VariableSpec
-from crossbow.ops.window import (
-    MAXIMUM_AXES,
-    Padding,
-    Sizes,
-    check_windows,
-    padding_per_axis,
-    per_axis,
-    spatial_axes,
-    times,
-)
+from crossbow.ops.window import MAXIMUM_AXES, Padding, Sizes, per_axis, spatial_axes, times
 from crossbow.types import Shape
 
 # The kernels are those of the convolution that leads from y to x. By its roles, the roles of this operator:
@@ -46,7 +30,7 @@ BACKWARD_WEIGHTS = {"input0": "output_gradient", "output_gradient": "input0"}
 
 
 @configuration
-class TransposedConv(Kernel):
+class TransposedConv(Convolution):
     """Transposed convolution: each x[n, c, i, j] adds w[c, o, u, v] · x[n, c, i, j] to y[n, o, i·s + u·d − p,
     j·s + v·d − p] for all o, u and v, and the bias b[o] is added.
 
@@ -69,41 +53,19 @@ class TransposedConv(Kernel):
     precision: ClassVar[Precision] = Precision.NARROW
     narrow_variables: ClassVar[bool] = True
 
-    number_of_outputs: int = field(kw_only=False)
-    """Number of output channels, ≥ 1."""
-    kernel_size: Sizes = field(default=1, kw_only=False)
-    """Size of the window, ≥ 1."""
-    stride: Sizes = 1
-    """Distance s of neighbouring windows in the output, ≥ 1."""
     padding: Padding = 0
     """Elements that are cut off on each side of the output, ≥ 0."""
     output_padding: Sizes = 0
     """Elements that are added at the end of each axis of the output, ≥ 0 and less than the stride."""
-    dilation: Sizes = 1
-    """Distance d of neighbouring elements of a window, ≥ 1."""
-    groups: int = 1
-    """Number of groups, which divides the channels and number_of_outputs."""
-    bias: bool = True
-    """Whether a trained bias is added."""
     weight_initialiser: Initialiser = Xavier(norm="fan_out")
-    bias_initialiser: Initialiser = Constant()
-    weight_learning_rate_multiplier: float = 1.0
-    """Factor of the learning rate for the weights, ≥ 0; 0 freezes them."""
-    bias_learning_rate_multiplier: float = 1.0
-    """Factor of the learning rate for the bias, ≥ 0; 0 freezes it."""
+
+    @property
+    def is_frozen(self) -> bool:
+        return self.has_frozen_variables
 
     def __post_init__(self) -> None:
-        check_integer(self, "number_of_outputs", 1)
-        check_integer(self, "groups", 1)
-        check_boolean(self, "bias")
-        check_learning_rate_multipliers(self)
-        check_initialisers(self)
-        if not self.bias:
-            check_unused(self, "bias=False", "bias_initialiser", "bias_learning_rate_multiplier")
-        check_windows(self)
+        super().__post_init__()
         self._check_output_padding()
-        if self.number_of_outputs % self.groups:
-            raise refuse(self, "groups", self.groups, f"a divisor of number_of_outputs={self.number_of_outputs}")
 
     def _check_output_padding(self) -> None:
         value = self.output_padding
@@ -127,17 +89,7 @@ class TransposedConv(Kernel):
                 f"expected an input with {len(self.output_padding)} spatial axes, for "
                 f"output_padding={self.output_padding!r}. Received: {x}"
             )
-        return ConvolutionGeometry(
-            kernel=per_axis(self.kernel_size, axes),
-            stride=per_axis(self.stride, axes),
-            padding=padding_per_axis(self.padding, axes),
-            dilation=per_axis(self.dilation, axes),
-            groups=self.groups,
-        )
-
-    @property
-    def is_frozen(self) -> bool:
-        return self.weight_learning_rate_multiplier == 0 and (not self.bias or self.bias_learning_rate_multiplier == 0)
+        return super().geometry(x)
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs

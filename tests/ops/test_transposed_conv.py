@@ -34,6 +34,9 @@ def test_variables() -> None:
     weights, bias = kernel.variables((2, 4, 9, 9))
     assert (weights.name, weights.shape, bias.name, bias.shape) == ("weights", (4, 3, 3, 5), "bias", (6,))
     assert bias.initialiser == Constant(1)
+    frozen = {"weight_learning_rate_multiplier": 0, "bias_learning_rate_multiplier": 0}
+    assert TransposedConv(6, **frozen).is_frozen
+    assert not TransposedConv(6, weight_learning_rate_multiplier=0).is_frozen
     assert [spec.name for spec in TransposedConv(6, bias=False).variables((2, 4, 9, 9))] == ["weights"]
     assert kernel.multiply_adds((2, 4, 9, 8)) == 2 * 4 * 9 * 8 * 3 * 15
 
