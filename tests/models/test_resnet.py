@@ -372,7 +372,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         "(default: 160 with cifar10, 160 with cifar100, 3 with synthetic)",
         "--depth {18,20,32,34,44,50,56,101,110,152,164}",
         "(default: 80,120)",
-        "(default: epochs with multistep, else tasks)",
+        "(default: epochs with multistep, epochs with cosine and linear, else tasks)",
         "--no-augmentation",
         "(default: 0.0001)",
     ):
