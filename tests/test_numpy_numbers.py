@@ -42,8 +42,7 @@ from crossbow.ops import (
     VariableSpec,
     Xavier,
 )
-from crossbow.ops.conv import Convolution
-from crossbow.ops.loss import Loss, LossOfValues
+from crossbow.ops.conv import Convolving
 from crossbow.ops.scale import AlongAxes
 from crossbow.ops.softmax import AlongAxis
 from crossbow.runtime.run import Limits
@@ -54,7 +53,7 @@ from tests.operators.table import CASES
 
 INTEGERS, FLOATS = (np.int64, np.uint8, np.int16), (np.float64, np.float32, np.float16, np.longdouble)
 
-BASES = (AlongAxes, AlongAxis, Convolution, Loss, LossOfValues)
+BASES = (AlongAxes, AlongAxis, Convolving)
 """Classes whose fields operators have."""
 CONFIGURATIONS: list[Any] = [
     *(case.kernel for case in CASES),

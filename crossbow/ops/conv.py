@@ -29,7 +29,7 @@ from crossbow.types import Shape
 
 
 @configuration
-class Convolution(Kernel):
+class Convolving(Kernel):
     """Common base of Conv and TransposedConv: their fields."""
 
     number_of_outputs: int = field(kw_only=False)
@@ -83,7 +83,7 @@ class Convolution(Kernel):
 
 
 @configuration
-class Conv(Convolution):
+class Conv(Convolving):
     """Convolution (cross-correlation): y[n, o, i, j] = b[o] + Σ w[o, c, u, v] · x[n, c, i·s + u·d − p, j·s + v·d − p].
 
     x: (N, C, H, W); y: (N, number_of_outputs, H', W') with H' = ⌊(H + before + after − d(k − 1) − 1) / s⌋ + 1, and p

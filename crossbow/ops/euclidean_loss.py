@@ -6,12 +6,12 @@ from crossbow.conf import configuration
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import EuclideanLossBackward, EuclideanLossForward
 from crossbow.ops.kernel import Gradient, Kernel, Site
-from crossbow.ops.loss import LossOfValues
+from crossbow.ops.loss import ValueLoss
 from crossbow.types import LabelRange, Shape
 
 
 @configuration
-class EuclideanLoss(LossOfValues):
+class EuclideanLoss(ValueLoss):
     """Squared error: Σ (x − labels)² / (2 · examples), over the real examples of a padded batch.
 
     x: (N, …); labels: floating point, of the same shape, or (N,) if x has one value per example; output: (1,).
@@ -22,6 +22,11 @@ class EuclideanLoss(LossOfValues):
 
     See also: `SigmoidLoss`, `SoftMaxLoss`.
     """
+
+    weight: float = 1.0
+    """Factor of the loss in the sum that training minimises, > 0. It is not part of the output."""
+    auxiliary: bool = False
+    """Whether the loss is for training only; tests, prediction and export omit it with all that only it needs."""
 
     def check_labels(self, labels: LabelRange, *inputs: Shape) -> None:
         (x,) = inputs

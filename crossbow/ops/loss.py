@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from crossbow.conf import check_boolean, check_number, configuration
+from crossbow.conf import check_boolean, check_number
 from crossbow.ops.kernel import Kernel
 from crossbow.types import LabelRange, Shape
 
 
-@configuration
-class Loss(Kernel):
-    """Common base of losses of labels: a scalar of shape (1,), of which a graph may have several."""
+class LabelLoss(Kernel):
+    """Common base of losses of labels: a scalar of shape (1,), of which a graph may have several.
+
+    A subclass declares the fields, in an order of its own: descriptions of networks in checkpoints have this order.
+    """
 
     takes_labels: ClassVar[bool] = True
     is_loss: ClassVar[bool] = True
 
-    weight: float = 1.0
-    """Factor of the loss in the sum that training minimises, > 0. It is not part of the output."""
-    auxiliary: bool = False
-    """Whether the loss is for training only; tests, prediction and export omit it with all that only it needs."""
+    weight: float
+    auxiliary: bool
 
     def __post_init__(self) -> None:
         check_number(self, "weight", minimum=0, above=True)
@@ -34,8 +34,7 @@ class Loss(Kernel):
         return bool(self.auxiliary)
 
 
-@configuration
-class LossOfValues(Loss):
+class ValueLoss(LabelLoss):
     """Common base of losses whose labels are numbers: x is (N, …), and labels have its shape, or (N,) if x has one
     value per example."""
 

@@ -6,12 +6,12 @@ from crossbow.conf import check_choice, configuration
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import SigmoidLossBackward, SigmoidLossForward
 from crossbow.ops.kernel import Gradient, Kernel, Site
-from crossbow.ops.loss import LossOfValues
+from crossbow.ops.loss import ValueLoss
 from crossbow.types import Array, LabelRange, Shape
 
 
 @configuration
-class SigmoidLoss(LossOfValues):
+class SigmoidLoss(ValueLoss):
     """Cross-entropy of logits x, of which each is of its own probability p = 1 / (1 + exp(−x)), with labels t in
     [0, 1]: Σ (−t log p − (1 − t) log(1 − p)) / normaliser, over the real examples of a padded batch.
 
@@ -32,6 +32,11 @@ class SigmoidLoss(LossOfValues):
     normalisation: str = "full"
     """One of "full", the mean over all labels, "batch", the sum over an example's labels and the mean over examples,
     and "none", the sum."""
+
+    weight: float = 1.0
+    """Factor of the loss in the sum that training minimises, > 0. It is not part of the output."""
+    auxiliary: bool = False
+    """Whether the loss is for training only; tests, prediction and export omit it with all that only it needs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,7 +10,7 @@ from crossbow.conf import check_choice, check_number, configuration, is_integer,
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import SoftmaxLossBackward, SoftmaxLossForward, Targets
 from crossbow.ops.kernel import Gradient, Kernel, Site
-from crossbow.ops.loss import Loss
+from crossbow.ops.loss import LabelLoss
 from crossbow.ops.softmax import SoftMax
 from crossbow.types import Array, LabelRange, Shape
 
@@ -18,7 +18,7 @@ NORMALISATIONS = ("batch", "full", "valid", "none")
 
 
 @configuration
-class SoftMaxLoss(Loss):
+class SoftMaxLoss(LabelLoss):
     """Cross-entropy: Σ −log p[n, label, …] / normaliser, with the sum over all labels.
 
     In a dataflow, −log p = log Σ exp x − x[label] is computed from the logits x, the input of the preceding SoftMax, so
@@ -58,6 +58,11 @@ class SoftMaxLoss(Loss):
     """ε, the part of each label that is divided among all classes, ≥ 0 and < 1."""
     class_weights: tuple[float, ...] | None = None
     """A weight ≥ 0 for each class, not all 0; None weighs all classes alike."""
+
+    weight: float = 1.0
+    """Factor of the loss in the sum that training minimises, > 0. It is not part of the output."""
+    auxiliary: bool = False
+    """Whether the loss is for training only; tests, prediction and export omit it with all that only it needs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,7 +17,7 @@ from crossbow.kernels.requests import (
     ConvolutionForward,
     ConvolutionGeometry,
 )
-from crossbow.ops.conv import Convolution
+from crossbow.ops.conv import Convolving
 from crossbow.ops.initialiser import Initialiser, Xavier
 from crossbow.ops.kernel import Gradient, Kernel, Precision, Site, VariableSpec
 from crossbow.ops.window import MAXIMUM_AXES, Padding, Sizes, per_axis, spatial_axes, times
@@ -30,7 +30,7 @@ BACKWARD_WEIGHTS = {"input0": "output_gradient", "output_gradient": "input0"}
 
 
 @configuration
-class TransposedConv(Convolution):
+class TransposedConv(Convolving):
     """Transposed convolution: each x[n, c, i, j] adds w[c, o, u, v] · x[n, c, i, j] to y[n, o, i·s + u·d − p,
     j·s + v·d − p] for all o, u and v, and the bias b[o] is added.
 

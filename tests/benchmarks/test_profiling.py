@@ -8,6 +8,7 @@ from benchmarks import profiling
 from benchmarks.profiling import main, rates
 
 
+@pytest.mark.slow
 def test_both_train_in_every_turn() -> None:
     recorded, plain = rates("lenet-original", batch=8, seconds=0.05, rounds=2)
     assert len(recorded) == len(plain) == 2

@@ -6,14 +6,14 @@ import pytest
 
 from crossbow import ConfigurationError
 from crossbow.ops import EuclideanLoss, SigmoidLoss, SoftMaxLoss
-from crossbow.ops.loss import Loss, LossOfValues
+from crossbow.ops.loss import LabelLoss, ValueLoss
 from crossbow.types import LabelRange, Shape
 
-LOSSES: tuple[type[Loss], ...] = (EuclideanLoss, SigmoidLoss, SoftMaxLoss)
+LOSSES: tuple[type[LabelLoss], ...] = (EuclideanLoss, SigmoidLoss, SoftMaxLoss)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_the_weight_of_a_loss(loss: type[Loss]) -> None:
+def test_the_weight_of_a_loss(loss: type[LabelLoss]) -> None:
     assert (loss().loss_weight, loss().is_auxiliary) == (1.0, False)
     made = loss(weight=0.3, auxiliary=True)
     assert (made.loss_weight, made.is_auxiliary) == (0.3, True)
@@ -25,7 +25,7 @@ def test_the_weight_of_a_loss(loss: type[Loss]) -> None:
 
 
 @pytest.mark.parametrize("loss", [EuclideanLoss, SigmoidLoss])
-def test_losses_of_values_take_any_shape_but_a_number(loss: type[LossOfValues]) -> None:
+def test_losses_of_values_take_any_shape_but_a_number(loss: type[ValueLoss]) -> None:
     assert loss().output_shape((3, 4, 5)) == loss().output_shape((3,)) == (1,)
     with pytest.raises(ValueError, match=r"expected an input of shape \(N, …\)\. Received: \(\)"):
         loss().output_shape(())
@@ -42,5 +42,5 @@ def test_losses_of_values_take_any_shape_but_a_number(loss: type[LossOfValues]) 
     ],
 )
 def test_labels_that_fit(shape: Shape, labels: Shape, expected: bool) -> None:
-    assert LossOfValues.are_values(LabelRange(labels, False, 0, 1), shape) == expected
-    assert not LossOfValues.are_values(LabelRange(labels, True, 0, 1), shape)
+    assert ValueLoss.are_values(LabelRange(labels, False, 0, 1), shape) == expected
+    assert not ValueLoss.are_values(LabelRange(labels, True, 0, 1), shape)
