@@ -406,9 +406,10 @@ def test_crossbows_runner(cuda: FakeCuda) -> None:
     before = dict(cuda.runtime.counts)
     assert host.run("two", 0.0, 0.02) > 0  # type: ignore[operator]
     done = {name: count - before.get(name, 0) for name, count in cuda.runtime.counts.items()}
-    ticks, rest = divmod(done["graphLaunch"], 4)  # two tasks and two steps; a merge has few kernels, without a graph
-    assert rest == 0
-    assert ticks >= 1
+    # A tick has two tasks and two steps; the first one after a start may have the steps in the tasks' graphs. A merge
+    # has few kernels, without a graph.
+    assert done["graphLaunch"] >= 2
+    assert done["graphLaunch"] % 2 == 0
     assert {(one["request"], one["input"][0], one["deterministic"]) for one in host.convolutions()} == {
         (request, 2, False) for request in ("Forward", "BackwardFilter")
     }

@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 
 SECONDS_TO_END = 10.0
 """Time that Ray has to end its processes before they are killed."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end the node."""
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals that end the node. Windows has no SIGHUP."""
 
 
 def environment_with(token: str) -> dict[str, str]:
