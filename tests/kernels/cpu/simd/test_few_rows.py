@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from crossbow.kernels.cpu.onednn.shared_library import why_unusable
 from crossbow.kernels.interface import Variable
 from crossbow.kernels.native import NativeCall
 from crossbow.kernels.requests import InnerProductForward
@@ -74,6 +75,7 @@ def test_what_other_kernels_compute(rows: int, features: int, outputs: int, monk
     assert " rows " not in COMPILED.prepare(request(rows, features, outputs)).name
 
 
+@pytest.mark.skipif(why_unusable() is not None, reason="without oneDNN, a learner has one thread")
 def test_several_threads_use_other_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     use_threads(monkeypatch, 1)
     wanted = request(1, 512, 512)
