@@ -131,3 +131,19 @@ def test_a_gradient_knows_its_input(name: str) -> None:
 def test_every_gradient_belongs_to_an_operator() -> None:
     gradients = {name for name, one in EXPORTED.items() if issubclass(one, Gradient) and one is not Gradient}
     assert gradients == {f"{name}Gradient" for name in KERNELS.keys() - WITHOUT_GRADIENT} | {"ArrayGradient"}
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [ops.Conv(4), ops.TransposedConv(4), ops.InnerProduct(4), ops.BatchNorm(), ops.Scale(bias=True), ops.LayerNorm()],
+    ids=lambda kernel: type(kernel).__name__,
+)
+def test_an_operator_is_frozen_if_all_its_variables_are(kernel: Kernel) -> None:
+    weights, bias = ({f"{name}_learning_rate_multiplier": 0.0} for name in ("weight", "bias"))
+    change: Any = dataclasses.replace
+    assert not kernel.is_frozen
+    assert not change(kernel, **weights).is_frozen
+    assert not change(kernel, **bias).is_frozen
+    assert change(kernel, **weights, **bias).is_frozen
+    assert change(kernel, **weights, bias=False).is_frozen
+    assert not change(kernel, bias=False).is_frozen
