@@ -14,6 +14,7 @@ from crossbow import Dataset, ExecutionContext, ModelConf, SolverConf, SystemCon
 from crossbow.data import image_folder
 from crossbow.data.decoded import DecodedExamples
 from crossbow.data.examples import Examples
+from crossbow.data.image_folder import images_below
 from crossbow.types import DataError
 from models.logistic_regression import logistic_regression
 from tests.data.picture_files import picture, write_folder
@@ -161,3 +162,8 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
 def test_fractions_that_are_none(fraction: Any, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^check_fraction: expected a number with 0 ≤ check_fraction < 1\. Received: "):
         small(tmp_path, check_fraction=fraction)
+
+
+def test_a_folder_that_cannot_be_read_is_not_left_out(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere: expected a readable folder of images\. Received: No such file"):
+        list(images_below(tmp_path / "nowhere"))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from crossbow.host_memory import aligned_zeros
-from crossbow.kernels.cuda.launch import BLOCK, CudaKernel, Launch
+from crossbow.kernels.cuda.launch import BLOCK, CudaKernel, Launch, Structure
 from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.cuda.series import MOST_BYTES, SMALL, in_series, series_source
 from crossbow.kernels.interface import Buffers, State
@@ -162,6 +162,15 @@ def test_no_kernel_gets_more_arguments_than_cuda_allows() -> None:
     assert len(found) > 1
     assert sum(count for _, count in found) == 200
     assert all(isinstance(call, Launch) and 8 * len(call.arguments) <= MOST_BYTES for call, _ in found)
+
+
+def test_structures_count_with_all_their_bytes() -> None:
+    made, _ = classifier(8, 3)
+    joined = [call.arguments for call, _ in in_series(made * 40) if isinstance(call, Launch)]
+    sizes = [sum(a.values.nbytes if isinstance(a, Structure) else 8 for a in arguments) for arguments in joined]
+    assert len(joined) > 1
+    assert max(sizes) <= MOST_BYTES
+    assert max(8 * len(arguments) for arguments in joined) < max(sizes)
 
 
 def test_parts_keep_their_own_types() -> None:
