@@ -13,12 +13,10 @@ _INT = _ENUM = ctypes.c_int
 _LONG = ctypes.c_longlong
 
 
-def _gemm(*, types: bool, strides: bool) -> tuple[type, ...]:
-    """The types of a matrix product's arguments: with the matrices' types or not, and with their strides in a stack or
-    not."""
-    matrix = (_POINTER, *((_ENUM,) if types else ()), _INT, *((_LONG,) if strides else ()))
-    end = (*((_INT,) if strides else ()), *((_ENUM, _ENUM) if types else ()))
-    return (_HANDLE, _ENUM, _ENUM, _INT, _INT, _INT, _POINTER, *matrix, *matrix, _POINTER, *matrix, *end)
+_PRODUCT = (_HANDLE, _ENUM, _ENUM, _INT, _INT, _INT, _POINTER)
+"""The first arguments of a matrix product, up to alpha."""
+_MATRIX = (_POINTER, _ENUM, _INT)
+_STACK = (*_MATRIX, _LONG)
 
 
 PROTOTYPES: Mapping[str, tuple[type, ...]] = {
@@ -29,14 +27,10 @@ PROTOTYPES: Mapping[str, tuple[type, ...]] = {
     "cublasSetWorkspace_v2": (_HANDLE, _POINTER, ctypes.c_size_t),
     "cublasSetMathMode": (_HANDLE, _ENUM),
     "cublasGetStatusString": (_ENUM,),
-    "cublasSgemm_v2": _gemm(types=False, strides=False),
-    "cublasDgemm_v2": _gemm(types=False, strides=False),
-    "cublasGemmEx": _gemm(types=True, strides=False),
-    "cublasSgemmStridedBatched": _gemm(types=False, strides=True),
-    "cublasDgemmStridedBatched": _gemm(types=False, strides=True),
-    "cublasGemmStridedBatchedEx": _gemm(types=True, strides=True),
+    "cublasGemmEx": (*_PRODUCT, *_MATRIX, *_MATRIX, _POINTER, *_MATRIX, _ENUM, _ENUM),
+    "cublasGemmStridedBatchedEx": (*_PRODUCT, *_STACK, *_STACK, _POINTER, *_STACK, _INT, _ENUM, _ENUM),
 }
-"""Every function that Crossbow calls, and the types of its arguments."""
+"""Every function that Crossbow and its benchmarks call, and the types of its arguments."""
 
 RESULTS: Mapping[str, type] = {"cublasGetStatusString": ctypes.c_char_p}
 """Result types of the functions that do not return a status."""

@@ -71,12 +71,10 @@ PROTOTYPES: Mapping[str, tuple[Any, ...]] = {
     **{f"cudnnDestroy{kind.__name__}": (kind,) for kind in DESCRIPTORS},
     # Properties of descriptors.
     "cudnnSetTensorNdDescriptor": (_T, _E, _I, _IS, _IS),
-    "cudnnGetTensorNdDescriptor": (_T, _I, _IS, _IS, _IS, _IS),
     "cudnnSetFilterNdDescriptor": (_F, _E, _E, _I, _IS),
     "cudnnSetConvolutionNdDescriptor": (_C, _I, _IS, _IS, _IS, _E, _E),
     "cudnnSetConvolutionGroupCount": (_C, _I),
     "cudnnSetConvolutionMathType": (_C, _E),
-    "cudnnGetConvolutionNdForwardOutputDim": (_C, _T, _F, _I, _IS),
     # Convolution.
     "cudnnFindConvolutionForwardAlgorithmEx": (_H, _T, _M, _F, _M, _C, _T, _M, *_FOUND, _M, _S),
     "cudnnFindConvolutionBackwardDataAlgorithmEx": (_H, _F, _M, _T, _M, _C, _T, _M, *_FOUND, _M, _S),

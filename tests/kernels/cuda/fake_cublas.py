@@ -137,28 +137,6 @@ class FakeCublas:
         self._alive(handle).math_mode = mode
         return cublas.CUBLAS_STATUS_SUCCESS
 
-    def _cublasSgemm_v2(self, *arguments: int) -> int:
-        return self._typed(np.dtype(np.float32), arguments)
-
-    def _cublasDgemm_v2(self, *arguments: int) -> int:
-        return self._typed(np.dtype(np.float64), arguments)
-
-    def _typed(self, dtype: np.dtype[Any], arguments: tuple[int, ...]) -> int:
-        handle, turn_a, turn_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc = arguments
-        parts = ((a, dtype, lda, 0), (b, dtype, ldb, 0), (c, dtype, ldc, 0))
-        return self._gemm(handle, (turn_a, turn_b), (m, n, k), (alpha, beta), parts, 1)
-
-    def _cublasSgemmStridedBatched(self, *arguments: int) -> int:
-        return self._typed_stack(np.dtype(np.float32), arguments)
-
-    def _cublasDgemmStridedBatched(self, *arguments: int) -> int:
-        return self._typed_stack(np.dtype(np.float64), arguments)
-
-    def _typed_stack(self, dtype: np.dtype[Any], arguments: tuple[int, ...]) -> int:
-        handle, turn_a, turn_b, m, n, k, alpha, a, lda, step_a, b, ldb, step_b, beta, c, ldc, step_c, many = arguments
-        parts = ((a, dtype, lda, step_a), (b, dtype, ldb, step_b), (c, dtype, ldc, step_c))
-        return self._gemm(handle, (turn_a, turn_b), (m, n, k), (alpha, beta), parts, many)
-
     def _cublasGemmEx(self, *arguments: int) -> int:
         handle, turn_a, turn_b, m, n, k, alpha, a, *types_and_more = arguments
         kind_a, lda, b, kind_b, ldb, beta, c, kind_c, ldc, computing, algorithm = types_and_more

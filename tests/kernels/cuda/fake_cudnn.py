@@ -257,15 +257,6 @@ class FakeCudnn:
     def _cudnnSetConvolutionMathType(self, convolution: int, math_type: int) -> None:
         self._setting(cudnn_library.ConvolutionDescriptor, convolution).math_type = math_type
 
-    def _cudnnGetConvolutionNdForwardOutputDim(self, convolution: int, x: int, w: int, axes: int, sizes: Any) -> None:
-        setting = self._setting(cudnn_library.ConvolutionDescriptor, convolution)
-        tensors = self._setting(cudnn_library.TensorDescriptor, x), self._setting(cudnn_library.FilterDescriptor, w)
-        shape = setting.output_shape(*tensors)
-        if len(shape) != axes:
-            raise Refused(cudnn.STATUS_BAD_PARAM, f"{axes} axes of {shape}")
-        for axis, size in enumerate(shape):
-            sizes[axis] = size
-
     # Convolution: each function takes two operands, the convolution, and what is to be computed.
 
     def _asked(self, kind: str, first: int, second: int, convolution: int, result: int) -> Asked:

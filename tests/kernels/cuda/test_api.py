@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from crossbow.kernels.cuda import cublas_library, cudnn_library
 from crossbow.kernels.cuda.api import CuPy, _OurStream
 from tests.kernels.cuda.fake import FakeCuda
 
@@ -189,3 +190,43 @@ def test_arrays_on_a_stream_use_nothing_deprecated(cupy: dict[str, Any]) -> None
         warnings.simplefilter("error")
         with pytest.raises(type(missing)), CuPy().arrays(0x1230):
             pass
+
+
+# The functions of cuDNN and cuBLAS that are declared.
+
+
+def named_in(text: str) -> set[str]:
+    """Patterns of the functions of cuDNN and cuBLAS that code names, in which `\\w+` is a value that it inserts."""
+    found, inserted = set(), set[ast.AST]()
+    for node in ast.walk(ast.parse(text)):
+        if node in inserted:  # part of a text that has been seen
+            continue
+        parts: list[ast.expr] | list[ast.AST] = [node]
+        if isinstance(node, ast.JoinedStr):
+            parts = node.values
+            inserted.update(parts)
+        pattern = "".join(
+            re.escape(part.value) if isinstance(part, ast.Constant) and isinstance(part.value, str) else r"\w+"
+            for part in parts
+        )
+        if re.fullmatch(r"(cudnn|cublas)[A-Z][\w\\+]*", pattern):
+            found.add(pattern)
+        if isinstance(node, ast.Attribute):
+            found.add(re.escape(node.attr))
+    return found
+
+
+def test_names_of_functions_are_found() -> None:
+    found = named_in("check('cudnnCreate')\ncheck(f'cudnnDestroy{kind}Descriptor')\nlibrary.cublasGet(f'{x} b')")
+    assert found - {"check"} == {"cudnnCreate", r"cudnnDestroy\w+Descriptor", "cublasGet"}
+
+
+def test_every_function_that_is_declared_is_called() -> None:
+    """In the package, or in a benchmark."""
+    files = [file for folder in ("crossbow", "benchmarks") for file in (ROOT / folder).rglob("*.py")]
+    libraries = {Path(library.__file__) for library in (cudnn_library, cublas_library)}
+    # A library's module itself calls what an attribute names: its table has the names as strings.
+    patterns = {pattern for file in files if file not in libraries for pattern in named_in(file.read_text("utf-8"))}
+    called = re.compile("|".join(sorted(patterns)))
+    declared = {*cudnn_library.PROTOTYPES, *cublas_library.PROTOTYPES}
+    assert {name for name in declared if not called.fullmatch(name)} == set()

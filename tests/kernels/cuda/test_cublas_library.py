@@ -96,7 +96,7 @@ def changed(name: str, position: int, *types: type) -> dict[str, tuple[type, ...
         (changed("cublasGemmStridedBatchedEx", 10, ctypes.c_int), "cublasGemmStridedBatchedEx"),
         (changed("cublasSetWorkspace_v2", 2, ctypes.c_int), "cublasSetWorkspace_v2"),
         (changed("cublasSetStream_v2", 1, ctypes.c_int), "cublasSetStream_v2"),
-        (changed("cublasSgemm_v2", 6, ctypes.c_float), "cublasSgemm_v2"),
+        (changed("cublasGemmEx", 6, ctypes.c_float), "cublasGemmEx"),
     ],
 )
 def test_a_wrong_table_would_be_noticed(header: str, table: dict[str, tuple[type, ...]], name: str) -> None:

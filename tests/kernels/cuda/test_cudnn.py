@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections.abc import Callable, Iterator
-from ctypes import c_int
+from ctypes import POINTER, c_int
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,15 +14,26 @@ import pytest
 
 from crossbow.kernels.cuda import convolution, cudnn, cudnn_library
 from crossbow.kernels.cuda.api import replaced
+from crossbow.kernels.cuda.cudnn_library import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
 from crossbow.kernels.cuda.storage import ChannelsLastStorage
 from crossbow.kernels.interface import Variable
 from crossbow.kernels.strides import strides
 from crossbow.ops import Conv
 from crossbow.types import ConfigurationError, Layout, Shape, Tensor
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
-from tests.kernels.cuda.fake_cudnn import FakeCudnn
+from tests.kernels.cuda.fake_cudnn import FakeCudnn, Refused
 
+Windows = tuple[Shape, Shape, Shape]
+"""Padding, stride and dilation of a convolution."""
 FLOAT32 = np.dtype(np.float32)
+ASKED_BY_TESTS = {
+    "cudnnGetTensorNdDescriptor": (TensorDescriptor, c_int, *[POINTER(c_int)] * 4),
+    "cudnnGetConvolutionNdForwardOutputDim": (
+        *(ConvolutionDescriptor, TensorDescriptor, FilterDescriptor),
+        *(c_int, POINTER(c_int)),
+    ),
+}
+"""Functions of the library with which these tests read descriptors, and the types of their arguments."""
 # The library
 
 
@@ -33,6 +44,8 @@ def library() -> Iterator[Any]:
         loaded = cudnn_library.load()
     except ConfigurationError as error:
         pytest.skip(str(error))
+    for name, types in ASKED_BY_TESTS.items():
+        getattr(loaded, name).argtypes = types
     with replaced(cast(Any, SimpleNamespace(cudnn=loaded))):
         yield loaded
 
@@ -44,9 +57,10 @@ def fake() -> Iterator[FakeCuda]:
         yield cuda
 
 
-def output_sizes(function: str, *descriptors: cudnn.Descriptor, axes: int) -> Shape:
+def output_sizes(*descriptors: cudnn.Descriptor, axes: int) -> Shape:
+    """Those of a convolution, of a tensor and of a filter."""
     sizes = (c_int * axes)()
-    cudnn.check(function, *descriptors, axes, sizes)
+    cudnn.check("cudnnGetConvolutionNdForwardOutputDim", *descriptors, axes, sizes)
     return tuple(sizes)
 
 
@@ -88,8 +102,7 @@ def test_convolutions_have_the_shapes_of_our_operator(library: Any) -> None:
     assert len(problems) > 500
     for problem in problems:
         d = problem.descriptors()
-        function = "cudnnGetConvolutionNdForwardOutputDim"
-        sizes = output_sizes(function, d["convolution"], d["x"], d["w"], axes=len(problem.y.shape))
+        sizes = output_sizes(d["convolution"], d["x"], d["w"], axes=len(problem.y.shape))
         assert sizes == problem.y.shape, problem
 
 
@@ -110,20 +123,37 @@ def test_the_library_takes_tensors_as_they_lie(library: Any, layout: Layout) -> 
     assert tuple(step * itemsize for step in steps) == bytes_apart
 
 
-def answers(x: Shape, w: Shape, windows: tuple[Shape, Shape, Shape], groups: int) -> Shape | None:
-    """The output's sizes, or None where the library in use refuses."""
+def descriptors_of(
+    x: Shape, w: Shape, windows: Windows, groups: int
+) -> tuple[cudnn.Descriptor, cudnn.Descriptor, cudnn.Descriptor]:
+    """A convolution, its input and its weights."""
+    return (
+        cudnn.convolution_descriptor(*windows, groups, cudnn.FMA_MATH, FLOAT32),
+        cudnn.tensor_descriptor(x, strides(Tensor(x, FLOAT32)), FLOAT32),
+        cudnn.filter_descriptor(w, cudnn.TENSOR_NCHW, FLOAT32),
+    )
+
+
+def answer_of_library(x: Shape, w: Shape, windows: Windows, groups: int) -> Shape | None:
+    """The output's sizes, or None where the library refuses."""
     try:
-        return output_sizes(
-            "cudnnGetConvolutionNdForwardOutputDim",
-            cudnn.convolution_descriptor(*windows, groups, cudnn.FMA_MATH, FLOAT32),
-            cudnn.tensor_descriptor(x, strides(Tensor(x, FLOAT32)), FLOAT32),
-            cudnn.filter_descriptor(w, cudnn.TENSOR_NCHW, FLOAT32),
-            axes=len(x),
-        )
+        return output_sizes(*descriptors_of(x, w, windows, groups), axes=len(x))
     except cudnn.CudnnError as error:
         if not error.is_refusal:
             raise
         return None
+
+
+def answer_of_fake(fake: FakeCuda, x: Shape, w: Shape, windows: Windows, groups: int) -> Shape | None:
+    """The same of the fake."""
+    convolution, *tensors = (
+        fake.cudnn.objects[made._as_parameter_.value].setting for made in descriptors_of(x, w, windows, groups)
+    )
+    try:
+        sizes: Shape = convolution.output_shape(*tensors)
+    except Refused:
+        return None
+    return sizes
 
 
 def test_the_fake_answers_as_the_library(library: Any, fake: FakeCuda) -> None:
@@ -136,9 +166,9 @@ def test_the_fake_answers_as_the_library(library: Any, fake: FakeCuda) -> None:
         axes = int(generator.integers(2, 4))
         x, w = (*draw(1, 2, 2), *draw(2, 8, axes)), (*draw(1, 2, 2), *draw(1, 3, axes))
         windows, groups = (draw(0, 2, axes), draw(1, 3, axes), draw(1, 3, axes)), int(generator.integers(1, 3))
-        expected = answers(x, w, windows, groups)  # of the fake, which was put into place last
+        expected = answer_of_fake(fake, x, w, windows, groups)  # the fake was put into place last
         with replaced(cast(Any, SimpleNamespace(cudnn=library))):
-            assert answers(x, w, windows, groups) == expected, (x, w, windows, groups)
+            assert answer_of_library(x, w, windows, groups) == expected, (x, w, windows, groups)
         refused += expected is None
     assert 100 < refused < 900
 
