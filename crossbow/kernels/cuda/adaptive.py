@@ -61,7 +61,7 @@ def step_source(form: AdaptationForm, assignment: Assignment) -> str:
 
     >>> print(step_source(AdaptationForm(("g",), "s"), Assignment("w", ("w", STEP))))
     <BLANKLINE>
-    template <class T> __device__ inline void combine(int64 i, real c0, real decay, real gain, real epsilon, \
+    template <class T> __device__ inline void combine(Index i, real c0, real decay, real gain, real epsilon, \
 real keep, real part, real c1, real c2, real first, real second, T *v0, T *v1, const T *v2) {
         T x0 = v0[i];
         T x1 = v1[i];
@@ -78,7 +78,7 @@ real keep, real part, real c1, real c2, real first, real second, T *v0, T *v1, c
     <BLANKLINE>
     // The elements from `head` on are taken in packs, `body` of them; the others one by one.
     KERNEL adaptive_step(
-        const double *coefficients, const double *correction, int64 n, int64 head, int64 body, \
+        const double *coefficients, const double *correction, Size n, Size head, Size body, \
 real *v0, real *v1, const real *v2
     ) {
         const real c0 = (real)coefficients[0];

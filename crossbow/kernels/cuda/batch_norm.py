@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from crossbow.kernels.cuda.channels import MOST_OF_A_BLOCK, Channels
-from crossbow.kernels.cuda.launch import Launch, computed_in
+from crossbow.kernels.cuda.launch import Launch, computed_in, is_wide
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.requests import BatchNormBackward, BatchNormInference, BatchNormSetting, BatchNormTraining
@@ -113,7 +113,7 @@ def backward(request: BatchNormBackward) -> PreparedKernel:
 def _whole(x: Tensor) -> Channels | None:
     """The division of a tensor in which a block takes all values of its channels; None if these are too many."""
     channels = Channels(x, 1, x.shape[1:2], whole=True)
-    return channels if channels.elements_of_whole <= MOST_OF_A_BLOCK and not channels.wide else None
+    return channels if channels.elements_of_whole <= MOST_OF_A_BLOCK and not is_wide(x.elements) else None
 
 
 def _call(

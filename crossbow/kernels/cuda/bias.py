@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from crossbow.kernels.cuda.channels import MOST_OF_A_BLOCK, MOST_THREADS
-from crossbow.kernels.cuda.launch import BLOCK, CudaKernel
+from crossbow.kernels.cuda.launch import BLOCK, CudaKernel, Launch
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.requests import BiasBackward, BiasForward
@@ -24,13 +24,10 @@ ENOUGH_BLOCKS = 1024
 
 @CUDA.kernel(BiasForward)
 def forward(request: BiasForward) -> PreparedKernel:
-    y = request.y
-    _, channels, inner = channels_of(y)
-    numbers = (np.int64(y.elements), np.int64(channels), np.int64(inner), np.int32(False))
-    kernel = CudaKernel("convolution", "add_bias", y.dtype)
+    add = AddBias(request.y.dtype, channels_of(request.y))
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        return (kernel.each(y.elements, buffers["output"], buffers["bias"], *numbers, pointwise=True),)
+        return (add(buffers["output"], buffers["bias"]),)
 
     return request.prepared("cuda", bind)
 
@@ -44,6 +41,19 @@ def backward(request: BiasBackward) -> PreparedKernel:
         return sums.calls(buffers["output_gradient"], buffers["bias_gradient"], memory)
 
     return request.prepared("cuda", bind, workspace=sums.nbytes)
+
+
+class AddBias:
+    """The kernel that adds a bias (None: zeros), and applies a ReLU if it is asked to. sizes: as of `channels_of`."""
+
+    def __init__(self, dtype: np.dtype[np.generic], sizes: tuple[int, int, int], *, relu: bool = False) -> None:
+        _, channels, inner = sizes
+        self.elements = math.prod(sizes)
+        self.kernel = CudaKernel("bias", "add_bias", dtype)
+        self.numbers = (np.int64(self.elements), np.int64(channels), np.int64(inner), np.int32(relu))
+
+    def __call__(self, y: Array, bias: Array | None) -> Launch:
+        return self.kernel.each(self.elements, y, bias, *self.numbers, pointwise=True)
 
 
 class ChannelSums:
@@ -64,12 +74,12 @@ class ChannelSums:
     def calls(self, dy: Array, sums: Array, partial: Array | None) -> list[Call]:
         """The calls that add up dy."""
         sizes, parts = [np.int64(size) for size in self.sizes], np.int64(self.parts)
-        adding = CudaKernel("convolution", "sum_channels", self.dtype)
+        adding = CudaKernel("bias", "sum_channels", self.dtype)
         arguments = dy, sums, partial, *sizes, parts, np.int64(self.width)
         blocks, shared = self.tiles * self.parts, 8 * self.threads
         calls: list[Call] = [adding.blocks(blocks, *arguments, threads=self.threads, shared=shared)]
         if self.parts > 1:
-            ending, channels = CudaKernel("convolution", "add_parts", self.dtype), self.sizes[1]
+            ending, channels = CudaKernel("bias", "add_parts", self.dtype), self.sizes[1]
             calls.append(ending.each(channels, partial, sums, np.int64(channels), parts))
         return calls
 

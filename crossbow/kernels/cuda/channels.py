@@ -26,8 +26,6 @@ MOST_THREADS = 1024
 MOST_OF_A_BLOCK = 2**16
 """Maximum number of elements of such a block, which reads them twice. More would take longer than two kernels that use
 the whole GPU. An estimate, which has not been measured."""
-MOST_NARROW = 2**30
-"""Number of elements of a tensor from which positions have 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +69,8 @@ class Channels:
         self.parts = -(-values // part)
         division = (self.count, values, width, self.parts, part)
         by_channel = (minor.size, major.stride, minor.stride, major.number or 0, minor.number or 0)
-        self.wide = x.elements >= MOST_NARROW
         numbers = (*division, *by_channel, inner.size, outer.stride, inner.stride)
-        self._structure = Structure(*numbers, dtype=np.int64 if self.wide else np.int32)
+        self._structure = Structure(*numbers)
 
     @property
     def workspace(self) -> int:
@@ -100,7 +97,7 @@ class Channels:
         more: tuple[np.generic, ...],
         sums: bool,
     ) -> Launch:
-        kernel = CudaKernel(file, name, self.dtype, wide=self.wide)
+        kernel = CudaKernel(file, name, self.dtype)
         shared = self.threads * SUMS if sums else 0
         return kernel.blocks(blocks, *arguments, self._structure, *more, threads=self.threads, shared=shared)
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from crossbow.kernels.cuda import cudnn, cudnn_library
 from crossbow.kernels.cuda.api import api, remember
-from crossbow.kernels.cuda.bias import ChannelSums, channels_of
+from crossbow.kernels.cuda.bias import AddBias, ChannelSums, channels_of
 from crossbow.kernels.cuda.copy import copied
 from crossbow.kernels.cuda.launch import NARROW, CudaKernel, Launch, Structure, current, pointer
 from crossbow.kernels.cuda.storage import ChannelsLastStorage
@@ -424,15 +424,12 @@ def forward(request: ConvolutionForward, arithmetic: ConvolutionArithmetic = EXA
         weights = replace(weights, storage=storages["weights"])
     convolution = Convolution(FORWARD, x, weights, y, request.geometry, arithmetic)
     roles = {"x": "input0", "w": "weights", "y": "output"}
-    _, channels, inner = channels_of(y)
-    numbers = (np.int64(y.elements), np.int64(channels), np.int64(inner), np.int32(request.relu))
-    kernel = CudaKernel("convolution", "add_bias", y.dtype)
+    add = AddBias(y.dtype, channels_of(y), relu=request.relu)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         calls = convolution.calls(buffers, roles)
         if request.relu or request.bias is not None:
-            arguments = buffers["output"], buffers.get("bias"), *numbers
-            calls.append(kernel.each(y.elements, *arguments, pointwise=True))
+            calls.append(add(buffers["output"], buffers.get("bias")))
         return calls
 
     return request.prepared(convolution.name, bind, workspace=convolution.workspace, storages=storages)

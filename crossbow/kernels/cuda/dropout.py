@@ -13,12 +13,6 @@ from crossbow.kernels.random import threshold
 from crossbow.kernels.requests import DropoutBackward, DropoutForward
 from crossbow.types import Tensor
 
-WORDS = 4
-"""Elements that a block of random words is for."""
-FEW = 2**18
-"""Maximum number of elements that have a thread each, which draws its own words, so that the kernel can be part of a
-series."""
-
 
 @CUDA.kernel(DropoutForward)
 def forward(request: DropoutForward) -> PreparedKernel:
@@ -31,21 +25,21 @@ def backward(request: DropoutBackward) -> PreparedKernel:
 
 
 def _prepared(request: DropoutForward | DropoutBackward, x: Tensor) -> PreparedKernel:
-    numbers: tuple[np.generic, ...] = (
-        np.int64(x.elements),
-        np.uint32(threshold(request.ratio)),
-        computed_in(x.dtype).type(1 / (1 - request.ratio)),
-        *random_key(request.seed, request.key),
+    channels = 1 if x.in_logical_order else x.shape[1]
+    kernel, numbers = (
+        CudaKernel("dropout", "drop", x.dtype),
+        (
+            np.int64(x.elements),
+            np.uint32(threshold(request.ratio)),
+            computed_in(x.dtype).type(1 / (1 - request.ratio)),
+            *random_key(request.seed, request.key),
+            np.int64(channels),
+            np.int64(x.elements // (x.shape[0] * channels)),
+        ),
     )
-    kernel, threads = CudaKernel("dropout", "drop", x.dtype), -(-x.elements // WORDS)
-    pointwise = x.elements <= FEW or not x.in_logical_order
-    if pointwise:
-        kernel, threads = CudaKernel("dropout", "drop_each", x.dtype), x.elements
-        channels = 1 if x.in_logical_order else x.shape[1]
-        numbers = (*numbers, np.int64(channels), np.int64(x.elements // (x.shape[0] * channels)))
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        return (kernel.each(threads, *(buffers[role] for role in request.roles), *numbers, pointwise=pointwise),)
+        return (kernel.each(x.elements, *(buffers[role] for role in request.roles), *numbers, pointwise=True),)
 
     return request.prepared("cuda", bind)
 

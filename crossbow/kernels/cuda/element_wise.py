@@ -52,7 +52,7 @@ def maximum_forward(request: MaximumForward) -> PreparedKernel:
     def bind(buffers: Buffers) -> Sequence[Call]:
         target, kept = buffers["output"], buffers["kept"] if training else None
         return [
-            kernel.each(y.elements, *_filled(first, *others), target, kept, elements, np.int32(number))
+            kernel.each(y.elements, *_filled(first, *others), target, kept, elements, np.int32(number), pointwise=True)
             for number, first, others in _parts([buffers[role] for role in request.reads], target)
         ]
 
@@ -65,7 +65,7 @@ def maximum_backward(request: MaximumBackward) -> PreparedKernel:
     kernel, numbers = CudaKernel("element_wise", "maximum_backward", dy.dtype), (np.int64(dy.elements), np.int32(index))
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        return (kernel.each(dy.elements, *(buffers[role] for role in request.roles), *numbers),)
+        return (kernel.each(dy.elements, *(buffers[role] for role in request.roles), *numbers, pointwise=True),)
 
     return request.prepared("cuda", bind)
 

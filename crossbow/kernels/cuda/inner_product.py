@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from crossbow.kernels.cuda.bias import AddBias
 from crossbow.kernels.cuda.copy import copied
 from crossbow.kernels.cuda.cublas import CublasMatrix, matrix_product
 from crossbow.kernels.cuda.launch import BLOCK, MOST_BLOCKS, CudaKernel
@@ -107,10 +108,8 @@ class ProductSteps:
 
         self.add(product_of_library)
         if bias or relu:
-            kernel, constants = self.kernel("add_bias"), (np.int64(elements), np.int64(columns), np.int32(relu))
-            self.add(
-                lambda at: kernel.each(elements, at(target), at(bias) if bias else None, *constants, pointwise=True)
-            )
+            add = AddBias(self.dtype, (rows, columns, 1), relu=relu)
+            self.add(lambda at: add(at(target), at(bias) if bias else None))
 
     def sum_rows(self, outer: int, rows: int, columns: int, source: Place, target: Place) -> None:
         """Append the sum of (outer, rows, columns) to (outer, columns)."""

@@ -22,7 +22,13 @@ BLOCK = 256
 """Number of threads of a block, unless a kernel needs another."""
 MOST_BLOCKS = 4096
 """Maximum number of blocks of a grid. Beyond it, each thread takes several elements."""
+PACK = 16
+"""Number of bytes that a thread of a pointwise kernel reads or writes at once, if the arrays' alignment allows it."""
+LEAST_WIDE = 2**30
+"""Number of elements of an array from which positions have 64 bits: `Index` in the sources."""
 OPTIONS = ("-std=c++17",)
+WIDE = ("-DWIDE=1",)
+"""The option for positions of 64 bits."""
 REALS = {"float32": "float", "float64": "double"}
 """Types that kernels compute in, by name: REAL in their sources."""
 _INCLUDE = re.compile(r'^#include "(.+)"\n', re.MULTILINE)
@@ -114,8 +120,8 @@ class Launch:
 class Structure:
     """Numbers that a kernel receives as one struct, by value."""
 
-    def __init__(self, *values: int, dtype: type[np.generic] = np.int64) -> None:
-        self.values = np.array(values, dtype)
+    def __init__(self, *values: int) -> None:
+        self.values = np.array(values, np.int64)
 
 
 Argument = Array | np.generic | Structure | None
@@ -124,22 +130,25 @@ Argument = Array | np.generic | Structure | None
 
 @dataclass(frozen=True)
 class CudaKernel:
-    """A `__global__` function of `sources/<file>.cu`, for tensors of one type."""
+    """A `__global__` function of `sources/<file>.cu`, for tensors of one type.
+
+    Positions have 32 bits unless an argument is an array that needs more.
+    """
 
     file: str
     name: str
     dtype: np.dtype[np.generic]
     generated: str = ""
     """Code that follows the file's, for kernels generated during preparation."""
-    wide: bool = False
-    """Whether positions in tensors have 64 bits: `Index` in the sources."""
 
     def each(
         self, elements: int, *arguments: Argument, shared: int = 0, work: int = 0, pointwise: bool = False
     ) -> Launch:
-        """Return the call with a thread for each element, or for several if there are very many. The kernel must work
-        with any number of blocks. shared, work, pointwise: as in `Launch`."""
-        blocks = min(max(1, -(-elements // BLOCK)), MOST_BLOCKS)
+        """Return the call with a thread for each element, or for several: for as many as `PACK` bytes hold in pointwise
+        kernels, and for more if there are very many. The kernel must work with any number of blocks. shared, work,
+        pointwise: as in `Launch`."""
+        threads = -(-elements // self.pack) if pointwise else elements
+        blocks = min(max(1, -(-threads // BLOCK)), MOST_BLOCKS)
         return self._launch(blocks, arguments, BLOCK, shared, elements, work or int(pointwise), pointwise)
 
     def blocks(self, blocks: int, *arguments: Argument, threads: int = BLOCK, shared: int = 0) -> Launch:
@@ -161,7 +170,8 @@ class CudaKernel:
         if not len(values):
             pointers = np.zeros(1, np.uint64)
         source = source_of(self.file) + self.generated
-        functions = remember(("source", source, self.dtype, self.wide), lambda: self._compiled(source))
+        wide = is_wide(max(elements, *map(_elements, arguments), 0))
+        functions = remember(("source", source, self.dtype, wide), lambda: self._compiled(source, wide))
         function = functions(self.name)
         references = (*arguments, *values, pointers)
         return Launch(
@@ -173,9 +183,24 @@ class CudaKernel:
             pointwise=pointwise,
         )
 
-    def _compiled(self, source: str) -> Callable[[str], int]:
-        wide = ("-DWIDE=1",) if self.wide else ()
-        return functools.cache(api().compile(source, (*OPTIONS, *options_for(self.dtype), *wide)))
+    @property
+    def pack(self) -> int:
+        """Number of elements that a thread takes at once in pointwise kernels."""
+        return max(PACK // self.dtype.itemsize, 1)
+
+    def _compiled(self, source: str, wide: bool) -> Callable[[str], int]:
+        options = (*OPTIONS, *options_for(self.dtype), *(WIDE if wide else ()))
+        return functools.cache(api().compile(source, options))
+
+
+def is_wide(elements: int) -> bool:
+    """Whether kernels use positions of 64 bits for an array of this size."""
+    return elements >= LEAST_WIDE
+
+
+def _elements(argument: Argument) -> int:
+    """The number of elements of an array, 0 for other arguments."""
+    return 0 if argument is None or isinstance(argument, Structure | np.generic) else argument.size
 
 
 def _by_value(argument: Argument) -> NDArray[Any]:

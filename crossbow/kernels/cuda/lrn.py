@@ -13,9 +13,6 @@ from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.requests import LRNBackward, LRNForward, ResponseGeometry
 from crossbow.types import Layout, Shape, Tensor
 
-NARROW = 2**31
-"""Elements below which indices have 32 bits."""
-
 
 @CUDA.kernel(LRNForward)
 def forward(request: LRNForward) -> PreparedKernel:
@@ -49,7 +46,7 @@ def _numbers(x: Tensor, geometry: ResponseGeometry) -> tuple[Structure | np.gene
     g, real = geometry, x.dtype.type
     within = len(g.axes) > 1
     reach = (g.before, g.before if within else 0), (g.after, g.after if within else 0)
-    response = Structure(*_sizes(x, within), *reach[0], *reach[1], int(x.elements < NARROW))
+    response = Structure(*_sizes(x, within), *reach[0], *reach[1])
     return response, real(g.kappa), real(g.share), real(g.beta)
 
 

@@ -72,7 +72,7 @@ class Mixed:
 
         def bind(buffers: Buffers) -> Sequence[Call]:
             scaling = buffers["scaling"] if scaled else None
-            return (kernel.each(x.elements, buffers["input0"], buffers["output"], elements, scaling),)
+            return (kernel.each(x.elements, buffers["input0"], buffers["output"], elements, scaling, pointwise=True),)
 
         return PreparedKernel(f"{name} {self.dtype}", ("input0", *self._scaling(scaled)), ("output",), bind)
 
@@ -84,7 +84,7 @@ class Mixed:
         def bind(buffers: Buffers) -> Sequence[Call]:
             weights, scaling = buffers["weights"], buffers["scaling"] if scaled else None
             arrays = weights, buffers["narrow_weights"], np.int64(weights.size), scaling
-            return (kernel.each(weights.size, *arrays, *numbers),)
+            return (kernel.each(-(-weights.size // kernel.pack), *arrays, *numbers),)
 
         reads = ("weights", *self._scaling(scaled))
         return PreparedKernel(f"narrow_weights {self.dtype}", reads, ("narrow_weights",), bind)
@@ -98,7 +98,8 @@ class Mixed:
             gradient, scaling = buffers["gradient"], buffers["scaling"] if self.scales else None
             calls = [widen.blocks(len(table), buffers["narrow_gradient"], gradient, to_device(table), scaling)]
             if scaling is not None:
-                calls.append(discard.each(gradient.size, gradient, np.int64(gradient.size), scaling, smallest))
+                threads, arguments = -(-gradient.size // discard.pack), (gradient, np.int64(gradient.size), scaling)
+                calls.append(discard.each(threads, *arguments, smallest))
             return calls
 
         reads = ("narrow_gradient", "gradient", *self._scaling(self.scales))

@@ -61,6 +61,8 @@ def _put(
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         target = buffers[write]
-        return fill.each(whole.elements, target, number, np.int64(whole.elements)), copy(buffers[read], target)
+        return fill.each(whole.elements, target, number, np.int64(whole.elements), pointwise=True), copy(
+            buffers[read], target
+        )
 
     return request.prepared("cuda", bind)

@@ -5,7 +5,7 @@ There are two kinds of series:
 * Kernels of one block, or of so few elements that one block is enough, run one after the other in one block, with a
   barrier between them.
 * Pointwise kernels on equally many elements run one after the other in every thread, without a barrier: a thread reads
-  only elements that it has written itself.
+  only elements that it has written itself. Its elements depend on their number and type alone.
 
 No result depends on it: every kernel does the same work in the same order as alone.
 """
@@ -70,7 +70,7 @@ def _joins_threads(run: Sequence[Launch]) -> bool:
 
 def _alike(run: Sequence[Launch]) -> bool:
     """Whether the kernels have the same types, and their arguments fit."""
-    kinds = {(each.kernel.dtype, each.kernel.wide) for each in run}
+    kinds = {each.kernel.dtype for each in run}
     arguments = [argument for each in run for argument in each.arguments]
     return len(kinds) == 1 and sum(_nbytes(argument) for argument in arguments) <= MOST_BYTES
 
@@ -93,13 +93,13 @@ def _overlap(one: tuple[int, int, int], other: tuple[int, int, int]) -> bool:
 def _merged(run: Sequence[Launch]) -> Launch:
     """The launch of one kernel for all of these."""
     block = _joins_block(run)
-    text, wide = series_source([each.kernel for each in run], barrier=block), run[0].kernel.wide
-    kernel = CudaKernel("series", "series", run[0].kernel.dtype, text, wide=wide)
+    text = series_source([each.kernel for each in run], barrier=block)
+    kernel = CudaKernel("series", "series", run[0].kernel.dtype, text)
     arguments = [argument for each in run for argument in each.arguments]
     shared = max(each.shared for each in run)
     if block:
         return kernel.blocks(1, *arguments, shared=shared)
-    return kernel.each(run[0].elements, *arguments, shared=shared)
+    return kernel.each(run[0].elements, *arguments, shared=shared, pointwise=True)
 
 
 def series_source(kernels: Sequence[CudaKernel], *, barrier: bool) -> str:

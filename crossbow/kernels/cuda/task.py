@@ -32,14 +32,14 @@ def load_batch(request: LoadBatch) -> PreparedKernel:
     if slot_labels.dtype != labels.dtype or labels.nbytes % WORD:
         raise ValueError(f"expected labels of the slots' type, {slot_labels.dtype}. Received: {labels.dtype}")
     kernel = CudaKernel("task", LOADERS[slots.dtype.name], x.dtype)
-    channels, positions = 1, x.elements
+    channels, positions, threads = 1, x.elements, -(-x.elements // kernel.pack)
     if not x.in_logical_order:
-        channels, positions = x.shape[1], x.shape[2] * x.shape[3]
+        channels, positions, threads = x.shape[1], x.shape[2] * x.shape[3], x.elements
     numbers = (x.elements, channels, positions, labels.nbytes // WORD)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         arrays = (buffers[role] for role in request.roles)
-        return (kernel.each(x.elements, *arrays, *map(np.int64, numbers), computed_in(x.dtype).type(scale)),)
+        return (kernel.each(threads, *arrays, *map(np.int64, numbers), computed_in(x.dtype).type(scale)),)
 
     return request.prepared("cuda", bind)
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from crossbow.kernels.cuda.api import api
-from crossbow.kernels.cuda.launch import BLOCK, CudaKernel, Launch
+from crossbow.kernels.cuda.launch import BLOCK, PACK, CudaKernel, Launch
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.reference.vector import check_lengths
@@ -18,8 +18,6 @@ from crossbow.kernels.requests import ClipCoefficients, LinearCombination, Squar
 from crossbow.solver.update import Assignment
 from crossbow.types import Array, address
 
-PACK = 16
-"""Number of bytes that a thread reads or writes at once, if the vectors' alignment allows it."""
 MOST_PACKED = 32
 """Maximum number of vectors whose packs a thread keeps in registers."""
 NORM_BLOCKS = 1024
@@ -84,7 +82,7 @@ def combination_source(assignments: Sequence[Assignment], signs: Mapping[str, st
 
     >>> print(combination_source([Assignment("w", ("w", "g"))], {}))
     <BLANKLINE>
-    template <class T> __device__ inline void combine(int64 i, real c0, real c1, T *v0, const T *v1) {
+    template <class T> __device__ inline void combine(Index i, real c0, real c1, T *v0, const T *v1) {
         T x0 = v0[i];
         T x1 = v1[i];
         for (int w = 0; w < T::WIDTH; ++w) {
@@ -95,7 +93,7 @@ def combination_source(assignments: Sequence[Assignment], signs: Mapping[str, st
     <BLANKLINE>
     // The elements from `head` on are taken in packs, `body` of them; the others one by one.
     KERNEL linear_combination(
-        const double *coefficients, int64 n, int64 head, int64 body, real *v0, const real *v1
+        const double *coefficients, Size n, Size head, Size body, real *v0, const real *v1
     ) {
         const real c0 = (real)coefficients[0];
         const real c1 = (real)coefficients[1];
@@ -150,7 +148,7 @@ def kernel_source(
     parameters = "".join(f"real {each}, " for each in scalars) + pointers("T", "{type} *v{index}")
     doubles = "".join(f"const double *{array}, " for array in arrays)
     lines = [
-        f"template <class T> __device__ inline void combine(int64 i, {parameters}) {{",
+        f"template <class T> __device__ inline void combine(Index i, {parameters}) {{",
         *(f"    T x{index} = {f'v{index}[i]' if index in reads else '{}'};" for index in number.values()),
         "    for (int w = 0; w < T::WIDTH; ++w) {",
         *(f"        {step}" for step in steps),
@@ -160,7 +158,7 @@ def kernel_source(
         "",
         "// The elements from `head` on are taken in packs, `body` of them; the others one by one.",
         f"KERNEL {name}(",
-        f"    {doubles}int64 n, int64 head, int64 body, {pointers('real', '{type} *v{index}')}",
+        f"    {doubles}Size n, Size head, Size body, {pointers('real', '{type} *v{index}')}",
         ") {",
         *(
             f"    const real {each} = (real){array}[{i}];"
@@ -200,7 +198,7 @@ def norm_source(terms: int) -> str:
     vectors = ", ".join(f"const real *v{index}" for index in range(terms))
     total = sum_of_products([f"c{index}" for index in range(terms)], [f"v{index}[i]" for index in range(terms)])
     lines = [
-        f"KERNEL add_squares(const double *coefficients, int64 n, double *partial, {vectors}) {{",
+        f"KERNEL add_squares(const double *coefficients, Size n, double *partial, {vectors}) {{",
         "    SHARED(double, shared);",
         *(f"    const real c{index} = (real)coefficients[{index}];" for index in range(terms)),
         "    double square = 0;",

@@ -31,6 +31,7 @@ SCALARS: dict[str, type[np.generic]] = {
     "bfloat16": ml_dtypes.bfloat16,
     "int": np.int32,
     "int64": np.int64,
+    "Size": np.int64,
     "uint64": np.uint64,
     "uint32": np.uint32,
 }

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossbow.host_memory import aligned_zeros
-from crossbow.kernels.cuda import batch_norm, channels
+from crossbow.kernels.cuda import batch_norm, channels, launch
 from crossbow.kernels.cuda.channels import Channels
 from crossbow.kernels.cuda.launch import computed_in
 from crossbow.kernels.cuda.library import Cuda
@@ -191,7 +191,7 @@ def test_positions_of_64_bits_change_no_bit(layout: Layout, monkeypatch: pytest.
     monkeypatch.setattr(batch_norm, "MOST_OF_A_BLOCK", 0)
     narrow = received_from(x, setting)
     monkeypatch.undo()
-    monkeypatch.setattr(channels, "MOST_NARROW", 1)  # such tensors have two kernels
+    monkeypatch.setattr(launch, "LEAST_WIDE", 1)  # such tensors have two kernels
     for role, value in received_from(x, setting).items():
         np.testing.assert_array_equal(value, narrow[role], err_msg=role)
 

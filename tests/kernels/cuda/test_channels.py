@@ -88,15 +88,6 @@ def test_one_block_can_take_all_values_of_its_channels(
     assert (made.threads == BLOCK) == (made.elements_of_whole <= BLOCK * CHUNK)
 
 
-def test_positions_have_64_bits_in_large_tensors_only() -> None:
-    large = Channels(Tensor((2**20, 2**10), np.dtype(np.float32)), 1, (2**10,))
-    assert large.wide
-    assert large._structure.values.dtype == np.int64
-    small = Channels(Tensor((2**20 - 1, 2**10), np.dtype(np.float32)), 1, (2**10,))
-    assert not small.wide
-    assert small._structure.values.dtype == np.int32
-
-
 def test_long_channels_have_several_parts_and_short_ones_are_not_divided() -> None:
     float32 = np.dtype(np.float32)
     assert Channels(Tensor((512, 3, 100, 100), float32), 1, (3,)).parts > GRID // 4

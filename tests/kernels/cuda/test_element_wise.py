@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
+from crossbow.host_memory import aligned_zeros
+from crossbow.kernels.cuda.launch import PACK
+from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.library import KernelLibrary
 from crossbow.kernels.requests import (
@@ -16,6 +21,7 @@ from crossbow.kernels.requests import (
     WeightedSum,
 )
 from crossbow.types import Phase, Tensor
+from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.running import Numbers, Tensors, agree, run
 
 SHAPE = (3, 7)
@@ -116,3 +122,23 @@ def test_maxima_of_many_with_ties_and_numbers_that_are_none(number: int, in_plac
             return library.prepare(MaximumBackward(xs(tensors), tensors["output_gradient"], index))
 
         agree(backward, tensors, values, in_place=in_place)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("length", [1, 3, 8, 13])
+def test_elements_at_any_address_count_once(length: int, dtype: str) -> None:
+    """Whole packs and others: tensors that begin at the address of a pack, and between two of them."""
+    of_type, library_type = np.dtype(dtype), np.float64 if dtype == "float64" else np.float32
+    width = PACK // of_type.itemsize
+    t = Tensor((length,), of_type)
+    for place, other, target in itertools.product((0, 1, width - 1), repeat=3):
+        memory = aligned_zeros(3 * 64 * of_type.itemsize).view(of_type).reshape(3, 64)
+        memory[:] = np.arange(3 * 64).reshape(3, 64)
+        starts = {"input0": place, "input1": other, "output": target}
+        buffers = {role: row[start:][:length] for row, (role, start) in zip(memory, starts.items(), strict=True)}
+        expected = memory.copy()
+        expected[2, target:][:length] = 2 * buffers["input0"] + buffers["input1"]
+        with fake_cuda():
+            for call in Cuda(library_type).prepare(WeightedSum((t, t), t, (2.0, 1.0))).bind(buffers):
+                call()
+        np.testing.assert_array_equal(memory, expected)

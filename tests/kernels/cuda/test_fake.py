@@ -77,10 +77,10 @@ def test_what_is_right_is_done(stream: CudaStream) -> None:
         ((np.int64(8), np.int64(1), np.int64(1), np.int64(1)), "expected 5 arguments. Received: 6"),
         (
             (np.int64(8), np.int32(1), np.int64(1)),
-            "argument 4: expected int64 times, 8 bytes. Received: int32, 4 bytes",
+            "argument 4: expected Size times, 8 bytes. Received: int32, 4 bytes",
         ),
-        ((np.int64(8), np.float64(1), np.int64(1)), "argument 4: expected int64 times, 8 bytes. Received: float64"),
-        ((np.int64(8), None, np.int64(1)), "argument 4: expected int64 times, 8 bytes. Received: an array"),
+        ((np.int64(8), np.float64(1), np.int64(1)), "argument 4: expected Size times, 8 bytes. Received: float64"),
+        ((np.int64(8), None, np.int64(1)), "argument 4: expected Size times, 8 bytes. Received: an array"),
     ],
 )
 def test_numbers_that_do_not_fit_the_kernel(stream: CudaStream, arguments: tuple[Any, ...], text: str) -> None:

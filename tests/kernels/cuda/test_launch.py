@@ -69,6 +69,27 @@ def test_a_thread_for_each_element_or_for_several(cuda: FakeCuda, elements: int,
     assert (call.name, call.blocks, call.threads, call.shared) == ("repeat", blocks, BLOCK, 0)
 
 
+@pytest.mark.parametrize(("dtype", "pack"), [(FLOAT64, 2), (FLOAT32, 4), (HALF, 8), (BRAIN, 8)], ids=str)
+def test_a_thread_of_a_pointwise_kernel_takes_16_bytes(cuda: FakeCuda, dtype: np.dtype[Any], pack: int) -> None:
+    kernel = CudaKernel("copy", "copy", dtype)
+    assert kernel.pack == pack
+    for elements, blocks in ((1, 1), (BLOCK * pack, 1), (BLOCK * pack + 1, 2), (10**12, MOST_BLOCKS)):
+        call = kernel.each(elements, None, None, np.int64(elements), pointwise=True)
+        assert (call.blocks, call.elements) == (blocks, elements)
+
+
+def test_positions_have_64_bits_if_an_array_needs_them(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "compile", lambda source, options: lambda name: int("-DWIDE=1" in options))
+    monkeypatch.setattr(launch, "LEAST_WIDE", 100)
+    kernel = CudaKernel("copy", "copy", FLOAT32)
+    small, large = (api().zeros(4 * size).view(np.float32) for size in (99, 100))
+    number = np.int64(99)
+    assert kernel.each(99, small, small, number).function == 0
+    assert kernel.each(99, small, large, number).function == 1
+    assert kernel.each(100, small, small, number).function == 1
+    assert [kernel.blocks(1, small, y, number).function for y in (small, large)] == [0, 1]
+
+
 def arguments(call: Launch, *kinds: type[np.generic]) -> list[np.ndarray]:
     """The first number of each argument as the kernel receives it, in the given types."""
     places = (ctypes.c_uint64 * len(kinds)).from_address(call.parameters)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crossbow.kernels.cuda import lrn
+from crossbow.kernels.cuda import launch
 from crossbow.kernels.requests import LRNBackward, LRNForward, ResponseGeometry
 from crossbow.types import Layout, Phase, Tensor
 from tests.combinations import pairwise
@@ -33,7 +33,7 @@ def test_agrees_with_the_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if wide:
-        monkeypatch.setattr(lrn, "NARROW", 0)
+        monkeypatch.setattr(launch, "LEAST_WIDE", 1)
     g, x = ResponseGeometry(axes, size, 0.3, beta, 1.5), Tensor((3, 13, 9, 8), np.dtype(dtype), layout)
     tensors = dict.fromkeys(("input0", "output", "output_gradient", "input_gradient"), x)
     values = {

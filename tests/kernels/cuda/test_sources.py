@@ -90,6 +90,8 @@ def text_of(what: str, program: ctypes.c_void_p) -> str:
     return text.value.decode()
 
 
+WHOLE_PACK = r"{}\.global(?:\.nc)?\.(?:v2\.\w64|v4\.\w32|v8\.\w16)"
+"""An instruction that moves 16 bytes."""
 CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
 """What CuPy adds to our options, beside the architecture and where its own headers lie."""
 REGISTERS = 80
@@ -242,6 +244,36 @@ def test_combinations_move_16_bytes_at_once(name: str, read: int, written: int, 
     assert len(re.findall(rf"ld\.global(?:\.nc)?\.v{lanes}\.", body)) == read
     assert len(re.findall(rf"st\.global\.v{lanes}\.", body)) == written
     assert not re.search(r"\bfma\.", body)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("name", FILES)
+def test_no_division_has_64_bits(name: str) -> None:
+    """A GPU divides such numbers in software. Where an array needs positions of 64 bits, there is no other way."""
+    error, _, ptx = compile_source(FILES[name], (*OPTIONS, *options_for(np.dtype(np.float32)), "-arch=compute_90"))
+    assert error == ""
+    assert re.findall(r"\b(?:div|rem)\.[su]64\b", ptx) == []
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize(
+    ("file", "kernel", "read"),
+    [
+        ("activation", "activation_backward", 2),
+        ("element_wise", "weighted_sum", 8),
+        ("gated_activation", "gated_activation_forward", 1),
+        ("bias", "add_bias", 1),
+        ("dropout", "drop", 1),
+        ("copy", "copy", 1),
+        ("copy", "fill", 0),
+    ],
+)
+def test_pointwise_kernels_move_16_bytes_at_once(file: str, kernel: str, read: int, dtype: str) -> None:
+    _, _, ptx = compile_source(FILES[file], (*OPTIONS, *options_for(narrow_type(dtype)), "-arch=compute_90"))
+    body = re.split(r"\.entry ", ptx[ptx.index(f".entry {kernel}(") :])[1]
+    assert len(re.findall(WHOLE_PACK.format("ld"), body)) >= read
+    assert re.search(WHOLE_PACK.format("st"), body)
 
 
 def test_kernels_know_the_positions_in_the_task_state() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from crossbow.kernels.cuda import launch
 from crossbow.kernels.cuda.library import Cuda
 from crossbow.testing import run_operator
 from crossbow.types import Phase
@@ -58,6 +59,15 @@ def test_in_place_changes_nothing(case: Case) -> None:
     assert apart.keys() == shared.keys()
     for name, value in apart.items():
         np.testing.assert_array_equal(shared[name], value, err_msg=name)
+
+
+@pytest.mark.slow
+@every_row_in(PLAIN, CHANNELS_LAST)
+def test_positions_of_64_bits_agree_with_reference(
+    case: Case, channels_last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "LEAST_WIDE", 1)
+    test_agrees_with_reference(case, channels_last, monkeypatch)
 
 
 def lie(channels_last: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,13 @@
 // Variables and statistics are of type `real`, independent of the tensors' type.
 
 struct Channels {
-    Index count, values;        // channels, and values of each channel
-    Index width, parts, part;   // channels of a block, number of parts, values of a part
-    Index minor;                // channel i is (i / minor, i mod minor)
-    Index stride[2];            // strides of these two indices in memory,
-    Index number[2];            // and in the variables
-    Index inner;                // value i is (i / inner, i mod inner)
-    Index value_stride[2];
+    Size count, values;        // channels, and values of each channel
+    Size width, parts, part;   // channels of a block, number of parts, values of a part
+    Size minor;                // channel i is (i / minor, i mod minor)
+    Size stride[2];            // strides of these two indices in memory,
+    Size number[2];            // and in the variables
+    Size inner;                // value i is (i / inner, i mod inner)
+    Size value_stride[2];
 };
 
 // Elements that a thread loads before it uses the first one: 8, or 4 in double precision, which takes twice the registers.

@@ -2,7 +2,7 @@
 
 // Whether v at index c replaces the largest value so far. NaN is larger than all numbers; among equal values the first
 // one wins, and among NaN the last one.
-__device__ inline bool wins(real v, int64 c, real best, int64 index, int last) {
+__device__ inline bool wins(real v, Index c, real best, Index index, int last) {
     bool is_nan = v != v, best_is_nan = best != best;
     if (is_nan != best_is_nan) return is_nan;
     if (v > best) return true;
@@ -10,13 +10,13 @@ __device__ inline bool wins(real v, int64 c, real best, int64 index, int last) {
     return last ? c > index : c < index;
 }
 
-KERNEL classify(const real *x, real *y, Four from, Four to, int axis, int64 lines, int last) {
-    int64 length = from.size[axis], step = from.stride[axis];
+KERNEL classify(const real *x, real *y, Four from, Four to, int axis, Size lines, int last) {
+    Index length = from.size[axis], step = from.stride[axis];
     EACH(i, lines) {
         const real *row = x + line(from, axis, i);
         real best = row[0];
-        int64 index = 0;
-        for (int64 c = 1; c < length; ++c) {
+        Index index = 0;
+        for (Index c = 1; c < length; ++c) {
             real v = row[c * step];
             if (wins(v, c, best, index, last)) {
                 best = v;
@@ -28,16 +28,16 @@ KERNEL classify(const real *x, real *y, Four from, Four to, int axis, int64 line
 }
 
 // A line has at least as many elements as its block has threads.
-KERNEL classify_rows(const real *x, real *y, Four from, Four to, int axis, int64 lines, int last) {
+KERNEL classify_rows(const real *x, real *y, Four from, Four to, int axis, Size lines, int last) {
     SHARED(int64, indices);
     real *values = (real *)(indices + blockDim.x);
-    int64 length = from.size[axis], step = from.stride[axis];
+    Index length = from.size[axis], step = from.stride[axis];
     unsigned self = threadIdx.x;
-    for (int64 i = blockIdx.x; i < lines; i += gridDim.x) {
+    for (Index i = blockIdx.x; i < lines; i += gridDim.x) {
         const real *row = x + line(from, axis, i);
         real best = row[self * step];
-        int64 index = self;
-        for (int64 c = (int64)self + blockDim.x; c < length; c += blockDim.x) {
+        Index index = self;
+        for (Index c = (Index)self + blockDim.x; c < length; c += blockDim.x) {
             real v = row[c * step];
             if (wins(v, c, best, index, last)) {
                 best = v;

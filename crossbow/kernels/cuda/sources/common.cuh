@@ -10,12 +10,19 @@ typedef unsigned long long uint64;
 typedef unsigned int uint32;
 typedef unsigned char uint8;
 
-// Positions in tensors: 32 bits, which GPUs divide and multiply faster, unless a tensor is larger (launch.py).
+// Positions in arrays: 32 bits, which GPUs divide and multiply faster, unless an array is larger (launch.py).
 #ifdef WIDE
 typedef int64 Index;
 #else
 typedef int Index;
 #endif
+
+// A number of elements, or a distance between them, as the host passes it: with 64 bits, read as an Index.
+struct Size {
+    int64 value;
+
+    __device__ inline operator Index() const { return (Index)value; }
+};
 
 // 16-bit numbers, for storage only: arithmetic is in float, and assignments round to nearest.
 
@@ -74,30 +81,84 @@ typedef real stored;
 
 // For every i < n, distributed over the threads with a stride.
 #define EACH(i, n) \
-    for (int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x; i < (n); i += (int64)gridDim.x * blockDim.x)
+    for (Index i = blockIdx.x * (Index)blockDim.x + threadIdx.x; i < (Index)(n); i += gridDim.x * (Index)blockDim.x)
+
+// Adjacent elements of an array, which are read and written together, up to 16 bytes at once.
+template <class T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Pack {
+    enum { WIDTH = N };
+    T value[N];
+};
+
+// Number of elements that a thread of a pointwise kernel takes (launch.py), whatever the arrays' alignment: series.py joins
+// such kernels, and each thread must have the same elements in all of them.
+enum { PACK = 16 / sizeof(stored) };
+
+// For the first one of every PACK elements of n, distributed over the threads with a stride.
+#define EACH_PACK(at, n)                                                                              \
+    for (Index at = PACK * (blockIdx.x * (Index)blockDim.x + threadIdx.x); at < (Index)(n); \
+         at += PACK * (gridDim.x * (Index)blockDim.x))
+
+// Whether the elements at this position of n are a whole pack, at an address for its type.
+template <class T> __device__ inline bool is_pack(const T *x, Index at, Index n) {
+    return n - at >= PACK && (uint64)x % alignof(Pack<T, PACK>) == 0;
+}
+
+// Elements from position `at` of n on; zeros where there are none, or x is null.
+template <class T> __device__ inline Pack<T, PACK> load(const T *x, Index at, Index n) {
+    if (x && is_pack(x, at, n)) return *(const Pack<T, PACK> *)(x + at);
+    Pack<T, PACK> pack = {};
+    for (int k = 0; k < PACK; ++k) {
+        if (x && k < n - at) pack.value[k] = x[at + k];
+    }
+    return pack;
+}
+
+template <class T> __device__ inline void store(T *y, Index at, Index n, const Pack<T, PACK> &pack) {
+    if (is_pack(y, at, n)) {
+        *(Pack<T, PACK> *)(y + at) = pack;
+        return;
+    }
+    for (int k = 0; k < PACK; ++k) {
+        if (k < n - at) y[at + k] = pack.value[k];
+    }
+}
+
+template <class Y, class Function, class... X>
+__device__ inline void transform_pack(Index at, Index n, Y *y, Function function, const Pack<X, PACK> &...x) {
+    Pack<Y, PACK> result;
+    for (int k = 0; k < PACK; ++k) result.value[k] = function(at + k, x.value[k]...);
+    store(y, at, n, result);
+}
+
+// y[i] = function(i, x[i], …) for every i < n, where a null x has zeros. y may be an x. The function is also called with
+// zeros for positions from n on, up to a whole pack.
+template <class Y, class Function, class... X>
+__device__ inline void transform(Index n, Y *y, Function function, const X *...x) {
+    EACH_PACK(at, n) transform_pack(at, n, y, function, load(x, at, n)...);
+}
 
 // Four logical axes with their strides. Arrays with more axes join contiguous ones, and arrays with fewer axes add axes
 // of size 1.
 struct Four {
-    int64 size[4];
-    int64 stride[4];
+    Size size[4];
+    Size stride[4];
 };
 
-__device__ inline int64 elements(const Four &t) { return t.size[0] * t.size[1] * t.size[2] * t.size[3]; }
+__device__ inline Index elements(const Four &t) { return t.size[0] * t.size[1] * t.size[2] * t.size[3]; }
 
 // Memory position of the element with logical index i (the last axis varies fastest).
-__device__ inline int64 place(const Four &t, int64 i) {
-    int64 d = i % t.size[3];
+__device__ inline Index place(const Four &t, Index i) {
+    Index d = i % t.size[3];
     i /= t.size[3];
-    int64 c = i % t.size[2];
+    Index c = i % t.size[2];
     i /= t.size[2];
-    int64 b = i % t.size[1];
+    Index b = i % t.size[1];
     return i / t.size[1] * t.stride[0] + b * t.stride[1] + c * t.stride[2] + d * t.stride[3];
 }
 
 // Memory position of the start of line i along `axis`, counted over the other three axes (the last varies fastest).
-__device__ inline int64 line(const Four &t, int axis, int64 i) {
-    int64 at = 0;
+__device__ inline Index line(const Four &t, int axis, Index i) {
+    Index at = 0;
     for (int other = 3; other >= 0; --other) {
         if (other != axis) {
             at += i % t.size[other] * t.stride[other];

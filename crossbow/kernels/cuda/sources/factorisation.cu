@@ -9,23 +9,23 @@ struct Example {
     int64 row[2];    // of the users and of the items; −1 if the number is invalid
 };
 
-__device__ inline int64 named_row(real number, int64 rows) {
+__device__ inline Index named_row(real number, Index rows) {
     if (!(number >= 0 && number < (real)rows)) return -1;  // also rejects NaN
-    int64 row = (int64)number;  // < rows, even if the conversion of rows rounds up: there is no real between the two
+    Index row = (Index)number;  // < rows, even if the conversion of rows rounds up: there is no real between the two
     return (real)row == number ? row : -1;
 }
 
 // One block per example. Targets are float or double, independent of `real`.
 KERNEL factorisation_examples(const real *x, const void *targets, const int64 *state, const real *users,
-                              const real *items, Example *examples, int64 rows, int64 columns, int64 latents,
+                              const real *items, Example *examples, Size rows, Size columns, Size latents,
                               int is_double) {
     SHARED(double, shared);
-    int64 n = blockIdx.x;
+    Index n = blockIdx.x;
     if (n >= state[EXAMPLES]) return;
-    int64 row = named_row(x[2 * n], rows), column = named_row(x[2 * n + 1], columns);
+    Index row = named_row(x[2 * n], rows), column = named_row(x[2 * n + 1], columns);
     double product = 0, squares = 0;
     if (row >= 0 && column >= 0) {
-        for (int64 k = threadIdx.x; k < latents; k += blockDim.x) {
+        for (Index k = threadIdx.x; k < latents; k += blockDim.x) {
             double u = users[row * latents + k], v = items[column * latents + k];
             product += u * v;
             squares += u * u + v * v;
@@ -48,7 +48,7 @@ KERNEL factorisation_examples(const real *x, const void *targets, const int64 *s
 KERNEL factorisation_loss(const Example *examples, const int64 *state, double regularisation, real *result) {
     SHARED(double, shared);
     double sum = 0, squares = 0;
-    for (int64 n = threadIdx.x; n < state[EXAMPLES]; n += blockDim.x) {
+    for (Index n = threadIdx.x; n < state[EXAMPLES]; n += blockDim.x) {
         sum += examples[n].error * examples[n].error;
         squares += examples[n].squares;
     }
@@ -57,7 +57,7 @@ KERNEL factorisation_loss(const Example *examples, const int64 *state, double re
     if (threadIdx.x == 0) *result = (real)(sum + regularisation * squares);
 }
 
-KERNEL factorisation_zero(real *users, int64 in_users, real *items, int64 in_items) {
+KERNEL factorisation_zero(real *users, Size in_users, real *items, Size in_items) {
     EACH(i, in_users) users[i] = 0;
     EACH(i, in_items) items[i] = 0;
 }
@@ -65,23 +65,23 @@ KERNEL factorisation_zero(real *users, int64 in_users, real *items, int64 in_ite
 // Two blocks per example, for its user and for its item. The first example of a row adds up the gradients of all
 // examples of this row, in order: du = Σ 2 (λ u − e v), dv = Σ 2 (λ v − e u).
 KERNEL factorisation_backward(const Example *examples, const int64 *state, const real *users, const real *items,
-                              real *users_gradient, real *items_gradient, int64 latents, double regularisation) {
+                              real *users_gradient, real *items_gradient, Size latents, double regularisation) {
     SHARED(int, shared);
-    int64 n = blockIdx.x / 2, end = state[EXAMPLES];
+    Index n = blockIdx.x / 2, end = state[EXAMPLES];
     int own = blockIdx.x % 2, other = 1 - own;
     if (n >= end) return;
-    int64 row = examples[n].row[own];
+    Index row = examples[n].row[own];
     if (row < 0) return;
     int earlier = 0;
-    for (int64 m = threadIdx.x; m < n; m += blockDim.x) earlier |= examples[m].row[own] == row;
+    for (Index m = threadIdx.x; m < n; m += blockDim.x) earlier |= examples[m].row[own] == row;
     if (reduce(earlier, shared) > 0) return;
     const real *table = own == 0 ? users : items, *others = own == 0 ? items : users;
     real *gradient = own == 0 ? users_gradient : items_gradient;
-    for (int64 k = threadIdx.x; k < latents; k += blockDim.x) {
+    for (Index k = threadIdx.x; k < latents; k += blockDim.x) {
         double decay = regularisation * table[row * latents + k], sum = 0;
-        for (int64 m = n; m < end; ++m) {
+        for (Index m = n; m < end; ++m) {
             if (examples[m].row[own] != row) continue;
-            int64 partner = examples[m].row[other];
+            Index partner = examples[m].row[other];
             double factor = partner < 0 ? 0.0 : (double)others[partner * latents + k];
             sum += 2 * (decay - examples[m].error * factor);  // NaN if the error is NaN
         }

@@ -28,18 +28,15 @@ __device__ inline Gate gate(real x, int kind) {
     return {outer.value, outer.slope * factor * (1 + 3 * cubic * near * near)};
 }
 
-KERNEL gated_activation_forward(const stored *x, stored *y, int64 n, int kind) {
-    EACH(i, n) {
-        real v = x[i];
-        y[i] = v * gate(v, kind).value;
-    }
+KERNEL gated_activation_forward(const stored *x, stored *y, Size n, int kind) {
+    transform(n, y, [=](Index, real v) { return v * gate(v, kind).value; }, x);
 }
 
-KERNEL gated_activation_backward(const stored *x, const stored *dy, stored *dx, int64 n, int kind) {
-    EACH(i, n) {
-        real v = x[i];
+KERNEL gated_activation_backward(const stored *x, const stored *dy, stored *dx, Size n, int kind) {
+    auto derivative = [=](real v) {
+        if (kind == HARD_SWISH && fabs(v) >= 3) return v > 0 ? (real)1 : (real)0;  // also where v is infinite
         Gate g = gate(v, kind);
-        bool constant = kind == HARD_SWISH && fabs(v) >= 3;  // also where v is infinite
-        dx[i] = dy[i] * (constant ? (v > 0 ? (real)1 : (real)0) : g.value + v * g.slope);
-    }
+        return g.value + v * g.slope;
+    };
+    transform(n, dx, [=](Index, real v, real gradient) { return gradient * derivative(v); }, x, dy);
 }

@@ -1,13 +1,4 @@
-// Kernels around matrix products, for row-major matrices: biases, sums and repetitions.
-
-// y ← y + the bias of its column (unless null), then optionally max(y, 0).
-KERNEL add_bias(stored *y, const stored *bias, int64 n, int64 columns, int relu) {
-    EACH(i, n) {
-        real v = y[i];
-        if (bias) v += bias[i % columns];
-        y[i] = relu && v < 0 ? (real)0 : v;  // NaN stays NaN
-    }
-}
+// Kernels around matrix products, for row-major matrices: small products, sums and repetitions.
 
 // y = a b (+ the bias of each column, unless null), then optionally max(y, 0). Factors are given by the steps of their rows
 // and columns in memory. For small products: the sums are in double precision.
@@ -26,16 +17,16 @@ KERNEL small_product(const stored *a, const stored *b, const stored *bias, store
 
 // y[o][c] = Σ_r x[o][r][c]. A block processes `width` columns at once, a power of two; its threads with the same column
 // share the rows. Their sums are added pairwise.
-KERNEL sum_rows(const stored *x, stored *y, int64 outer, int64 rows, int64 columns, int width) {
+KERNEL sum_rows(const stored *x, stored *y, Size outer, Size rows, Size columns, int width) {
     SHARED(double, sums);
-    int64 groups = (columns + width - 1) / width;
+    Index groups = (columns + width - 1) / width;
     int lanes = blockDim.x / width, lane = threadIdx.x / width;
-    for (int64 group = blockIdx.x; group < outer * groups; group += gridDim.x) {
-        int64 o = group / groups, c = group % groups * width + threadIdx.x % width;
+    for (Index group = blockIdx.x; group < outer * groups; group += gridDim.x) {
+        Index o = group / groups, c = group % groups * width + threadIdx.x % width;
         double sum = 0;
         if (c < columns) {
             const stored *column = x + o * rows * columns + c;
-            for (int64 r = lane; r < rows; r += lanes) sum += column[r * columns];
+            for (Index r = lane; r < rows; r += lanes) sum += column[r * columns];
         }
         sums[threadIdx.x] = sum;
         __syncthreads();
@@ -49,7 +40,7 @@ KERNEL sum_rows(const stored *x, stored *y, int64 outer, int64 rows, int64 colum
 }
 
 // y[o][r][i] = x[o][i], for every r < times. n: elements of y.
-KERNEL repeat(const stored *x, stored *y, int64 n, int64 times, int64 inner) {
+KERNEL repeat(const stored *x, stored *y, Size n, Size times, Size inner) {
     EACH(i, n) {
         y[i] = x[i / (times * inner) * inner + i % inner];
     }

@@ -1,26 +1,26 @@
 // Interpolation along one axis of a tensor in memory order: outer × size × inner becomes outer × target × inner.
 
 struct Along {
-    int64 size, target, inner, linear;
+    Size size, target, inner, linear;
 };
 
 // Where position i of the output is taken from: `lower` and the position after it, with the factors 1 − part and part.
 struct Source {
-    int64 lower;
+    Index lower;
     double part;
 };
 
-__device__ inline Source source_of(const Along &a, double ratio, double offset, int64 i) {
+__device__ inline Source source_of(const Along &a, double ratio, double offset, Index i) {
     double position = ratio * (double)i + offset;
     if (!(position > 0)) position = 0;
-    int64 lower = (int64)position;
+    Index lower = (Index)position;
     if (lower > a.size - 1) lower = a.size - 1;
     return {lower, a.linear && lower < a.size - 1 ? position - (double)lower : 0};
 }
 
-KERNEL interpolate(const stored *x, stored *y, int64 n, Along a, double ratio, double offset) {
+KERNEL interpolate(const stored *x, stored *y, Size n, Along a, double ratio, double offset) {
     EACH(i, n) {
-        int64 rest = i / a.inner, k = i - rest * a.inner, outer = rest / a.target;
+        Index rest = i / a.inner, k = i - rest * a.inner, outer = rest / a.target;
         Source from = source_of(a, ratio, offset, rest - outer * a.target);
         const stored *first = x + (outer * a.size + from.lower) * a.inner + k;
         real part = (real)from.part, value = *first;
@@ -30,18 +30,18 @@ KERNEL interpolate(const stored *x, stored *y, int64 n, Along a, double ratio, d
 }
 
 // dx, gathered from all positions of dy that were taken from an element or the one before it. These are adjacent.
-KERNEL interpolate_backward(const stored *dy, stored *dx, int64 n, Along a, double ratio, double offset) {
+KERNEL interpolate_backward(const stored *dy, stored *dx, Size n, Along a, double ratio, double offset) {
     EACH(i, n) {
-        int64 rest = i / a.inner, k = i - rest * a.inner, outer = rest / a.size, at = rest - outer * a.size;
-        int64 begin = 0, end = a.target;
+        Index rest = i / a.inner, k = i - rest * a.inner, outer = rest / a.size, at = rest - outer * a.size;
+        Index begin = 0, end = a.target;
         if (ratio > 0) {  // with a margin of one, as divisions round
             double low = ((double)(at - 1) - offset) / ratio - 1, high = ((double)(at + 1) - offset) / ratio + 2;
-            if (at > 0 && low > 0) begin = (int64)low;
-            if (at < a.size - 1 && high < (double)end) end = high > 0 ? (int64)high : 0;
+            if (at > 0 && low > 0) begin = (Index)low;
+            if (at < a.size - 1 && high < (double)end) end = high > 0 ? (Index)high : 0;
         }
         double sum = 0;
         const stored *row = dy + outer * a.target * a.inner + k;
-        for (int64 j = begin; j < end; ++j) {
+        for (Index j = begin; j < end; ++j) {
             Source from = source_of(a, ratio, offset, j);
             double value = row[j * a.inner];
             if (from.lower == at) {

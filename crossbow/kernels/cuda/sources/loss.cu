@@ -5,31 +5,31 @@
 
 // Class values (N, classes, …) and their strides; `places` labels for each example.
 struct Rows {
-    int64 classes, places, next_class, next_place;
-    int64 ignored;  // a label; if none is ignored, an invalid label
+    Size classes, places, next_class, next_place;
+    int64 ignored;  // a label; if none is ignored, a number that no label has
 };
 
 // The divisor of a sum: a count, at least 1, times a constant.
 struct Normaliser {
-    int64 kind, places, factor;
+    Size kind, places, factor;
 };
 
 enum { ONE = 0, BATCH = 1, FULL = 2, VALID = 3, WEIGHT = 4 };  // as in loss.py
 
 // counted: the number of labels that are not ignored or, by WEIGHT, the sum of their class weights.
-__device__ inline double normaliser(const Normaliser &by, int64 examples, double counted) {
+__device__ inline double normaliser(const Normaliser &by, Index examples, double counted) {
     if (by.kind == WEIGHT) return (counted > 0 ? counted : 1) * by.factor;
     double count = by.kind == BATCH ? examples : by.kind == FULL ? examples * by.places : by.kind == VALID ? counted : 1;
     return (count > 1 ? count : 1) * by.factor;
 }
 
-__device__ inline int64 row_of(const Rows &rows, int64 i) {
+__device__ inline Index row_of(const Rows &rows, Index i) {
     return i / rows.places * rows.classes * rows.places + i % rows.places * rows.next_place;
 }
 
 // The class c of element i, and its label's number `at` within the example.
-__device__ inline void class_and_place(const Rows &rows, int64 i, int64 &c, int64 &at) {
-    int64 rest = i % (rows.classes * rows.places);
+__device__ inline void class_and_place(const Rows &rows, Index i, Index &c, Index &at) {
+    Index rest = i % (rows.classes * rows.places);
     c = rows.next_place == 1 ? rest / rows.places : rest % rows.classes;
     at = rows.next_place == 1 ? rest % rows.places : rest / rows.classes;
 }
@@ -37,7 +37,7 @@ __device__ inline void class_and_place(const Rows &rows, int64 i, int64 &c, int6
 // The end of a summing kernel: adds up the sums and counts of a block's threads. A single block writes the result,
 // several blocks write their shares for `total`. All threads must call it.
 __device__ inline void reduce_and_end(
-    double sum, double count, const Normaliser &by, int64 examples, double *shares, real *result, double *shared) {
+    double sum, double count, const Normaliser &by, Index examples, double *shares, real *result, double *shared) {
     sum = reduce(sum, shared);
     count = reduce(count, shared);
     if (threadIdx.x > 0) return;
@@ -50,10 +50,10 @@ __device__ inline void reduce_and_end(
 }
 
 // A single block: the result from the blocks' shares.
-KERNEL total(double *shares, int64 n, const int64 *state, Normaliser by, real *result) {
+KERNEL total(double *shares, Size n, const int64 *state, Normaliser by, real *result) {
     SHARED(double, shared);
     double sum = 0, count = 0;
-    for (int64 i = threadIdx.x; i < n; i += blockDim.x) {
+    for (Index i = threadIdx.x; i < n; i += blockDim.x) {
         sum += shares[2 * i];
         count += shares[2 * i + 1];
     }
@@ -64,10 +64,10 @@ KERNEL total(double *shares, int64 n, const int64 *state, Normaliser by, real *r
 KERNEL softmax_loss(const real *p, const int *labels, const int64 *state, Rows rows, real tiny, double *shares,
                     Normaliser by, real *result) {
     SHARED(double, shared);
-    int64 examples = state[EXAMPLES];
+    Index examples = (Index)state[EXAMPLES];
     double sum = 0, count = 0;
     EACH(i, examples * rows.places) {
-        int64 label = labels[i];
+        Index label = labels[i];
         if (label == rows.ignored) continue;
         bool good = label >= 0 && label < rows.classes;
         real value = good ? p[row_of(rows, i) + label * rows.next_class] : (real)nan("");
@@ -82,21 +82,21 @@ KERNEL softmax_loss(const real *p, const int *labels, const int64 *state, Rows r
 KERNEL softmax_loss_of_logits(const real *x, const real *p, const int *labels, const int64 *state, Rows rows,
                               double *shares, Normaliser by, real *result) {
     SHARED(double, shared);
-    int64 examples = state[EXAMPLES];
+    Index examples = (Index)state[EXAMPLES];
     double sum = 0, count = 0;
     EACH(i, examples * rows.places) {
-        int64 label = labels[i];
+        Index label = labels[i];
         if (label == rows.ignored) continue;
         bool good = label >= 0 && label < rows.classes;
-        int64 row = row_of(rows, i);
+        Index row = row_of(rows, i);
         double value = good ? (double)p[row + label * rows.next_class] : nan("");
         if (value < 1e-30) {
             double largest = x[row], total = 0;
-            for (int64 c = 1; c < rows.classes; ++c) {
+            for (Index c = 1; c < rows.classes; ++c) {
                 double other = x[row + c * rows.next_class];
                 if (other > largest) largest = other;
             }
-            for (int64 c = 0; c < rows.classes; ++c) total += exp((double)x[row + c * rows.next_class] - largest);
+            for (Index c = 0; c < rows.classes; ++c) total += exp((double)x[row + c * rows.next_class] - largest);
             sum += log(total) + (largest - x[row + label * rows.next_class]);
         } else {
             sum -= log(value);  // NaN stays NaN
@@ -108,7 +108,7 @@ KERNEL softmax_loss_of_logits(const real *x, const real *p, const int *labels, c
 
 // Label smoothing and class weights: the target of class c is weights[c] · ((1 − smoothing) · [c = label] + smoothing /
 // classes).
-__device__ inline double target_of(const double *weights, double smoothing, int64 classes, int64 c, int64 label) {
+__device__ inline double target_of(const double *weights, double smoothing, Index classes, Index c, Index label) {
     return weights[c] * (smoothing / classes + (c == label ? 1 - smoothing : 0));
 }
 
@@ -117,10 +117,10 @@ __device__ inline double target_of(const double *weights, double smoothing, int6
 KERNEL loss_with_targets(const real *values, const int *labels, const int64 *state, Rows rows, const double *weights,
                          double smoothing, int logits, real tiny, double *shares, Normaliser by, real *result) {
     SHARED(double, shared);
-    int64 examples = state[EXAMPLES];
+    Index examples = (Index)state[EXAMPLES];
     double sum = 0, count = 0;
     EACH(i, examples * rows.places) {
-        int64 label = labels[i];
+        Index label = labels[i];
         if (label == rows.ignored) continue;
         if (label < 0 || label >= rows.classes) {
             sum = nan("");
@@ -129,14 +129,14 @@ KERNEL loss_with_targets(const real *values, const int *labels, const int64 *sta
         const real *row = values + row_of(rows, i);
         double largest = row[0], total = 0;
         if (logits) {
-            for (int64 c = 1; c < rows.classes; ++c) {
+            for (Index c = 1; c < rows.classes; ++c) {
                 double other = row[c * rows.next_class];
                 if (other > largest) largest = other;
             }
-            for (int64 c = 0; c < rows.classes; ++c) total += exp((double)row[c * rows.next_class] - largest);
+            for (Index c = 0; c < rows.classes; ++c) total += exp((double)row[c * rows.next_class] - largest);
             total = log(total);
         }
-        for (int64 c = 0; c < rows.classes; ++c) {
+        for (Index c = 0; c < rows.classes; ++c) {
             double part = target_of(weights, smoothing, rows.classes, c, label);
             real value = row[c * rows.next_class];
             if (part == 0) continue;  // an infinite loss, too
@@ -152,7 +152,7 @@ KERNEL sum_weights(const int *labels, const int64 *state, Rows rows, const doubl
     SHARED(double, shared);
     double sum = 0;
     EACH(i, state[EXAMPLES] * rows.places) {
-        int64 label = labels[i];
+        Index label = labels[i];
         if (label != rows.ignored) sum += label >= 0 && label < rows.classes ? weights[label] : nan("");
     }
     sum = reduce(sum, shared);
@@ -160,20 +160,20 @@ KERNEL sum_weights(const int *labels, const int64 *state, Rows rows, const doubl
 }
 
 // dx = (p · Σ target − target) / normaliser. sums: the results of sum_weights, at most one for each thread of a block.
-KERNEL backward_with_targets(const real *p, const int *labels, const int64 *state, real *dx, int64 n, Rows rows,
+KERNEL backward_with_targets(const real *p, const int *labels, const int64 *state, real *dx, Size n, Rows rows,
                              const double *weights, double smoothing, double sum_of_weights, Normaliser by,
                              const double *sums, int number_of_sums) {
     SHARED(double, shared);
-    int64 examples = state[EXAMPLES];
+    Index examples = (Index)state[EXAMPLES];
     double counted = 0;
     if (sums) counted = reduce((int)threadIdx.x < number_of_sums ? sums[threadIdx.x] : 0, shared);
     double divisor = normaliser(by, examples, counted);
     EACH(i, n) {
-        int64 example = i / (rows.classes * rows.places), c, at;
+        Index example = i / (rows.classes * rows.places), c, at;
         class_and_place(rows, i, c, at);
         double gradient = 0;
         if (example < examples) {
-            int64 label = labels[example * rows.places + at];
+            Index label = labels[example * rows.places + at];
             if (label != rows.ignored && (label < 0 || label >= rows.classes)) {
                 gradient = nan("");
             } else if (label != rows.ignored) {
@@ -195,18 +195,19 @@ KERNEL count_labels(const int *labels, const int64 *state, Rows rows, int64 *cou
 }
 
 // dx = (p − y) / normaliser. counts: the results of count_labels, at most one for each thread of a block.
-KERNEL softmax_loss_backward(const real *p, const int *labels, const int64 *state, real *dx, int64 n, Rows rows,
+KERNEL softmax_loss_backward(const real *p, const int *labels, const int64 *state, real *dx, Size n, Rows rows,
                              Normaliser by, const int64 *counts, int number_of_counts) {
     SHARED(int64, shared);
-    int64 examples = state[EXAMPLES], valid = 0;
+    Index examples = (Index)state[EXAMPLES];
+    int64 valid = 0;
     if (counts) valid = reduce((int)threadIdx.x < number_of_counts ? counts[threadIdx.x] : 0, shared);
     real divisor = (real)normaliser(by, examples, valid);
     EACH(i, n) {
-        int64 example = i / (rows.classes * rows.places), c, at;
+        Index example = i / (rows.classes * rows.places), c, at;
         class_and_place(rows, i, c, at);
         real gradient = 0;
         if (example < examples) {
-            int64 label = labels[example * rows.places + at];
+            Index label = labels[example * rows.places + at];
             if (label != rows.ignored) {
                 gradient = (p[i] - (c == label ? (real)1 : (real)0)) / divisor;
                 if (label < 0 || label >= rows.classes) gradient = (real)nan("");
@@ -217,18 +218,18 @@ KERNEL softmax_loss_backward(const real *p, const int *labels, const int64 *stat
 }
 
 // Whether class c ranks before the label, given the label's value. NaN ranks before all numbers.
-__device__ inline bool before(real value, int64 c, real own, int64 label) {
+__device__ inline bool before(real value, Index c, real own, Index label) {
     return !(value <= own) || (value == own && c < label);
 }
 
 // Number of labels before which fewer than top_k classes rank: one thread per label.
-KERNEL accuracy(const real *p, const int *labels, const int64 *state, Rows rows, int64 top_k, double *shares,
+KERNEL accuracy(const real *p, const int *labels, const int64 *state, Rows rows, Size top_k, double *shares,
                 Normaliser by, real *result) {
     SHARED(double, shared);
-    int64 examples = state[EXAMPLES];
+    Index examples = (Index)state[EXAMPLES];
     double right = 0, count = 0;
     EACH(i, examples * rows.places) {
-        int64 label = labels[i];
+        Index label = labels[i];
         if (label == rows.ignored) continue;
         count += 1;
         if (label < 0 || label >= rows.classes) {
@@ -237,27 +238,27 @@ KERNEL accuracy(const real *p, const int *labels, const int64 *state, Rows rows,
         }
         const real *row = p + row_of(rows, i);
         real own = row[label * rows.next_class];
-        int64 earlier = 0;
-        for (int64 c = 0; c < rows.classes; ++c) earlier += before(row[c * rows.next_class], c, own, label);
+        Index earlier = 0;
+        for (Index c = 0; c < rows.classes; ++c) earlier += before(row[c * rows.next_class], c, own, label);
         right += own == own && earlier < top_k;
     }
     reduce_and_end(right, count, by, examples, shares, result, shared);
 }
 
 // The same, with one block per label.
-KERNEL accuracy_rows(const real *p, const int *labels, const int64 *state, Rows rows, int64 top_k, double *shares,
+KERNEL accuracy_rows(const real *p, const int *labels, const int64 *state, Rows rows, Size top_k, double *shares,
                      Normaliser by, real *result) {
     SHARED(double, shared);
-    int64 examples = state[EXAMPLES];
+    Index examples = (Index)state[EXAMPLES];
     double right = 0, count = 0;
-    for (int64 i = blockIdx.x; i < examples * rows.places; i += gridDim.x) {
-        int64 label = labels[i];
+    for (Index i = blockIdx.x; i < examples * rows.places; i += gridDim.x) {
+        Index label = labels[i];
         if (label == rows.ignored) continue;
         bool good = label >= 0 && label < rows.classes;
         const real *row = p + row_of(rows, i);
         real own = good ? row[label * rows.next_class] : (real)0;
         double earlier = 0;
-        for (int64 c = threadIdx.x; c < rows.classes; c += blockDim.x) {
+        for (Index c = threadIdx.x; c < rows.classes; c += blockDim.x) {
             earlier += before(row[c * rows.next_class], c, own, label);
         }
         earlier = reduce(earlier, shared);
@@ -270,15 +271,15 @@ KERNEL accuracy_rows(const real *p, const int *labels, const int64 *state, Rows 
 }
 
 // Targets are float or double, independent of `real`.
-__device__ inline double target(const void *targets, int is_double, int64 i) {
+__device__ inline double target(const void *targets, int is_double, Index i) {
     return is_double ? ((const double *)targets)[i] : (double)((const float *)targets)[i];
 }
 
 // Σ (x − target)². x and the targets are in logical order, with `size` elements per example.
-KERNEL euclidean_loss(const real *x, const void *targets, const int64 *state, Four t, int64 size, int is_double,
+KERNEL euclidean_loss(const real *x, const void *targets, const int64 *state, Four t, Size size, int is_double,
                       double *shares, Normaliser by, real *result) {
     SHARED(double, shared);
-    int64 examples = state[EXAMPLES];
+    Index examples = (Index)state[EXAMPLES];
     double sum = 0;
     EACH(i, examples * size) {
         double difference = (double)x[place(t, i)] - target(targets, is_double, i);
@@ -288,8 +289,8 @@ KERNEL euclidean_loss(const real *x, const void *targets, const int64 *state, Fo
 }
 
 KERNEL euclidean_loss_backward(const real *x, const void *targets, const int64 *state, real *dx, Four t, Four to,
-                               int64 size, int is_double) {
-    int64 examples = state[EXAMPLES];
+                               Size size, int is_double) {
+    Index examples = (Index)state[EXAMPLES];
     double divisor = examples > 1 ? (double)examples : 1.0;
     EACH(i, elements(t)) {
         double difference = 0;
@@ -299,10 +300,10 @@ KERNEL euclidean_loss_backward(const real *x, const void *targets, const int64 *
 }
 
 // Σ (max(x, 0) − target · x + log(1 + exp(−|x|))). x and the targets are in logical order, as in euclidean_loss.
-KERNEL sigmoid_loss(const real *x, const void *targets, const int64 *state, Four t, int64 size, int is_double,
+KERNEL sigmoid_loss(const real *x, const void *targets, const int64 *state, Four t, Size size, int is_double,
                     double *shares, Normaliser by, real *result) {
     SHARED(double, shared);
-    int64 examples = state[EXAMPLES];
+    Index examples = (Index)state[EXAMPLES];
     double sum = 0;
     EACH(i, examples * size) {
         double value = x[place(t, i)];
@@ -312,8 +313,8 @@ KERNEL sigmoid_loss(const real *x, const void *targets, const int64 *state, Four
 }
 
 KERNEL sigmoid_loss_backward(const real *x, const void *targets, const int64 *state, real *dx, Four t, Four to,
-                             int64 size, int is_double, Normaliser by) {
-    int64 examples = state[EXAMPLES];
+                             Size size, int is_double, Normaliser by) {
+    Index examples = (Index)state[EXAMPLES];
     double divisor = normaliser(by, examples, 0);
     EACH(i, elements(t)) {
         double gradient = 0;

@@ -5,22 +5,22 @@
 enum { SCALE = 0, OVERFLOWN = 1, STEADY = 2, OVERFLOWS = 3 };
 
 // y ← x or, if scaled, y ← factor · x. The tensors have the same order in memory.
-KERNEL narrow(const real *x, stored *y, int64 n, const float *scaling) {
+KERNEL narrow(const real *x, stored *y, Size n, const float *scaling) {
     real factor = scaling ? scaling[SCALE] : (real)1;
-    EACH(i, n) y[i] = x[i] * factor;
+    transform(n, y, [=](Index, real value) { return value * factor; }, x);
 }
 
-KERNEL widen(const stored *x, real *y, int64 n, const float *scaling) {
+KERNEL widen(const stored *x, real *y, Size n, const float *scaling) {
     real factor = scaling ? 1 / scaling[SCALE] : (real)1;
-    EACH(i, n) y[i] = x[i] * factor;
+    transform(n, y, [=](Index, real value) { return value * factor; }, x);
 }
 
 // The start of a task: its weights and its loss scale (may be null). The scale is halved after a gradient that overflowed
 // 16 bits, and doubled after `steady` tasks without an overflow.
 KERNEL narrow_weights(
-    const real *weights, stored *narrowed, int64 n, float *scaling, float steady, float smallest, float largest
+    const real *weights, stored *narrowed, Size n, float *scaling, float steady, float smallest, float largest
 ) {
-    EACH(i, n) narrowed[i] = weights[i];
+    transform(n, narrowed, [](Index, real weight) { return weight; }, weights);
     if (scaling && blockIdx.x == 0 && threadIdx.x == 0) {
         if (scaling[OVERFLOWN]) {
             if (scaling[SCALE] > smallest) scaling[SCALE] /= 2;
@@ -46,7 +46,7 @@ KERNEL widen_gradient(const stored *narrowed, real *gradient, const Run *runs, f
     Run run = runs[blockIdx.x];
     real factor = scaling && run.kind != READY ? 1 / scaling[SCALE] : (real)1;
     bool finite = true;
-    for (int64 i = run.start + threadIdx.x; i < run.stop; i += blockDim.x) {
+    for (Index i = run.start + threadIdx.x; i < run.stop; i += blockDim.x) {
         real value = factor * (run.kind == NARROW ? (real)narrowed[i] : gradient[i]);
         finite = finite && isfinite(value);
         gradient[i] = value;
@@ -55,7 +55,7 @@ KERNEL widen_gradient(const stored *narrowed, real *gradient, const Run *runs, f
 }
 
 // After an overflow, the gradient becomes zero, unless the scale cannot decrease any further.
-KERNEL discard_overflown(real *gradient, int64 n, const float *scaling, float smallest) {
+KERNEL discard_overflown(real *gradient, Size n, const float *scaling, float smallest) {
     if (!scaling[OVERFLOWN] || scaling[SCALE] <= smallest) return;
-    EACH(i, n) gradient[i] = 0;
+    transform(n, gradient, [](Index) { return (real)0; });
 }

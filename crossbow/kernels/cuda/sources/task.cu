@@ -3,39 +3,42 @@
 
 // Load x, in its memory order, from the slot's (images, channels, positions), and labels as 32-bit words.
 template <class T>
-__device__ inline void load(
-    const T *slots, const uint32 *slot_labels, const int64 *state, stored *x, uint32 *labels, int64 n, int64 channels,
-    int64 positions, int64 words, real scale
+__device__ inline void load_slot(
+    const T *slots, const uint32 *slot_labels, const int64 *state, stored *x, uint32 *labels, Index n, Index channels,
+    Index positions, Index words, real scale
 ) {
     slots += state[SLOT] * n;
     slot_labels += state[SLOT] * words;
-    EACH(i, n) {
-        int64 pixel = i / channels;
-        int64 from = channels == 1 ? i : (pixel / positions * channels + i % channels) * positions + pixel % positions;
-        x[i] = (real)slots[from] * scale;
+    if (channels == 1) {
+        transform(n, x, [=](Index, real value) { return value * scale; }, slots);
+    } else {
+        EACH(i, n) {
+            Index pixel = i / channels, channel = i - pixel * channels, image = pixel / positions;
+            x[i] = (real)slots[(image * channels + channel) * positions + pixel - image * positions] * scale;
+        }
     }
     EACH(i, words) labels[i] = slot_labels[i];
 }
 
 KERNEL load_bytes(
-    const uint8 *slots, const uint32 *slot_labels, const int64 *state, stored *x, uint32 *labels, int64 n, int64 channels,
-    int64 positions, int64 words, real scale
+    const uint8 *slots, const uint32 *slot_labels, const int64 *state, stored *x, uint32 *labels, Size n, Size channels,
+    Size positions, Size words, real scale
 ) {
-    load(slots, slot_labels, state, x, labels, n, channels, positions, words, scale);
+    load_slot(slots, slot_labels, state, x, labels, n, channels, positions, words, scale);
 }
 
 KERNEL load_floats(
-    const float *slots, const uint32 *slot_labels, const int64 *state, stored *x, uint32 *labels, int64 n, int64 channels,
-    int64 positions, int64 words, real scale
+    const float *slots, const uint32 *slot_labels, const int64 *state, stored *x, uint32 *labels, Size n, Size channels,
+    Size positions, Size words, real scale
 ) {
-    load(slots, slot_labels, state, x, labels, n, channels, positions, words, scale);
+    load_slot(slots, slot_labels, state, x, labels, n, channels, positions, words, scale);
 }
 
 KERNEL load_doubles(
-    const double *slots, const uint32 *slot_labels, const int64 *state, stored *x, uint32 *labels, int64 n, int64 channels,
-    int64 positions, int64 words, real scale
+    const double *slots, const uint32 *slot_labels, const int64 *state, stored *x, uint32 *labels, Size n, Size channels,
+    Size positions, Size words, real scale
 ) {
-    load(slots, slot_labels, state, x, labels, n, channels, positions, words, scale);
+    load_slot(slots, slot_labels, state, x, labels, n, channels, positions, words, scale);
 }
 
 // Store a task's loss and accuracy, if any, in row state[TURN] of the host's memory (turns, 2).
@@ -48,7 +51,7 @@ KERNEL store_results(const real *loss, const real *accuracy, const int64 *state,
 }
 
 // For each block: numbers of NaN and of infinite elements, and the first one in logical order (n if there is none).
-KERNEL find_not_finite(const stored *x, Four shape, int64 n, int64 *found) {
+KERNEL find_not_finite(const stored *x, Four shape, Size n, int64 *found) {
     SHARED(int64, shared);
     int64 nans = 0, infinite = 0, first = n;
     EACH(i, n) {

@@ -1,13 +1,8 @@
 // Linear combinations of vectors, their norm, and adaptive steps. vector.py and adaptive.py append the kernels that they
 // generate for given assignments.
 
-// Adjacent elements of a vector, which are read and written together.
-template <int N> struct alignas(N * sizeof(real)) Pack {
-    enum { WIDTH = N };
-    real value[N];
-};
-typedef Pack<1> One;
-typedef Pack<16 / sizeof(real)> Many;
+typedef Pack<real, 1> One;
+typedef Pack<real, PACK> Many;
 
 // Rounded after every product and every sum, as in the reference. Otherwise the compiler would fuse some of them, and
 // others in another kernel.
@@ -24,21 +19,21 @@ inline real plus(real a, real b) { return a + b; }
 __device__ inline real sign(real v) { return v > 0 ? (real)1 : v < 0 ? (real)-1 : v; }
 
 // A single block: the sum of n numbers.
-KERNEL add_up(const double *numbers, int64 n, double *sum) {
+KERNEL add_up(const double *numbers, Size n, double *sum) {
     SHARED(double, shared);
     double total = 0;
-    for (int64 i = threadIdx.x; i < n; i += blockDim.x) total += numbers[i];
+    for (Index i = threadIdx.x; i < n; i += blockDim.x) total += numbers[i];
     total = reduce(total, shared);
     if (threadIdx.x == 0) *sum = total;
 }
 
 // A single thread: multiply the coefficients whose bit in `marks` is set by min(1, limit / √Σ squares).
 KERNEL clip_coefficients(
-    const double *squares, int64 parties, double limit, const double *coefficients, double *clipped, int64 n, uint64 marks
+    const double *squares, Size parties, double limit, const double *coefficients, double *clipped, Size n, uint64 marks
 ) {
     double square = 0;
-    for (int64 i = 0; i < parties; ++i) square += squares[i];
+    for (Index i = 0; i < parties; ++i) square += squares[i];
     double norm = sqrt(square);
     double factor = norm <= limit ? 1 : limit / norm;  // keeps NaN
-    for (int64 i = 0; i < n; ++i) clipped[i] = marks >> i & 1 ? coefficients[i] * factor : coefficients[i];
+    for (Index i = 0; i < n; ++i) clipped[i] = marks >> i & 1 ? coefficients[i] * factor : coefficients[i];
 }
