@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossbow.kernels.cuda.launch import BLOCK, Argument, CudaKernel, Launch, Structure
+from crossbow.kernels.cuda.launch import BLOCK, Argument, CudaKernel, Launch, Structure, power_of_two
 from crossbow.types import ConfigurationError, Layout, Shape, Tensor
 
 GRID = 1024
@@ -55,14 +55,14 @@ class Channels:
         self.count, values = major.size * minor.size, outer.size * inner.size
         least = 1  # channels of a block
         if minor.stride == 1 and self.count > 1:
-            least = min(_power_of_two(self.count), SECTOR // x.dtype.itemsize if whole else SIDE_BY_SIDE)
+            least = min(power_of_two(self.count), SECTOR // x.dtype.itemsize if whole else SIDE_BY_SIDE)
         self.elements_of_whole = least * values
         """Number of elements of a block that takes all values of its channels."""
         self.threads = BLOCK
         if whole:
-            self.threads = min(max(BLOCK, _power_of_two(-(-least * values // CHUNK))), MOST_THREADS)
-        free = self.threads // min(_power_of_two(values), self.threads)  # how many channels' values fit into a block
-        width = min(_power_of_two(self.count), max(free, least))
+            self.threads = min(max(BLOCK, power_of_two(-(-least * values // CHUNK))), MOST_THREADS)
+        free = self.threads // min(power_of_two(values), self.threads)  # how many channels' values fit into a block
+        width = min(power_of_two(self.count), max(free, least))
         lanes, self._tiles = self.threads // width, -(-self.count // width)
         parts = 1 if whole else max(1, min(-(-GRID // self._tiles), values // (lanes * CHUNK)))
         part = -(-values // (parts * lanes)) * lanes
@@ -119,8 +119,3 @@ def _axes(x: Tensor, axis: int, variable: Shape) -> list[_Axis]:
         else:
             axes.append(_Axis(size, stride, number))
     return axes
-
-
-def _power_of_two(value: int) -> int:
-    """The smallest power of two ≥ value."""
-    return 1 << (value - 1).bit_length()

@@ -16,7 +16,7 @@ import numpy as np
 from crossbow.kernels.cuda.bias import AddBias
 from crossbow.kernels.cuda.copy import copied
 from crossbow.kernels.cuda.cublas import CublasMatrix, matrix_product
-from crossbow.kernels.cuda.launch import BLOCK, MOST_BLOCKS, CudaKernel
+from crossbow.kernels.cuda.launch import BLOCK, MOST_BLOCKS, CudaKernel, power_of_two
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.cuda.series import MOST_WORK, SMALL
 from crossbow.kernels.cuda.storage import ChannelsLastStorage
@@ -113,7 +113,7 @@ class ProductSteps:
 
     def sum_rows(self, outer: int, rows: int, columns: int, source: Place, target: Place) -> None:
         """Append the sum of (outer, rows, columns) to (outer, columns)."""
-        width = min(COLUMNS, _power_of_two(columns))
+        width = min(COLUMNS, power_of_two(columns))
         threads = 1024 if rows >= MANY_ROWS else BLOCK
         blocks = min(outer * -(-columns // width), MOST_BLOCKS)
         kernel, sizes = self.kernel("sum_rows"), (np.int64(outer), np.int64(rows), np.int64(columns), np.int32(width))
@@ -187,11 +187,6 @@ def backward_weights(request: InnerProductBackwardWeights) -> PreparedKernel:
     product = (outputs, features, rows)
     steps.multiply(product, (gradient, outputs, True), (source, features, False), "weights_gradient")
     return steps.prepared()
-
-
-def _power_of_two(number: int) -> int:
-    """The smallest power of two ≥ number."""
-    return 1 << (number - 1).bit_length()
 
 
 def _storage(x: Tensor, weights: Variable, y: Tensor) -> Storage:

@@ -193,6 +193,11 @@ class CudaKernel:
         return functools.cache(api().compile(source, options))
 
 
+def power_of_two(value: int) -> int:
+    """The smallest power of two ≥ value."""
+    return 1 << (value - 1).bit_length()
+
+
 def is_wide(elements: int) -> bool:
     """Whether kernels use positions of 64 bits for an array of this size."""
     return elements >= LEAST_WIDE

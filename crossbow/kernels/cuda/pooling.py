@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from crossbow.kernels.cuda.launch import BLOCK, Argument, CudaKernel, Launch, Structure
+from crossbow.kernels.cuda.launch import BLOCK, PACK, Argument, CudaKernel, Launch, Structure, power_of_two
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.requests import PoolingBackward, PoolingForward, PoolingGeometry
-from crossbow.types import ConfigurationError, Layout, Tensor
+from crossbow.types import Array, ConfigurationError, Layout, Tensor, address
 
 AXES = 3
 """Maximum number of spatial axes."""
 TOGETHER = 4
-"""Number of outer indices that a thread takes, as in sources/pooling.cu."""
+"""Number of elements that a thread takes, or as many as `PACK` bytes hold: as in sources/pooling.cu."""
 MOST_ELEMENTS = 2**30
 """Maximum number of elements of a call's input or output: indices have 32 bits. Larger batches take several calls."""
 LARGE = 256
@@ -26,12 +26,20 @@ LARGE_STRIDED = 4096
 BYTES = 256
 """Maximum number of elements of a window for which one byte is kept per output; beyond it, four are kept."""
 _MOST_BLOCKS_OF_LARGE = 2**16
+COLUMNS = 32
+"""Number of adjacent outputs of a block that takes whole inputs as windows, channels-last."""
+LANES = 32
+"""Minimum number of threads that share the rows of such a window …"""
+ROWS_OF_A_LANE = 4
+"""… and number of rows beyond which more do."""
 
 
 @CUDA.kernel(PoolingForward)
 def forward(request: PoolingForward) -> PreparedKernel:
     x, y, geometry, seed, key = request.x, request.y, request.geometry, request.seed, request.key
     method = geometry.method
+    if method == "average" and _is_whole(x, y, geometry):
+        return _average_whole(request)
     training, random, windows = request.keeps, request.draws, _Windows(x, y, geometry)
     variant = "expected" if method == "stochastic" and not training else method
     # The order of stochastic pooling's sums is fixed.
@@ -41,17 +49,17 @@ def forward(request: PoolingForward) -> PreparedKernel:
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         def call(part: slice) -> Launch:
-            arguments: list[Argument] = [buffers["input0"][part]]
-            if random:
-                arguments.append(buffers["state"])
-            arguments.append(buffers["output"][part])
+            source, target = buffers["input0"][part], buffers["output"][part]
+            arguments: list[Argument] = [source, *([buffers["state"]] if random else []), target]
             if method == "max" or random:
                 arguments.append(windows.kept(buffers, part) if training else None)
-            arguments += [windows.structure(part), *numbers]
             if large:
                 outputs = (part.stop - part.start) * (y.elements // y.shape[0])
+                arguments.append(windows.structure(part, adjacent=False))
                 return kernel.blocks(min(outputs, _MOST_BLOCKS_OF_LARGE), *arguments, shared=2 * 8 * BLOCK)
-            return kernel.each(windows.threads(y, part), *arguments)
+            adjacent = windows.are_adjacent(source, target)
+            arguments += [windows.structure(part, adjacent=adjacent), *numbers]
+            return kernel.each(windows.threads(y, part, adjacent=adjacent), *arguments)
 
         return windows.calls(call)
 
@@ -67,14 +75,35 @@ def backward(request: PoolingBackward) -> PreparedKernel:
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         def call(part: slice) -> Launch:
-            arguments: list[Argument] = [buffers["output_gradient"][part]]
-            if not average:
-                y = buffers["output"][part] if request.relu else None
-                arguments += [windows.kept(buffers, part), y]
-            arguments += [buffers["input_gradient"][part], windows.structure(part)]
-            return kernel.each(windows.threads(dx, part), *arguments)
+            given, target = buffers["output_gradient"][part], buffers["input_gradient"][part]
+            y = buffers["output"][part] if request.relu else None
+            adjacent = windows.are_adjacent(given, target, y)
+            picked = () if average else (windows.kept(buffers, part), y)
+            arguments = given, *picked, target, windows.structure(part, adjacent=adjacent)
+            return kernel.each(windows.threads(dx, part, adjacent=adjacent), *arguments)
 
         return windows.calls(call)
+
+    return request.prepared("cuda", bind)
+
+
+def _is_whole(x: Tensor, y: Tensor, geometry: PoolingGeometry) -> bool:
+    """Whether the whole input of each output is its window."""
+    image = x.shape[2:]
+    return geometry.kernel == image and y.elements == math.prod(x.shape[:2]) and not any(map(any, geometry.padding))
+
+
+def _average_whole(request: PoolingForward) -> PreparedKernel:
+    x, y = request.x, request.y
+    rows, columns = math.prod(x.shape[2:]), x.shape[1] if x.layout is Layout.CHANNELS_LAST else 1
+    lanes = min(max(power_of_two(-(-rows // ROWS_OF_A_LANE)), LANES), BLOCK)
+    width = min(COLUMNS, power_of_two(columns)) if columns > 1 else BLOCK // lanes
+    numbers = (np.int64(y.elements), np.int64(rows), np.int64(columns), np.int64(width))
+    kernel, blocks = CudaKernel("pooling", "pooling_average_whole", x.dtype), -(-y.elements // width)
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        arguments = buffers["input0"], buffers["output"], *numbers
+        return (kernel.blocks(min(blocks, _MOST_BLOCKS_OF_LARGE), *arguments, shared=8 * BLOCK),)
 
     return request.prepared("cuda", bind)
 
@@ -92,6 +121,7 @@ class _Windows:
         self.examples = x.shape[0]
         self.inner, self.outer = (x.shape[1], 1) if x.layout is Layout.CHANNELS_LAST else (1, x.shape[1])
         """Number of elements between neighbours on the last axis, and number of outer indices of an example."""
+        self.together = max(TOGETHER, PACK // x.dtype.itemsize)
         self.kept_bytes = 1 if math.prod(g.kernel) <= BYTES else 4
         """Bytes kept for each output."""
         self._kept = self.kept_bytes * (y.elements // self.examples)  # for an example
@@ -101,11 +131,11 @@ class _Windows:
                 f"Cuda: pooling has fewer than 2³⁰ elements in an example. Received: {x.shape} → {y.shape}"
             )
         missing = _axis(1, 1, 1, 1, 1, (0, 0), True) * (AXES - len(g.kernel))
-        self._numbers = [math.prod(g.kernel), *_divisor(self.inner), *missing]
+        self._window, self._axes = math.prod(g.kernel), missing
         for size, windows, k, s, d, padding in zip(
             x.shape[2:], y.shape[2:], g.kernel, g.stride, g.dilation, g.padding, strict=True
         ):
-            self._numbers += _axis(size, windows, k, s, d, padding, g.count_padding)
+            self._axes += _axis(size, windows, k, s, d, padding, g.count_padding)
 
     def calls(self, call: Callable[[slice], Launch]) -> list[Call]:
         """Return a call for each part of the batch."""
@@ -113,15 +143,22 @@ class _Windows:
         starts = range(0, self.examples, most)
         return [call(slice(start, min(start + most, self.examples))) for start in starts]
 
-    def threads(self, tensor: Tensor, part: slice) -> int:
+    def are_adjacent(self, *arrays: Array | None) -> bool:
+        """Whether a thread takes adjacent elements of these arrays."""
+        whole = self.inner % self.together == 0
+        return whole and all(address(array) % PACK == 0 for array in arrays if array is not None)
+
+    def threads(self, tensor: Tensor, part: slice, *, adjacent: bool) -> int:
         """Number of threads for a part of the batch of a tensor."""
         outer: int = (part.stop - part.start) * self.outer
-        return -(-outer // TOGETHER) * (tensor.elements // (self.examples * self.outer))
+        elements = tensor.elements // (self.examples * self.outer)  # of an outer index
+        return outer * (elements // self.together) if adjacent else -(-outer // self.together) * elements
 
-    def structure(self, part: slice) -> Structure:
+    def structure(self, part: slice, *, adjacent: bool) -> Structure:
         """`Pooling` of sources/pooling.cu."""
-        outer = (part.stop - part.start) * self.outer
-        return Structure(outer, self.inner, part.start * self.outer, *self._numbers)
+        outer, runs = (part.stop - part.start) * self.outer, self.inner // self.together if adjacent else self.inner
+        numbers = (outer, self.inner, int(adjacent), runs, part.start * self.outer, self._window, *_divisor(runs))
+        return Structure(*numbers, *self._axes)
 
     def kept(self, buffers: Buffers, part: slice) -> Argument:
         """The kept values of a part of the batch."""

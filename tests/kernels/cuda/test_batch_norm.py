@@ -306,7 +306,7 @@ def test_one_value_far_from_the_others() -> None:
 
 
 def test_powers_of_two() -> None:
-    assert [channels._power_of_two(value) for value in (1, 2, 3, 4, 5, 8, 9)] == [1, 2, 4, 4, 8, 8, 16]
+    assert [launch.power_of_two(value) for value in (1, 2, 3, 4, 5, 8, 9)] == [1, 2, 4, 4, 8, 8, 16]
 
 
 @settings(max_examples=100, deadline=None)

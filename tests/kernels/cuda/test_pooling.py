@@ -10,10 +10,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.cuda import pooling
+from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.interface import State
 from crossbow.kernels.requests import PoolingBackward, PoolingForward, PoolingGeometry
 from crossbow.types import ConfigurationError, Layout, Phase, Shape, Tensor
+from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.running import Numbers, run
 from tests.kernels.reference.running import draw
 from tests.kernels.reference.test_pooling import cases
@@ -103,25 +106,30 @@ def test_the_gradient_of_a_relu_before_a_maximum(layout: Layout, dtype: Any, ker
 
 @settings(max_examples=60, deadline=None)
 @given(
-    case=cases(), layout=st.sampled_from(Layout), ties=st.booleans(), dtype=st.sampled_from([np.float32, np.float64])
+    case=cases(),
+    layout=st.sampled_from(Layout),
+    channels=st.sampled_from([5, 8]),
+    ties=st.booleans(),
+    dtype=st.sampled_from([np.float32, np.float64]),
 )
 def test_against_the_reference(
-    case: tuple[Shape, Shape, PoolingGeometry], layout: Layout, ties: bool, dtype: Any
+    case: tuple[Shape, Shape, PoolingGeometry], layout: Layout, channels: int, ties: bool, dtype: Any
 ) -> None:
+    """Eight channels side by side are whole packs."""
     sizes, windows, geometry = case
     assume(layout is Layout.PLAIN or len(sizes) == 2)
-    x = draw(3, 5, *sizes, dtype=np.float32)
+    x = draw(3, channels, *sizes, dtype=np.float32)
     compare(np.round(x) if ties else x, windows, geometry, layout, dtype=dtype)
 
 
 @settings(max_examples=40, deadline=None)
-@given(case=cases(), layout=st.sampled_from(Layout))
+@given(case=cases(), layout=st.sampled_from(Layout), channels=st.sampled_from([5, 8]))
 def test_stochastic_pooling_picks_what_the_reference_picks(
-    case: tuple[Shape, Shape, PoolingGeometry], layout: Layout
+    case: tuple[Shape, Shape, PoolingGeometry], layout: Layout, channels: int
 ) -> None:
     sizes, windows, geometry = case
     assume(layout is Layout.PLAIN or len(sizes) == 2)
-    compare(draw(3, 5, *sizes, dtype=np.float32), windows, replace(geometry, method="stochastic"), layout)
+    compare(draw(3, channels, *sizes, dtype=np.float32), windows, replace(geometry, method="stochastic"), layout)
 
 
 @layouts
@@ -131,6 +139,21 @@ def test_large_windows_on_which_blocks_work_together(method: str, layout: Layout
         windows = tuple(size - k + 1 for size, k in zip(shape[2:], kernel, strict=True))
         x = np.round(draw(*shape, dtype=np.float32))  # many equal maxima
         compare(x, windows, PoolingGeometry(kernel, method=method), layout)
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("shape", [(3, 70, 7, 7), (2, 3, 8, 8), (5, 64, 1, 1), (2, 33, 40, 41), (300, 2, 2, 3)])
+def test_the_average_of_whole_images(shape: Shape, layout: Layout) -> None:
+    """Blocks for every image and group of channels, whose threads share the rows."""
+    n, channels, *image = shape
+    geometry = PoolingGeometry(tuple(image), method="average")
+    compare(draw(*shape, dtype=np.float32), (1, 1), geometry, layout)
+    x, y = (Tensor(s, np.dtype(np.float32), layout) for s in (shape, (n, channels, 1, 1)))
+    with fake_cuda():
+        arrays = {role: t.view(aligned_zeros(t.nbytes)) for role, t in (("input0", x), ("output", y))}
+        (call,) = Cuda(np.float32).prepare(PoolingForward(x, y, geometry, Phase.CHECK)).bind(arrays)
+    assert call.name == "pooling_average_whole"  # type: ignore[attr-defined]
+    assert call.blocks >= -(-n * channels // 32)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("size", [4, 20], ids=["of a thread", "of a block"])

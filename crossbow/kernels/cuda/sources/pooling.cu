@@ -3,11 +3,12 @@
 // In memory order, a tensor is outer × axis 0 × axis 1 × axis 2 × inner. For images in logical order, the outer axis is
 // examples × channels and the inner one has size 1; channels-last, they are examples and channels. Adjacent threads
 // process adjacent elements in this order: of the output in the forward pass, and of the input in the backward pass,
-// where a thread gathers from all windows that cover its element. A thread processes TOGETHER outer indices, for which
-// it computes positions once. A call has fewer than 2^30 elements, so indices have 32 bits; a multiplication divides
-// them.
+// where a thread gathers from all windows that cover its element. A thread processes TOGETHER elements, for which it
+// computes positions once: adjacent ones along the inner axis, which it reads and writes as a pack, if the size of the
+// inner axis and the arrays' addresses allow it; otherwise those of adjacent outer indices. A call has fewer than 2^30
+// elements, so indices have 32 bits; a multiplication divides them.
 
-enum { TOGETHER = 4 };
+enum { TOGETHER = PACK < 4 ? 4 : PACK };
 
 // A divisor. The multiplier is ⌈2^shift / value⌉, with the shift 31 + ⌈log2 value⌉, which is exact for
 // 0 ≤ n < 2^31.
@@ -27,9 +28,11 @@ struct Axis {
 
 struct Pooling {
     int64 outer, inner;
+    int64 adjacent;  // whether the elements of a thread are
+    int64 runs;      // on the inner axis: of one element or, if adjacent, of TOGETHER
     int64 first;   // outer indices of earlier calls
     int64 window;  // elements of a window
-    Divisor by_inner;
+    Divisor by_runs;
     Axis axis[3];
 };
 
@@ -41,47 +44,81 @@ __device__ inline int outputs_of(const Pooling &p) {
     return (int)p.axis[0].windows * (int)p.axis[1].windows * (int)p.axis[2].windows * (int)p.inner;
 }
 
-// A thread's position: `many` outer indices from `outer` on, the inner index, and the index on each axis.
+// A thread's position: the first of its `many` elements.
 struct Spot {
     int outer, many, inner, at[3];
 };
 
+// The run of a thread, and its outer indices.
+__device__ inline int inner_index(const Pooling &p, Spot &s, int i) {
+    int q = quotient(p.by_runs, i);
+    s.inner = (i - q * (int)p.runs) * (p.adjacent ? TOGETHER : 1);
+    return q;
+}
+__device__ inline void outer_indices(const Pooling &p, Spot &s, int q, int together) {
+    s.outer = p.adjacent ? q : q * together;
+    s.many = p.adjacent ? TOGETHER : (int)p.outer - s.outer;
+}
+
 __device__ inline Spot output_spot(const Pooling &p, int i, int together = TOGETHER) {
     Spot s;
-    int q = quotient(p.by_inner, i);
-    s.inner = i - q * (int)p.inner;
+    int q = inner_index(p, s, i);
     for (int a = 2; a >= 0; --a) {
         i = q;
         q = quotient(p.axis[a].by_windows, i);
         s.at[a] = i - q * (int)p.axis[a].windows;
     }
-    s.outer = q * together;
-    s.many = (int)p.outer - s.outer;
+    outer_indices(p, s, q, together);
     return s;
 }
 
 __device__ inline Spot input_spot(const Pooling &p, int i) {
     Spot s;
-    int q = quotient(p.by_inner, i);
-    s.inner = i - q * (int)p.inner;
+    int q = inner_index(p, s, i);
     for (int a = 2; a >= 0; --a) {
         i = q;
         q = quotient(p.axis[a].by_size, i);
         s.at[a] = i - q * (int)p.axis[a].size;
     }
-    s.outer = q * TOGETHER;
-    s.many = (int)p.outer - s.outer;
+    outer_indices(p, s, q, TOGETHER);
     return s;
 }
 
-#define EACH_SPOT(i, per_outer, p)                                                                               \
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x, n_ = ((int)(p).outer + TOGETHER - 1) / TOGETHER * (per_outer); \
-         i < n_; i += gridDim.x * blockDim.x)
+__device__ inline int spots(const Pooling &p, int per_outer) {
+    if (p.adjacent) return (int)p.outer * (per_outer / TOGETHER);
+    return ((int)p.outer + TOGETHER - 1) / TOGETHER * per_outer;
+}
 
-// For the outer indices of a position; k counts them.
-#define EACH_OUTER(k, spot)              \
-    for (int k = 0; k < TOGETHER; ++k)   \
-        if (k < (spot).many)
+#define EACH_SPOT(i, per_outer, p)                                                               \
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x, n_ = spots(p, per_outer); i < n_; \
+         i += gridDim.x * blockDim.x)
+
+// The elements of a thread, of which the first is at `place`. Those of adjacent outer indices have this distance.
+template <bool ADJACENT, class T>
+__device__ inline Pack<T, TOGETHER> gather(const T *x, const Spot &s, int place, int distance) {
+    if constexpr (ADJACENT) {
+        return *(const Pack<T, TOGETHER> *)(x + place);
+    } else {
+        Pack<T, TOGETHER> pack = {};
+        for (int k = 0; k < TOGETHER; ++k) {
+            if (k < s.many) pack.value[k] = x[place + k * distance];
+        }
+        return pack;
+    }
+}
+
+template <bool ADJACENT, class T, class V>
+__device__ inline void scatter(T *y, const Spot &s, int place, int distance, const V *values) {
+    Pack<T, TOGETHER> pack;
+    for (int k = 0; k < TOGETHER; ++k) pack.value[k] = (V)values[k];
+    if constexpr (ADJACENT) {
+        *(Pack<T, TOGETHER> *)(y + place) = pack;
+    } else {
+        for (int k = 0; k < TOGETHER; ++k) {
+            if (k < s.many) y[place + k * distance] = pack.value[k];
+        }
+    }
+}
 
 // Memory positions of an input's and of an output's element, for the first outer index.
 __device__ inline int input_place(const Pooling &p, const Spot &s) {
@@ -95,7 +132,7 @@ __device__ inline int output_place(const Pooling &p, const Spot &s) {
 
 // Visit every position of a window, row by row: visit(number of the position, whether it is inside the input, the
 // elements, or `beyond`). K1 and K2 are the window's sizes on the last two axes, or 0 if unknown.
-template <int K1, int K2, class Visit>
+template <int K1, int K2, bool ADJACENT, class Visit>
 __device__ inline void over_window(const stored *x, const Pooling &p, const Spot &s, real beyond, Visit visit) {
     const Axis &a0 = p.axis[0], &a1 = p.axis[1], &a2 = p.axis[2];
     const int rows = K1 ? K1 : (int)a1.kernel, columns = K2 ? K2 : (int)a2.kernel, distance = inputs_of(p);
@@ -114,9 +151,9 @@ __device__ inline void over_window(const stored *x, const Pooling &p, const Spot
                 bool inside = on_row && column >= 0 && column < (int)a2.size;
                 int place = (line + column) * (int)p.inner + s.inner;
                 real values[TOGETHER];
-                for (int k = 0; k < TOGETHER; ++k) {
-                    values[k] = inside && k < s.many ? x[place + k * distance] : beyond;
-                }
+                Pack<stored, TOGETHER> pack;
+                if (inside) pack = gather<ADJACENT>(x, s, place, distance);
+                for (int k = 0; k < TOGETHER; ++k) values[k] = inside ? (real)pack.value[k] : beyond;
                 visit((u * rows + v) * columns + w, inside, values);
             }
         }
@@ -156,16 +193,22 @@ template <class Visit> __device__ inline void over_windows(const Pooling &p, con
     }
 }
 
-// The number of the position that an output came from, in a byte if the window has at most 256 positions.
-__device__ inline void keep(uint8 *kept, const Pooling &p, int output, int position) {
+// The numbers of the positions that outputs came from, in a byte if the window has at most 256 positions.
+template <bool ADJACENT>
+__device__ inline void keep(uint8 *kept, const Pooling &p, const Spot &s, int place, const int *positions) {
     if (p.window <= 256) {
-        kept[output] = (uint8)position;
+        scatter<ADJACENT>(kept, s, place, outputs_of(p), positions);
     } else {
-        ((int *)kept)[output] = position;
+        scatter<ADJACENT>((int *)kept, s, place, outputs_of(p), positions);
     }
 }
-__device__ inline int kept_at(const uint8 *kept, const Pooling &p, int output) {
-    return p.window <= 256 ? kept[output] : ((const int *)kept)[output];
+template <bool ADJACENT>
+__device__ inline Pack<int, TOGETHER> kept_at(const uint8 *kept, const Pooling &p, const Spot &s, int place) {
+    if (p.window > 256) return gather<ADJACENT>((const int *)kept, s, place, outputs_of(p));
+    Pack<uint8, TOGETHER> bytes = gather<ADJACENT>(kept, s, place, outputs_of(p));
+    Pack<int, TOGETHER> positions;
+    for (int k = 0; k < TOGETHER; ++k) positions.value[k] = bytes.value[k];
+    return positions;
 }
 
 // Whether a position of a window is inside the input, and its element, for the first outer index.
@@ -183,22 +226,30 @@ __device__ inline bool element_at(const stored *x, const Pooling &p, Spot s, int
 }
 
 // For the usual windows, the compiler knows all loads of a thread and issues them together.
-#define CHOOSE(function, p, ...)                                                            \
+#define CHOOSE_WINDOW(function, adjacent, p, ...)                                           \
     do {                                                                                    \
         if ((p).window == 4 && (p).axis[1].kernel == 2 && (p).axis[2].kernel == 2) {        \
-            function<2, 2>(__VA_ARGS__);                                                    \
+            function<2, 2, adjacent>(__VA_ARGS__);                                          \
         } else if ((p).window == 9 && (p).axis[1].kernel == 3 && (p).axis[2].kernel == 3) { \
-            function<3, 3>(__VA_ARGS__);                                                    \
+            function<3, 3, adjacent>(__VA_ARGS__);                                          \
         } else {                                                                            \
-            function<0, 0>(__VA_ARGS__);                                                    \
+            function<0, 0, adjacent>(__VA_ARGS__);                                          \
         }                                                                                   \
+    } while (false)
+#define CHOOSE(function, p, ...)                               \
+    do {                                                       \
+        if ((p).adjacent) {                                    \
+            CHOOSE_WINDOW(function, true, p, __VA_ARGS__);     \
+        } else {                                               \
+            CHOOSE_WINDOW(function, false, p, __VA_ARGS__);    \
+        }                                                      \
     } while (false)
 
 // Max. Among equal values the first one wins, and NaN is larger than all numbers.
 
 __device__ inline real lowest() { return -(real)1 / (real)0; }
 
-template <int K1, int K2>
+template <int K1, int K2, bool ADJACENT>
 __device__ inline void max_forward(const stored *x, stored *y, uint8 *kept, const Pooling &p) {
     EACH_SPOT(i, outputs_of(p), p) {
         Spot spot = output_spot(p, i);
@@ -208,7 +259,7 @@ __device__ inline void max_forward(const stored *x, stored *y, uint8 *kept, cons
             largest[k] = lowest();
             first[k] = -1;
         }
-        over_window<K1, K2>(x, p, spot, lowest(), [&](int position, bool inside, const real *values) {
+        over_window<K1, K2, ADJACENT>(x, p, spot, lowest(), [&](int position, bool inside, const real *values) {
             for (int k = 0; k < TOGETHER; ++k) {
                 if (values[k] > largest[k] || values[k] != values[k] || (inside && first[k] < 0)) {
                     largest[k] = values[k];
@@ -216,11 +267,9 @@ __device__ inline void max_forward(const stored *x, stored *y, uint8 *kept, cons
                 }
             }
         });
-        int place = output_place(p, spot), distance = outputs_of(p);
-        EACH_OUTER(k, spot) {
-            y[place + k * distance] = largest[k];
-            if (kept) keep(kept, p, place + k * distance, first[k]);
-        }
+        int place = output_place(p, spot);
+        scatter<ADJACENT>(y, spot, place, outputs_of(p), largest);
+        if (kept) keep<ADJACENT>(kept, p, spot, place, first);
     }
 }
 
@@ -259,7 +308,8 @@ KERNEL pooling_max_large(const stored *x, stored *y, uint8 *kept, Pooling p) {
         }
         if (threadIdx.x == 0) {
             y[i] = shared[0].value;
-            if (kept) keep(kept, p, i, shared[0].position);
+            if (kept && p.window <= 256) kept[i] = (uint8)shared[0].position;
+            if (kept && p.window > 256) ((int *)kept)[i] = shared[0].position;
         }
         __syncthreads();  // before the next use of `shared`
     }
@@ -267,22 +317,30 @@ KERNEL pooling_max_large(const stored *x, stored *y, uint8 *kept, Pooling p) {
 
 // The gradient of max and stochastic pooling, from the position of each output.
 // y: with a ReLU before the pooling, whose derivative follows from it; otherwise null.
-KERNEL pooling_picked_backward(const stored *dy, const uint8 *kept, const stored *y, stored *dx, Pooling p) {
+template <bool ADJACENT>
+__device__ inline void picked_backward(const stored *dy, const uint8 *kept, const stored *y, stored *dx,
+                                       const Pooling &p) {
     EACH_SPOT(i, inputs_of(p), p) {
         Spot spot = input_spot(p, i);
         real sum[TOGETHER] = {};
-        int between = outputs_of(p);
         over_windows(p, spot, [&](int output, int position, const int *) {
-            EACH_OUTER(k, spot) {
-                int at = output + k * between;
-                if (kept_at(kept, p, at) != position) continue;
-                real gradient = dy[at];
-                if (y) gradient *= (real)y[at] <= 0 ? (real)0 : (real)1;
-                sum[k] += gradient;
+            Pack<int, TOGETHER> picked = kept_at<ADJACENT>(kept, p, spot, output);
+            Pack<stored, TOGETHER> gradient = gather<ADJACENT>(dy, spot, output, outputs_of(p)), result = {};
+            if (y) result = gather<ADJACENT>(y, spot, output, outputs_of(p));
+            for (int k = 0; k < TOGETHER; ++k) {
+                if (picked.value[k] != position) continue;
+                sum[k] += (real)gradient.value[k] * (y && (real)result.value[k] <= 0 ? (real)0 : (real)1);
             }
         });
-        int place = input_place(p, spot), distance = inputs_of(p);
-        EACH_OUTER(k, spot) dx[place + k * distance] = sum[k];
+        scatter<ADJACENT>(dx, spot, input_place(p, spot), inputs_of(p), sum);
+    }
+}
+
+KERNEL pooling_picked_backward(const stored *dy, const uint8 *kept, const stored *y, stored *dx, Pooling p) {
+    if (p.adjacent) {
+        picked_backward<true>(dy, kept, y, dx, p);
+    } else {
+        picked_backward<false>(dy, kept, y, dx, p);
     }
 }
 
@@ -312,16 +370,18 @@ template <> struct Total<0> {
     typedef double type;
 };
 
-template <int K1, int K2> __device__ inline void average_forward(const stored *x, stored *y, const Pooling &p) {
+template <int K1, int K2, bool ADJACENT>
+__device__ inline void average_forward(const stored *x, stored *y, const Pooling &p) {
     EACH_SPOT(i, outputs_of(p), p) {
         Spot spot = output_spot(p, i);
         typename Total<K1>::type sum[TOGETHER] = {};
-        over_window<K1, K2>(x, p, spot, (real)0, [&](int, bool, const real *values) {
+        over_window<K1, K2, ADJACENT>(x, p, spot, (real)0, [&](int, bool, const real *values) {
             for (int k = 0; k < TOGETHER; ++k) sum[k] += values[k];
         });
         real count = counted(p, spot.at);
-        int place = output_place(p, spot), distance = outputs_of(p);
-        EACH_OUTER(k, spot) y[place + k * distance] = (real)sum[k] / count;
+        real mean[TOGETHER];
+        for (int k = 0; k < TOGETHER; ++k) mean[k] = (real)sum[k] / count;
+        scatter<ADJACENT>(y, spot, output_place(p, spot), outputs_of(p), mean);
     }
 }
 
@@ -343,17 +403,53 @@ KERNEL pooling_average_large(const stored *x, stored *y, Pooling p) {
     }
 }
 
-KERNEL pooling_average_backward(const stored *dy, stored *dx, Pooling p) {
+// The whole input is one window: y[o][c] = Σ_r x[o][r][c] / rows. A block takes `width` outputs, a power of two, and its
+// threads with the same output share the rows. Adjacent threads have adjacent outputs, or the rows of one output if
+// there is one column.
+KERNEL pooling_average_whole(const stored *x, stored *y, Size outputs, Size rows, Size columns, Size width) {
+    SHARED(double, shared);
+    int lanes = blockDim.x / (int)width, own = threadIdx.x % (int)width, lane = threadIdx.x / (int)width;
+    if (columns == 1) {
+        own = threadIdx.x / lanes;
+        lane = threadIdx.x % lanes;
+    }
+    for (Index first = blockIdx.x * width; first < outputs; first += gridDim.x * width) {
+        Index i = first + own, o = i / columns;
+        double sum = 0;
+        if (i < outputs) {
+            const stored *column = x + o * rows * columns + (i - o * columns);
+            for (Index r = lane; r < rows; r += lanes) sum += column[r * columns];
+        }
+        shared[lane * (int)width + own] = sum;
+        __syncthreads();
+        for (int half = lanes / 2; half > 0; half /= 2) {
+            if (lane < half) shared[lane * (int)width + own] += shared[(lane + half) * (int)width + own];
+            __syncthreads();
+        }
+        if (lane == 0 && i < outputs) y[i] = (real)shared[own] / (real)rows;
+        __syncthreads();  // before the next use of `shared`
+    }
+}
+
+template <bool ADJACENT>
+__device__ inline void average_backward(const stored *dy, stored *dx, const Pooling &p) {
     EACH_SPOT(i, inputs_of(p), p) {
         Spot spot = input_spot(p, i);
         real sum[TOGETHER] = {};
-        int between = outputs_of(p);
         over_windows(p, spot, [&](int output, int, const int *window) {
             real share = 1 / counted(p, window);
-            EACH_OUTER(k, spot) sum[k] += dy[output + k * between] * share;
+            Pack<stored, TOGETHER> gradient = gather<ADJACENT>(dy, spot, output, outputs_of(p));
+            for (int k = 0; k < TOGETHER; ++k) sum[k] += gradient.value[k] * share;
         });
-        int place = input_place(p, spot), distance = inputs_of(p);
-        EACH_OUTER(k, spot) dx[place + k * distance] = sum[k];
+        scatter<ADJACENT>(dx, spot, input_place(p, spot), inputs_of(p), sum);
+    }
+}
+
+KERNEL pooling_average_backward(const stored *dy, stored *dx, Pooling p) {
+    if (p.adjacent) {
+        average_backward<true>(dy, dx, p);
+    } else {
+        average_backward<false>(dy, dx, p);
     }
 }
 
@@ -362,7 +458,7 @@ KERNEL pooling_average_backward(const stored *dy, stored *dx, Pooling p) {
 
 // The random word of an output, by its logical index.
 __device__ inline uint32 word_of(const Pooling &p, const Spot &s, int k, uint32 key, uint64 seed, uint64 task) {
-    int64 number = (p.first + s.outer + k) * p.inner + s.inner;
+    int64 number = (p.first + s.outer + (p.adjacent ? 0 : k)) * p.inner + s.inner + (p.adjacent ? k : 0);
     for (int a = 0; a < 3; ++a) number = number * p.axis[a].windows + s.at[a];
     uint32 task_high = (uint32)(task >> 32), seed_high = (uint32)(seed >> 32);
     Words words = philox((uint32)(number / 4), key, (uint32)task, task_high, (uint32)seed, seed_high);
@@ -370,13 +466,13 @@ __device__ inline uint32 word_of(const Pooling &p, const Spot &s, int k, uint32 
     return word == 0 ? words.word[0] : word == 1 ? words.word[1] : word == 2 ? words.word[2] : words.word[3];
 }
 
-template <int K1, int K2>
+template <int K1, int K2, bool ADJACENT>
 __device__ inline void stochastic_forward(const stored *x, const int64 *state, stored *y, uint8 *kept, const Pooling &p,
                                           uint32 key, uint64 seed) {
     EACH_SPOT(i, outputs_of(p), p) {
         Spot spot = output_spot(p, i);
         double bound[TOGETHER] = {}, before[TOGETHER] = {};
-        over_window<K1, K2>(x, p, spot, (real)0, [&](int, bool, const real *values) {
+        over_window<K1, K2, ADJACENT>(x, p, spot, (real)0, [&](int, bool, const real *values) {
             for (int k = 0; k < TOGETHER; ++k) {
                 if (!(values[k] <= 0)) bound[k] += values[k];  // NaN too
             }
@@ -387,7 +483,7 @@ __device__ inline void stochastic_forward(const stored *x, const int64 *state, s
         int picked[TOGETHER];
         real result[TOGETHER] = {};
         for (int k = 0; k < TOGETHER; ++k) picked[k] = -1;
-        over_window<K1, K2>(x, p, spot, (real)0, [&](int position, bool inside, const real *values) {
+        over_window<K1, K2, ADJACENT>(x, p, spot, (real)0, [&](int position, bool inside, const real *values) {
             for (int k = 0; k < TOGETHER; ++k) {
                 real value = values[k];
                 if (inside && (picked[k] < 0 || (value > 0 && before[k] <= bound[k]) || value != value)) {
@@ -397,11 +493,9 @@ __device__ inline void stochastic_forward(const stored *x, const int64 *state, s
                 if (!(value <= 0)) before[k] += value;
             }
         });
-        int place = output_place(p, spot), distance = outputs_of(p);
-        EACH_OUTER(k, spot) {
-            y[place + k * distance] = result[k];
-            keep(kept, p, place + k * distance, picked[k]);
-        }
+        int place = output_place(p, spot);
+        scatter<ADJACENT>(y, spot, place, outputs_of(p), result);
+        keep<ADJACENT>(kept, p, spot, place, picked);
     }
 }
 
@@ -410,13 +504,14 @@ KERNEL pooling_stochastic(const stored *x, const int64 *state, stored *y, uint8 
 }
 
 // The expectation of stochastic pooling: Σ w² / Σ w with w = max(x, 0), or the first element if no w is positive.
-template <int K1, int K2> __device__ inline void expected_forward(const stored *x, stored *y, const Pooling &p) {
+template <int K1, int K2, bool ADJACENT>
+__device__ inline void expected_forward(const stored *x, stored *y, const Pooling &p) {
     EACH_SPOT(i, outputs_of(p), p) {
         Spot spot = output_spot(p, i);
         double total[TOGETHER] = {}, squares[TOGETHER] = {};
         bool any = false;
         real first[TOGETHER] = {};
-        over_window<K1, K2>(x, p, spot, (real)0, [&](int, bool inside, const real *values) {
+        over_window<K1, K2, ADJACENT>(x, p, spot, (real)0, [&](int, bool inside, const real *values) {
             for (int k = 0; k < TOGETHER; ++k) {
                 if (inside && !any) first[k] = values[k];
                 if (!(values[k] <= 0)) {
@@ -426,8 +521,9 @@ template <int K1, int K2> __device__ inline void expected_forward(const stored *
             }
             any = any || inside;
         });
-        int place = output_place(p, spot), distance = outputs_of(p);
-        EACH_OUTER(k, spot) y[place + k * distance] = total[k] != 0 ? (real)(squares[k] / total[k]) : first[k];
+        real result[TOGETHER];
+        for (int k = 0; k < TOGETHER; ++k) result[k] = total[k] != 0 ? (real)(squares[k] / total[k]) : first[k];
+        scatter<ADJACENT>(y, spot, output_place(p, spot), outputs_of(p), result);
     }
 }
 
