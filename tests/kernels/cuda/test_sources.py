@@ -98,9 +98,10 @@ REGISTERS = 80
 """Of a thread, at most: then three blocks of 256 threads are on a multiprocessor at once."""
 MOST_REGISTERS = {
     **dict.fromkeys(("batch_norm_training", "batch_norm_gradient", "sum_channels", "sum_rows"), 64),
-    **dict.fromkeys(("pooling_expected", "pooling_stochastic", "series"), 128),
+    **dict.fromkeys(("pooling_expected", "pooling_stochastic", "adaptive_step", "series"), 128),
 }
-"""Other limits: of kernels with blocks of 1024 threads; and of those of which two blocks suffice, or a single one."""
+"""Other limits: of kernels with blocks of 1024 threads; and of those of which two blocks suffice (in double precision,
+or in 16 bits), or a single one."""
 STACK = {"softmax": 128, "classify": 64, "end of a classifier": 128}
 """Bytes of a thread's memory, by source; others have none. These keep the sums of parts on the way to a long one."""
 USES = re.compile(
