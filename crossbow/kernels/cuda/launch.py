@@ -147,6 +147,8 @@ class CudaKernel:
     dtype: np.dtype[np.generic]
     generated: str = ""
     """Code that follows the file's, for kernels generated during preparation."""
+    constants: tuple[tuple[str, int], ...] = ()
+    """Names and values of constants that the file's code uses, without defining them."""
 
     def each(
         self, elements: int, *arguments: Argument, shared: int = 0, work: int = 0, pointwise: bool = False
@@ -176,7 +178,7 @@ class CudaKernel:
         pointers = np.array([address(value) for value in values], np.uint64)
         if not len(values):
             pointers = np.zeros(1, np.uint64)
-        source, dependent = source_of(self.file) + self.generated, dependent_launch.is_on()
+        source, dependent = text_of("") + self.source, dependent_launch.is_on()
         if dependent:
             source = dependent_launch.with_waits(source)
         wide = is_wide(max(elements, *map(_elements, arguments), 0))
@@ -192,6 +194,12 @@ class CudaKernel:
             pointwise=pointwise,
             dependent=dependent,
         )
+
+    @property
+    def source(self) -> str:
+        """The kernel's source, without the code that all files share."""
+        defined = "".join(f"enum {{ {name} = {value} }};\n" for name, value in self.constants)
+        return defined + text_of(self.file) + self.generated
 
     @property
     def pack(self) -> int:
@@ -227,11 +235,6 @@ def _by_value(argument: Argument) -> NDArray[Any]:
     if isinstance(argument, np.generic):
         return np.array(argument)
     return np.array(address(argument), np.uint64)
-
-
-def source_of(file: str) -> str:
-    """The text of a .cu file, with the files that it includes, after the code that all files share."""
-    return text_of("") + text_of(file)
 
 
 @functools.cache
