@@ -27,6 +27,7 @@ class _Remembering:
         self.dtypes: tuple[np.dtype[np.generic], ...] = library.dtypes
         self.fused_relu: frozenset[RequestType] = library.fused_relu
         self.fused_sum: frozenset[RequestType] = library.fused_sum
+        self.fused_bias: frozenset[RequestType] = library.fused_bias
         self.mixed: MixedPrecision | None = library.mixed
 
     def layout(self, shape: Shape) -> Layout:

@@ -50,6 +50,8 @@ class KernelLibrary(Protocol):
     gradient of the ReLU before a max pooling."""
     fused_sum: frozenset[RequestType]
     """Requests whose kernels include the sum of their result and another tensor, if that is faster."""
+    fused_bias: frozenset[RequestType]
+    """Requests whose kernels add a bias in the same pass. Predictions then fold normalisations into them."""
 
     @property
     def mixed(self) -> MixedPrecision | None:

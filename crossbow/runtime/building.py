@@ -16,7 +16,6 @@ from crossbow.data.examples import Examples, Indices
 from crossbow.data.loader import Loader
 from crossbow.data.order import CheckOrder, Order, TrainingOrder
 from crossbow.data.rank_shares import ShareOrder
-from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph
 from crossbow.runtime.arithmetic import Ranges, VectorArithmetic
 from crossbow.runtime.assembly import Assembly, Needs, Pipeline, slots_memory
@@ -355,11 +354,11 @@ def _compile(
 def compile_prediction(
     graph: Graph, source: BatchSource, system: SystemConf, backend: Backend, trained: Program | None = None
 ) -> Program:
-    """Compile a check dataflow without the operators that take labels. trained: the program whose layout of variables
-    it shares; with None, the variables have a layout of their own."""
+    """Compile a graph of `derive_prediction`. trained: the program whose layout of variables it shares; with None, the
+    variables have a layout of their own."""
     return backend.call(
         lambda: compile_graph(
-            derive_prediction(graph),
+            graph,
             source,
             backend.library,
             system.dtype,

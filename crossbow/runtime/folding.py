@@ -1,7 +1,8 @@
 """Normalisations as part of the convolutions before them, for predictions: there, statistics and variables are fixed.
 
 A normalisation multiplies every channel by γ / √(σ² + ε), and adds an offset. A convolution with weights that are
-multiplied by this factor, and with a bias, has the same output up to rounding, in one pass instead of two.
+multiplied by this factor, and with a bias, has the same output up to rounding. That saves a pass where convolutions add
+their bias themselves (`KernelLibrary.fused_bias`).
 """
 
 from __future__ import annotations
@@ -47,43 +48,43 @@ class Folding:
         replaced = tuple(replace(vertex, operator=both.get(vertex.order, vertex.operator)) for vertex in graph)
         self.graph = bypass(replaced, left_out)
 
-    def values(self, original: Values) -> dict[tuple[int, str], Array]:
+    def values(self, original: Values, dtype: np.dtype[np.generic]) -> dict[tuple[int, str], Array]:
         """The values of the graph's variables, from those of the original graph. Computed in double precision."""
         values = dict(original)
         for pair in self._pairs:
-            convolution, normalisation = id(pair.convolution.operator), id(pair.normalisation.operator)
-
-            def of_norm(name: str, norm: int = normalisation) -> NDArray[np.float64]:
-                return np.asarray(original[norm, name], np.float64)
-
-            kernel = pair.normalisation.kernel
+            convolution, normalisation = (_named(vertex, original) for vertex in (pair.convolution, pair.normalisation))
+            kernel, weights = pair.normalisation.kernel, convolution["weights"]
             assert isinstance(kernel, BatchNorm)
-            weights = np.asarray(original[convolution, "weights"], np.float64)
-            factor = of_norm("weights") / np.sqrt(of_norm("running_variance") + kernel.epsilon)
-            offset = -factor * of_norm("running_mean")
-            if kernel.bias:
-                offset += of_norm("bias")
-            if (convolution, "bias") in original:
-                offset += factor * np.asarray(original[convolution, "bias"], np.float64)
-            values[id(pair.both), "weights"] = weights * factor.reshape(-1, *[1] * (weights.ndim - 1))
-            values[id(pair.both), "bias"] = offset
+            with np.errstate(all="ignore"):  # numbers that are not finite are found in the result
+                factor = normalisation["weights"] / np.sqrt(normalisation["running_variance"] + kernel.epsilon)
+                offset = factor * (convolution.get("bias", 0.0) - normalisation["running_mean"])
+                offset += normalisation.get("bias", 0.0)
+                weights = weights * factor.reshape(-1, *[1] * (weights.ndim - 1))
+                values[id(pair.both), "weights"] = weights.astype(dtype)
+                values[id(pair.both), "bias"] = offset.astype(dtype)
         return values
 
     def check(self, values: Values, source: str, batch: Shape, dtype: np.dtype[np.generic]) -> None:
-        """Raise DataError if values from a file do not fit the operators that are folded."""
+        """Raise DataError if values from a file do not fit the variables of the original graph."""
         shapes = infer_shapes(self._original, batch)
         specs, statistics = (of(self._original, batch, shapes) for of in (variables_of, statistics_of))
         segments: dict[tuple[int, str], Segment] = {}
         offset = 0
-        for vertex in (vertex for pair in self._pairs for vertex in (pair.convolution, pair.normalisation)):
+        for vertex in self._original:
             for spec in (*specs.get(vertex.order, ()), *statistics.get(vertex.order, ())):
-                storage = PlainStorage(spec.shape)
-                name = f"{vertex.name}.{spec.name}"
-                segments[id(vertex.operator), spec.name] = Segment(name, spec, storage, offset)
-                offset += storage.elements
+                if (id(vertex.operator), spec.name) not in segments:
+                    storage = PlainStorage(spec.shape)
+                    name = f"{vertex.name}.{spec.name}"
+                    segments[id(vertex.operator), spec.name] = Segment(name, spec, storage, offset)
+                    offset += storage.elements
         layout = ModelLayout(segments, dtype)
         given = {segment.name: values[key] for key, segment in segments.items() if key in values}
         layout.load(given, layout.new_vector(), source)
+
+
+def _named(vertex: Vertex, values: Values) -> dict[str, NDArray[np.float64]]:
+    """The values of an operator's variables by name, in double precision."""
+    return {name: np.asarray(value, np.float64) for (own, name), value in values.items() if own == id(vertex.operator)}
 
 
 def _pairs(graph: Graph) -> list[_Pair]:

@@ -19,6 +19,7 @@ from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph
 from crossbow.dataflow.validate import infer_shapes
 from crossbow.kernels.interface import State
+from crossbow.kernels.requests import ConvolutionForward
 from crossbow.kernels.task_list import TaskList
 from crossbow.runtime.backend import Backend, batch_source
 from crossbow.runtime.building import compile_prediction
@@ -92,7 +93,8 @@ class PredictionModel:
         self._wide: Backend | None = None
         graph = derive_prediction(graph)
         # A check of every operator's numbers names the operators of the user.
-        self._folding = Folding(graph) if folds and not system.check_numerics else None
+        folds = folds and not system.check_numerics and ConvolutionForward in backend.library.fused_bias
+        self._folding = Folding(graph) if folds else None
         self._graph = graph if self._folding is None else self._folding.graph
         self._system, self.images, self.backend = system, images, backend
         self._programs: dict[int, Program] = {}
@@ -146,14 +148,15 @@ class PredictionModel:
     def set(self, values: Mapping[tuple[int, str], Array]) -> None:
         """Set the variables by (operator's id, name). No prediction may be running."""
         if self._folding is not None:
-            values = self._folding.values(values)
+            values = self._folding.values(values, self.first.model.dtype)
         self._assign(lambda layout, vector: layout.pack(values, vector))
 
     def load(self, values: Mapping[tuple[int, str], Array], source: str) -> None:
         """Set the variables to values from a file. Raises DataError if they do not fit."""
         if self._folding is not None:
-            self._folding.check(values, source, (1, *self.images.shape), self.first.model.dtype)
-            values = self._folding.values(values)
+            dtype = self.first.model.dtype
+            self._folding.check(values, source, (1, *self.images.shape), dtype)
+            values = self._folding.values(values, dtype)
         found = {key: values[key] for layout in self._layouts for key in layout.segments if key in values}
 
         def load(layout: ModelLayout, vector: Array) -> None:

@@ -39,6 +39,7 @@ def test_shapes(a: Any, b: Any, turned: tuple[bool, bool], expected: tuple[int, 
         ((4,), (5,), "not 4 and 5"),
         ((2, 3, 4), (3, 4, 5), r"equal dimensions, or 1, before those of the matrices\. Received: \(2, 3, 4\)"),
         ((), (3, 4), r"at least one dimension\. Received: \(\) and \(3, 4\)"),
+        ((3, 4), (), r"at least one dimension\. Received: \(3, 4\) and \(\)"),
     ],
 )
 def test_shapes_that_cannot_be_multiplied(a: Any, b: Any, message: str) -> None:

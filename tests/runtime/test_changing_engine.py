@@ -91,8 +91,9 @@ def test_a_forked_process_is_refused(changing: ExecutionContext, monkeypatch: py
         changing.engine.check_process()
         with monkeypatch.context() as forked:
             forked.setattr("crossbow.runtime.usage.os.getpid", lambda: -1)
-            with pytest.raises(CrossbowError, match="forked"):
-                changing.engine.check_process()
+            for check in (changing.engine.check_process, changing.engine.check_usable):
+                with pytest.raises(CrossbowError, match="forked"):
+                    check()
 
 
 def test_nothing_goes_on_after_a_tick_that_was_left(

@@ -56,10 +56,11 @@ def test_one_learner_merges_at_a_time_unless_the_rule_has_no_lock(rule: Rule, to
 def test_a_turn_begins_as_if_nobody_had_finished_before() -> None:
     """Learner 1 would be late, and its contribution dropped: the last two to finish were learner 0."""
     with context(rule=WeedOut(), learners=2) as running:
-        exchange = running.engine.coordination.exchange
+        coordination = running.engine.coordination
+        exchange = coordination.exchange
         for _ in range(2):
             exchange.finished(0, PACE)
-        exchange.begin(5)
+        coordination.begin(5)
         exchange.restart()
         exchange.finished(1, PACE)
         assert exchange.merges == 3

@@ -14,6 +14,7 @@ from crossbow.dataflow.graph import Graph
 from crossbow.ops import BatchNorm, Conv, ElementWiseOp, InnerProduct, ReLU, SoftMax, SoftMaxLoss
 from crossbow.runtime.folding import Folding
 from crossbow.types import DataError
+from tests.kernels.cuda.fake import fake_cuda
 from tests.support import Array, chain, context, pictures, training
 
 CONV = Conv(number_of_outputs=4, kernel_size=3, padding=1, bias=False)
@@ -42,14 +43,12 @@ def test_a_convolution_includes_the_normalisation_after_it() -> None:
 
 
 def test_other_readers_and_shared_operators_keep_both() -> None:
-    first, norm, total = DataflowNode(Operator("conv", CONV)), DataflowNode(Operator("norm", BatchNorm())), None
-    first.connect_to(norm)
+    first, norm = DataflowNode(Operator("conv", CONV)), DataflowNode(Operator("norm", BatchNorm()))
     total = DataflowNode(Operator("sum", ElementWiseOp()))
+    first.connect_to(norm)
     norm.connect_to(total)
     first.connect_to(total)
-    last = total
-    for following in chain(InnerProduct(number_of_outputs=3), SoftMax(), SoftMaxLoss())[:1]:
-        last.connect_to(following)
+    total.connect_to(classified())
     assert "BatchNorm" in kinds(graph_of(first))
     shared = DataflowNode(Operator("conv", CONV))
     normalised = DataflowNode(Operator("norm", BatchNorm()))
@@ -60,7 +59,7 @@ def test_other_readers_and_shared_operators_keep_both() -> None:
     normalised.connect_to(one)
     one.connect_to(two)
     two.connect_to(after)
-    after.connect_to(chain(InnerProduct(number_of_outputs=3), SoftMax(), SoftMaxLoss())[0])
+    after.connect_to(classified())
     assert kinds(graph_of(shared)) == ["Conv", "Conv", "Conv", "BatchNorm", "InnerProduct", "SoftMax"]
 
 
@@ -85,7 +84,7 @@ def test_values_by_hand(conv_bias: bool, bias: bool) -> None:
         values[norm, "bias"] = np.array([0.5, 0.25], np.float32)
         expected += [0.5, 0.25]
     both = id(folding.graph[0].operator)
-    received = folding.values(values)
+    received = folding.values(values, np.dtype(np.float32))
     np.testing.assert_array_equal(received[both, "weights"].ravel(), [10, 40])
     np.testing.assert_array_equal(received[both, "bias"], expected)
 
@@ -116,8 +115,9 @@ def test_predictions_are_those_of_the_test(statistics: str, tmp_path: Path) -> N
 
 def test_values_that_do_not_fit_are_named() -> None:
     graph = graph_of(classified(Conv(number_of_outputs=2, bias=False), BatchNorm()))
-    first, norm = (id(vertex.operator) for vertex in graph[:2])
+    first, norm, last = (id(vertex.operator) for vertex in graph[:3])
     values: dict[tuple[int, str], Array] = {(first, "weights"): np.ones((2, 1, 1, 1), np.float32)}
+    values |= {(last, "weights"): np.ones((3, 32), np.float32), (last, "bias"): np.ones(3, np.float32)}
     values |= {(norm, name): np.ones(2, np.float32) for name in ("weights", "bias", "running_mean")}
     with pytest.raises(DataError, match=r"^f does not fit the model: .*running_variance: expected \(2,\)\. .*nothing"):
         Folding(graph).check(values, "f", (1, 1, 4, 4), np.dtype(np.float32))
@@ -127,6 +127,23 @@ def test_values_that_do_not_fit_are_named() -> None:
     values[norm, "running_variance"] = np.ones(3, np.float32)
     with pytest.raises(DataError, match=r"expected \(2,\)\. Received: \(3,\)"):
         Folding(graph).check(values, "f", (1, 1, 4, 4), np.dtype(np.float32))
+
+
+def test_numbers_that_are_not_finite_cause_no_warning() -> None:
+    graph = graph_of(classified(Conv(number_of_outputs=2, bias=False), BatchNorm()))
+    first, norm = (id(vertex.operator) for vertex in graph[:2])
+    values: dict[tuple[int, str], Array] = {(first, "weights"): np.full((2, 1, 1, 1), 3e38, np.float32)}
+    values |= {(norm, name): np.full(2, np.inf) for name in ("weights", "bias", "running_mean", "running_variance")}
+    folded = Folding(graph).values(values, np.dtype(np.float32))
+    assert not any(np.isfinite(value).any() for key, value in folded.items() if key not in values)
+
+
+def test_gpus_normalise_apart() -> None:
+    """Their convolutions add a bias in a pass of its own."""
+    network = training(CONV, BatchNorm(), InnerProduct(number_of_outputs=3))
+    with fake_cuda() as cuda, context(network, data=pictures(), devices="cuda:0") as running:
+        running.predict(running.data.train.images[:5])
+        assert "batch_norm_inference" in {call.name for call in cuda.calls}
 
 
 def test_a_predictor_of_a_network_has_its_initial_values() -> None:

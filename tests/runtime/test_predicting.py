@@ -18,7 +18,7 @@ from crossbow.runtime.device import CpuDevice
 from crossbow.runtime.predicting import NetworkPrediction
 from crossbow.runtime.prediction import ImageKind
 from crossbow.types import CrossbowError, TaskError
-from tests.support import chain
+from tests.support import SECONDS, chain, within
 
 WEIGHTS = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
 SYSTEM = SystemConf(devices="cpu", learners_per_device=4, threads_per_learner=1, kernels="reference")
@@ -66,8 +66,10 @@ def test_its_threads_end() -> None:
     assert {thread.name for thread in set(threading.enumerate()) - before} == {"learner-0"}  # one on each stream
     prediction.close()
     assert set(threading.enumerate()) <= before
-    with pytest.raises(CrossbowError):
-        prediction(X)
+    assert prediction._more_streams(1) == []
+    for _ in range(2):
+        with pytest.raises(CrossbowError):
+            within(SECONDS, lambda: prediction(X))
 
 
 def test_a_network_that_does_not_fit_leaves_no_thread() -> None:

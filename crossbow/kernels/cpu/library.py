@@ -36,6 +36,7 @@ class Cpu:
 
     dtypes: tuple[np.dtype[np.generic], ...] = (FLOAT32,)
     fused_sum: frozenset[RequestType] = frozenset()
+    fused_bias: frozenset[RequestType] = frozenset((ConvolutionForward,))
     mixed = None
 
     def __init__(self, *, winograd: bool = True, onednn: bool | None = None) -> None:

@@ -108,7 +108,8 @@ class Channels:
         sums: bool,
     ) -> Launch:
         for array in arguments:
-            if array is not None and array.size == self._elements and self._takes_packs and address(array) % PACK:
+            is_tensor = array is not None and array.dtype == self.dtype and array.size == self._elements
+            if array is not None and is_tensor and self._takes_packs and address(array) % PACK:
                 raise ValueError(f"expected tensors at multiples of {PACK} bytes. Received: {address(array):#x}")
         kernel = CudaKernel(file, name, self.dtype, constants=(("VALUES", self.values), ("CHANNELS", self.channels)))
         shared = self.threads * SUMS if sums else 0

@@ -222,8 +222,11 @@ def is_wide(elements: int) -> bool:
 
 
 def _elements(argument: Argument) -> int:
-    """The number of elements of an array, 0 for other arguments."""
-    return 0 if argument is None or isinstance(argument, Structure | np.generic) else argument.size
+    """The number of elements of an array, 0 for other arguments, and for bytes: positions in workspaces are those of
+    other types, and other arrays of bytes have as many elements as a tensor."""
+    if argument is None or isinstance(argument, Structure | np.generic) or argument.dtype == np.uint8:
+        return 0
+    return argument.size
 
 
 def _by_value(argument: Argument) -> NDArray[Any]:

@@ -54,6 +54,7 @@ class Cuda:
             (BatchNormTraining, ConvolutionForward, InnerProductForward, PoolingBackward, WeightedSum)
         )
         self.fused_sum: frozenset[RequestType] = frozenset((BatchNormTraining, ConvolutionBackwardData))
+        self.fused_bias: frozenset[RequestType] = frozenset()
         self.mixed = None if narrow is None else Mixed(narrow_type(narrow))
         tensor_cores = tf32 or narrow is not None
         self.channels_last = tensor_cores if channels_last is None else channels_last

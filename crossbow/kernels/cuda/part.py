@@ -61,8 +61,7 @@ def _put(
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         target = buffers[write]
-        return fill.each(whole.elements, target, number, np.int64(whole.elements), pointwise=True), copy(
-            buffers[read], target
-        )
+        filled = fill.each(whole.elements, target, number, np.int64(whole.elements), pointwise=True)
+        return filled, copy(buffers[read], target)
 
     return request.prepared("cuda", bind)

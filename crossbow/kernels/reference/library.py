@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.reference.prepare import REFERENCE
 from crossbow.kernels.registry import Rooms, load
-from crossbow.kernels.requests import Request, RequestType
+from crossbow.kernels.requests import ConvolutionForward, Request, RequestType
 from crossbow.types import ConfigurationError, Layout, Shape
 
 load("crossbow.kernels.reference")
@@ -23,6 +23,7 @@ class Reference:
     name: str = "reference"
     fused_relu: frozenset[RequestType] = frozenset()
     fused_sum: frozenset[RequestType] = frozenset()
+    fused_bias: frozenset[RequestType] = frozenset((ConvolutionForward,))
     mixed = None
     rooms = Rooms("Reference", REFERENCE)
 

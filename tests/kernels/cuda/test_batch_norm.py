@@ -220,6 +220,13 @@ def test_one_kernel_each_way_while_a_block_can_take_a_channel(
         assert tuple(len(kernel.bind(buffers)) for kernel in kernels) == calls
 
 
+@pytest.mark.parametrize(("shape", "layout"), [((16, 64), PLAIN), ((4, 64, 2, 2), CHANNELS_LAST)])
+def test_sums_may_have_as_many_bytes_as_a_tensor_has_elements(shape: Shape, layout: Layout) -> None:
+    """They begin after the copy of the count, between two packs."""
+    x, setting = Tensor(shape, np.dtype(np.float32), layout), BatchNormSetting(1e-5, None, bias=True)
+    received_from(x, setting)
+
+
 @in_turn
 @every_setting
 @every_shape

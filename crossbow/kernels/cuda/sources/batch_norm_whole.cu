@@ -3,7 +3,7 @@
 
 // Batch normalisation in one kernel each way, in which a block takes all values of its channels.
 
-// One block for all values of a channel.
+// A block takes all values of `width` channels.
 KERNEL __launch_bounds__(1024) batch_norm_training(
     const stored *x, const stored *addend, const real *weights, const real *bias, const real *running_mean,
     const real *running_variance, real *running_mean_next, real *running_variance_next, real *kept, stored *y, Channels g,
@@ -17,7 +17,7 @@ KERNEL __launch_bounds__(1024) batch_norm_training(
     normalise(w, x, addend, y, observe(g, w, totals, x, weights, bias, kept, running), relu);
 }
 
-// One block for all values of a channel. The gradient of the addend (may be null) is stored first, also over dy, and then
+// A block takes all values of `width` channels. The gradient of the addend (may be null) is stored first, also over dy, and then
 // takes its place.
 KERNEL __launch_bounds__(1024) batch_norm_gradient(
     const stored *x, const stored *y, const stored *dy, const real *weights, const real *bias, const real *kept,

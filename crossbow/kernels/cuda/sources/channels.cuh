@@ -8,8 +8,8 @@
 // if the values of a channel are adjacent.
 //
 // A thread reads and writes runs of adjacent elements, up to 16 bytes at once: VALUES values of its channel, or a value of
-// each of CHANNELS adjacent channels. Both are constants (channels.py), of which one is 1. All of the above counts runs
-// instead of values or channels.
+// each of CHANNELS adjacent channels. Both are constants (channels.py), at least one of which is 1. All of the above counts
+// runs instead of values or channels.
 //
 // Sums over the values have two stages: over each part (`sums`: parts × channels × 2), then over the parts, always in
 // the same order. Blocks that need the totals each compute them. If a block processes all values of its channels, one

@@ -104,7 +104,7 @@ template <class T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16
 enum { PACK = 16 / sizeof(stored) };
 
 // For the first one of every PACK elements of n, distributed over the threads with a stride.
-#define EACH_PACK(at, n)                                                                              \
+#define EACH_PACK(at, n)                                                                    \
     for (Index at = PACK * (blockIdx.x * (Index)blockDim.x + threadIdx.x); at < (Index)(n); \
          at += PACK * (gridDim.x * (Index)blockDim.x))
 

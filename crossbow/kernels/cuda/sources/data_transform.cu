@@ -2,10 +2,10 @@
 
 struct Window {
     Size padding;
-    Size tops, lefts;                               // number of possible positions of a window
-    Size mirror;                                    // whether half of the windows are mirrored
-    Size mean_channel, mean_row, mean_column;       // strides of the mean
-    Size parts;                                     // blocks that share an image
+    Size tops, lefts;                          // number of possible positions of a window
+    Size mirror;                               // whether half of the windows are mirrored
+    Size mean_channel, mean_row, mean_column;  // strides of the mean
+    Size parts;                                // blocks that share an image
 };
 
 // A block's share of the window of image n that begins at (top, left) of the padded image.

@@ -89,7 +89,7 @@ __device__ inline int spots(const Pooling &p, int per_outer) {
     return ((int)p.outer + TOGETHER - 1) / TOGETHER * per_outer;
 }
 
-#define EACH_SPOT(i, per_outer, p)                                                               \
+#define EACH_SPOT(i, per_outer, p)                                                        \
     for (int i = blockIdx.x * blockDim.x + threadIdx.x, n_ = spots(p, per_outer); i < n_; \
          i += gridDim.x * blockDim.x)
 
@@ -236,13 +236,13 @@ __device__ inline bool element_at(const stored *x, const Pooling &p, Spot s, int
             function<0, 0, adjacent>(__VA_ARGS__);                                          \
         }                                                                                   \
     } while (false)
-#define CHOOSE(function, p, ...)                               \
-    do {                                                       \
-        if ((p).adjacent) {                                    \
-            CHOOSE_WINDOW(function, true, p, __VA_ARGS__);     \
-        } else {                                               \
-            CHOOSE_WINDOW(function, false, p, __VA_ARGS__);    \
-        }                                                      \
+#define CHOOSE(function, p, ...)                            \
+    do {                                                    \
+        if ((p).adjacent) {                                 \
+            CHOOSE_WINDOW(function, true, p, __VA_ARGS__);  \
+        } else {                                            \
+            CHOOSE_WINDOW(function, false, p, __VA_ARGS__); \
+        }                                                   \
     } while (false)
 
 // Max. Among equal values the first one wins, and NaN is larger than all numbers.
