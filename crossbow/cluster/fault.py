@@ -1,4 +1,4 @@
-"""Faults on purpose, which make the loss of a rank repeatable: CROSSBOW_FAULT=kill:RANK@TICK."""
+"""Changes of the view on purpose, which are repeatable: CROSSBOW_FAULT=kill:RANK@TICK or leave:RANK@TICK."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ VARIABLE = "CROSSBOW_FAULT"
 
 @dataclass(frozen=True)
 class Fault:
-    """The end of a rank's process, without warning, when all ranks have reached a tick."""
+    """What happens to a rank when all ranks have reached a tick."""
 
     rank: int
     tick: int
+    kind: str = "kill"
+    """ "kill": its process ends without warning; "leave": it is asked to leave."""
 
     def strike(self) -> None:
         """Kill this process."""
@@ -30,12 +32,12 @@ def faults_of(environment: Mapping[str, str]) -> tuple[Fault, ...]:
     follows from it. Raises ConfigurationError for another form.
 
     >>> faults_of({"CROSSBOW_FAULT": "kill:1@20,kill:0@30"})
-    (Fault(rank=1, tick=20), Fault(rank=0, tick=30))
+    (Fault(rank=1, tick=20, kind='kill'), Fault(rank=0, tick=30, kind='kill'))
     """
     faults = []
     for text in filter(None, environment.get(VARIABLE, "").split(",")):
-        found = re.fullmatch(r"kill:(\d+)@(\d+)", text)
+        found = re.fullmatch(r"(kill|leave):(\d+)@(\d+)", text)
         if found is None:
-            raise ConfigurationError(f"{VARIABLE} must be kill:RANK@TICK. Received: {text!r}")
-        faults.append(Fault(int(found[1]), int(found[2])))
+            raise ConfigurationError(f"{VARIABLE} must be kill:RANK@TICK or leave:RANK@TICK. Received: {text!r}")
+        faults.append(Fault(int(found[2]), int(found[3]), found[1]))
     return tuple(faults)

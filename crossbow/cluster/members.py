@@ -41,6 +41,24 @@ class Lost:
     reason: str
 
 
+class Left(SystemExit):
+    """This rank was asked to leave, and has finished its tick. The exit status is 5."""
+
+    status = 5
+
+    def __init__(self) -> None:
+        super().__init__(self.status)
+
+
+class GivenUp(SystemExit):
+    """The other ranks go on without this one, which they could not reach. The exit status is 4."""
+
+    status = 4
+
+    def __init__(self) -> None:
+        super().__init__(self.status)
+
+
 class ViewChangedError(CrossbowError):
     """Ranks have joined or left while others were waiting for them."""
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from crossbow.cluster.members import Lost, Rank, RankFailedError, View, ViewChangedError
+from crossbow.cluster.members import GivenUp, Left, Lost, Rank, RankFailedError, View, ViewChangedError
 from crossbow.cluster.sums import Waiting
 from crossbow.cluster.transport import Channel, Transport
+from crossbow.console import say
 from crossbow.types import CrossbowError
 
 SECONDS_TO_START = 120.0
@@ -19,8 +20,12 @@ SECONDS_TO_END = 3.0
 """Time that a rank which has failed gets to print its traceback, and to end all ranks, before another one ends them."""
 SECONDS_AFTER_END = 1.0
 """Time in which messages arrive that a rank has sent before its program ended."""
+SECONDS_TO_CHANGE = 120.0
+"""Limit of the wait for a view that follows from a decision of the ranks."""
 ENDED = 0
 """In place of the number of a call: the program of the rank has ended."""
+LEAVE = 0
+"""In place of the number of a signal in a request to rank 0: the rank is asked to leave."""
 
 
 class RankFailure(NamedTuple):
@@ -45,6 +50,8 @@ class Ranks:
         """Of other ranks."""
         self._ended: set[int] = set()
         """The ranks whose programs have ended."""
+        self.asked_to_leave = False
+        """Whether this rank is to leave after its tick, and the others are to go on."""
 
     @property
     def size(self) -> int:
@@ -93,7 +100,7 @@ class Ranks:
             if ENDED not in {each.call for each in self._failures if each.sentence == str(error)}:
                 time.sleep(SECONDS_TO_END)
             raise
-        except ViewChangedError:
+        except (ViewChangedError, Left, GivenUp):
             raise
         except BaseException as error:
             if self.several:
@@ -134,9 +141,27 @@ class Ranks:
             if ended or each.call == self._call != ENDED:
                 raise RankFailedError(each.sentence)
 
+    def leave(self) -> None:
+        """Let this rank leave after its tick. A handler of signals may call this."""
+        self.asked_to_leave = True
+
+    def await_view(self) -> None:
+        """Wait until there is a newer view, which then raises ViewChangedError."""
+
+        def look() -> bool:
+            self.check_others()
+            return False
+
+        Waiting(seconds=SECONDS_TO_CHANGE).until(look, "the launcher to change the view")
+
     def regroup(self) -> tuple[Lost, ...]:
-        """Continue with the ranks of the newest view. Returns those that have left."""
-        lost = self.transport.regroup()
+        """Continue with the ranks of the newest view. Returns those that have left. Raises GivenUp if this rank is not
+        one of them."""
+        try:
+            lost = self.transport.regroup()
+        except GivenUp:
+            say("error: the other ranks go on without this one, because they could not reach it")
+            raise
         self.view, self.rank = self.transport.view, self.transport.rank
         return lost
 
@@ -162,10 +187,17 @@ class Ranks:
         """Ask rank 0 to decide to stop, because of this signal."""
         self.transport.send(str(signal).encode(), 0, Channel.REQUEST)
 
-    def asked_to_stop(self) -> int:
-        """The signal because of which another rank asks to stop, on rank 0; or 0."""
-        received = self.transport.receive(Channel.REQUEST) if self.connected else None
-        return 0 if received is None else int(received[1])
+    def ask_to_leave(self) -> None:
+        """Ask rank 0 to let this rank leave at a tick."""
+        self.transport.send(str(LEAVE).encode(), 0, Channel.REQUEST)
+
+    def requests(self) -> list[tuple[int, int]]:
+        """What other ranks have asked rank 0 since the last call: each request with the number of the rank, and the
+        signal because of which it asks to stop, or `LEAVE`."""
+        found = []
+        while self.connected and (received := self.transport.receive(Channel.REQUEST)) is not None:
+            found.append((received[0], int(received[1])))
+        return found
 
     # Values of all ranks
 

@@ -127,6 +127,8 @@ class TrainingRun:
         default those of this process."""
         self._ranks = ranks or join()
         self._common = CommonDecisions(self._ranks)
+        self._rebuilds = False
+        """Whether another engine can take the place of this one."""
         self._test_interval = model.test_interval, model.test_interval_unit
         self.engine, self.limits, self.monitors, self.test = engine, limits, monitors, test
         self.keeper, self.profiler = keeper, profiler
@@ -205,6 +207,7 @@ class TrainingRun:
 
     def _train(self, rebuild: Callable[[], TrainingEngine] | None) -> None:
         """Train until a limit is reached, or a signal arrives."""
+        self._rebuilds = rebuild is not None
         if self.keeper is not None:
             self.keeper.begin(self)
         if self.profiler is not None:
@@ -260,7 +263,8 @@ class TrainingRun:
             finally:
                 began, self._began = self._began, time.perf_counter()
                 stretch.extend(self._began - began, one_engine=measurement.is_of(engine.observation))
-            common.strike(engine.tick)
+            common.strike(engine.tick, elastic=self._elastic)
+            common.change_view()
             if not self._pause_now() or engine.tasks >= until or common.decide(self._over):
                 break
             if self.profiler is not None and self.profiler.is_complete():
@@ -317,7 +321,7 @@ class TrainingRun:
         if rebuild is None:
             self._ranks.check_others()
             raise ViewChangedError("ranks have left")
-        if not self.engine.clock.barrier:  # z is not whole: contributions were on their way
+        if not self._elastic:  # z is not whole: contributions were on their way
             if self._ranks.is_first:
                 print("error: without a barrier, training cannot go on after the loss of a rank", file=sys.stderr)
             raise SystemExit(LOST)
@@ -336,6 +340,11 @@ class TrainingRun:
         place = self.engine.tick, self.engine.tasks
         view = self._ranks.view
         self.tell("left", Departure(found.lost, view.number, len(view), summary.learners, *place, seconds))
+
+    @property
+    def _elastic(self) -> bool:
+        """Whether training can go on with other ranks."""
+        return self._rebuilds and self.engine.clock.barrier
 
     def _accuracy_reached(self, record: Record) -> str:
         """The reason to stop if this record has the wanted test accuracy, or ""."""
@@ -454,7 +463,7 @@ class TrainingRun:
         self._tell_bad_examples()
         if self.keeper is not None:
             self.keeper.tell(self)
-        return self._common.at_tick(self._wants_to_stop, self._wants_to_pause)
+        return self._common.at_tick(self._wants_to_stop, self._wants_to_pause, elastic=self._elastic)
 
     def _wants_to_stop(self) -> bool:
         limits = self.limits

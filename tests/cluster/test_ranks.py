@@ -9,7 +9,7 @@ import pytest
 
 from crossbow.cluster import ranks as module
 from crossbow.cluster.members import Rank, RankFailedError, View
-from crossbow.cluster.ranks import Ranks
+from crossbow.cluster.ranks import LEAVE, Ranks
 from crossbow.types import CrossbowError
 from tests.cluster.fake_network import FakeNetwork, at_once
 
@@ -38,14 +38,15 @@ def test_a_rank_alone_needs_no_transport() -> None:
     alone = Ranks(View(0, (Rank(0, "here"),)))
     assert (alone.size, alone.several, alone.is_first, alone.own.host) == (1, False, True, "here")
     assert (alone.agree(lambda: 5), alone.gather(6), alone.agree_on_bytes(b"7")) == (5, [6], b"7")
-    assert alone.asked_to_stop() == 0
+    assert alone.requests() == []
 
 
 def test_another_rank_asks_to_stop() -> None:
     first, second = FakeNetwork(2).ranks()
-    assert first.asked_to_stop() == 0
+    assert first.requests() == []
     second.ask_to_stop(15)
-    assert [first.asked_to_stop(), first.asked_to_stop()] == [15, 0]
+    second.ask_to_leave()
+    assert [first.requests(), first.requests()] == [[(1, 15), (1, LEAVE)], []]
 
 
 def test_ranks_that_do_not_begin_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

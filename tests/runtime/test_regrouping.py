@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from crossbow import SMA, SSGD, Dataflow, History, ModelConf, Phase, SolverConf, SystemConf
+from crossbow.cluster.failure import ASKED_TO_LEAVE
 from crossbow.cluster.fault import Fault
-from crossbow.cluster.members import ViewChangedError
+from crossbow.cluster.members import GivenUp, Left, ViewChangedError
 from crossbow.cluster.ranks import Ranks
 from crossbow.ops import BatchNorm, InnerProduct, ReLU
 from crossbow.runtime.departure import Departure
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.monitor import Monitor
-from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.runtime.run import Limits, Terminated, TrainingRun
 from crossbow.runtime.snapshot import Snapshot
 from crossbow.synch import AsynchronousSGD, BarrierRule, DiLoCo, ModelAveraging, Rule, TwoLevel
 from crossbow.types import TrainingUnit
@@ -67,22 +68,44 @@ def train(ranks: Ranks, model: ModelConf, monitors: tuple[Monitor, ...]) -> tupl
 
 
 def train_and_lose(
-    monkeypatch: pytest.MonkeyPatch, faults: str, size: int, model: ModelConf = MODEL
+    monkeypatch: pytest.MonkeyPatch,
+    faults: str,
+    size: int,
+    model: ModelConf = MODEL,
+    *,
+    reached: bool = True,
+    asked: int | None = None,
 ) -> tuple[list[tuple[Any, History]], list[Departure]]:
-    """Train on as many ranks, some of which are lost; their results are None."""
+    """Train on as many ranks, some of which are lost or leave; their results are None.
+
+    reached: whether lost ranks are dead, and not only out of reach. asked: a rank that is asked to leave at once.
+    """
     monkeypatch.setenv("CROSSBOW_FAULT", faults)
     processes, departures = Processes(["host"] * size), Departures()
+    all_ranks = processes.ranks()
+    if asked is not None:
+        all_ranks[asked].leave()
 
     def strike(fault: Fault) -> None:
         processes.lose(processes.roster.alive[fault.rank])
-        raise Killed
+        if reached:
+            raise Killed
 
     monkeypatch.setattr(Fault, "strike", strike)
 
     def of(ranks: Ranks) -> Callable[[], tuple[Any, History]]:
-        return lambda: train(ranks, model, (departures,))
+        def work() -> tuple[Any, History]:
+            try:
+                return train(ranks, model, (departures,))
+            except Left:
+                processes.lose(processes.process_of(ranks), ASKED_TO_LEAVE)
+            except GivenUp:
+                assert not reached
+            return None, History()
 
-    return at_once([of(ranks) for ranks in processes.ranks()]), departures.found
+        return work
+
+    return at_once([of(ranks) for ranks in all_ranks]), departures.found
 
 
 def continued(model: ModelConf, before: int, after: int, tick: int) -> Any:
@@ -159,6 +182,46 @@ def test_two_levels_go_on_from_the_newest_whole_base_model(
     assert [weights is None for weights, _ in results] == [False, True, False]
     assert all(same_weights(results[rank][0], expected) for rank in (0, 2))
     assert (departure.tick, departure.tasks, departure.ranks) == (4, 12, 2)
+
+
+@pytest.mark.parametrize("rule", [SMA(), TwoLevel(SMA(), ModelAveraging(tau=2))], ids=str)
+def test_a_rank_that_leaves_takes_no_result_with_it(monkeypatch: pytest.MonkeyPatch, rule: Rule | TwoLevel) -> None:
+    model = replace(MODEL, rule=rule)
+    results, (departure,) = train_and_lose(monkeypatch, "leave:1@4", 3, model)
+    again, _ = train_and_lose(monkeypatch, "leave:1@4", 3, model)
+    assert [weights is None for weights, _ in results] == [False, True, False]
+    lost = departure.lost[0]
+    assert (departure.tick, departure.ranks, lost.rank.number, lost.reason) == (4, 2, 1, ASKED_TO_LEAVE)
+    for rank in (0, 2):
+        assert same_weights(results[rank][0], again[0][0])
+        assert [each.loss for each in results[rank][1].records] == [each.loss for each in again[0][1].records]
+    if isinstance(rule, SMA):
+        assert same_weights(results[0][0], continued(model, 3, 2, 4))
+
+
+def test_a_rank_that_is_asked_to_leave_finishes_its_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    results, (departure,) = train_and_lose(monkeypatch, "", 3, asked=2)
+    assert [weights is None for weights, _ in results] == [False, False, True]
+    assert departure.lost[0].reason == ASKED_TO_LEAVE
+    assert departure.tasks == 3 * departure.tick
+    assert results[0][1].records[-1].epoch == 3
+    assert same_weights(results[0][0], results[1][0])
+
+
+@pytest.mark.parametrize(("rule", "asked"), [(SMA(), 0), (AsynchronousSGD(), 1)], ids=str)
+def test_without_a_rank_that_others_need_training_ends(monkeypatch: pytest.MonkeyPatch, rule: Rule, asked: int) -> None:
+    with pytest.raises(Terminated):
+        train_and_lose(monkeypatch, "", 2, replace(MODEL, rule=rule), asked=asked)
+
+
+def test_a_rank_that_others_have_given_up_ends_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, (departure,) = train_and_lose(monkeypatch, "kill:1@3", 3, reached=False)
+    assert [weights is None for weights, _ in results] == [False, True, False]
+    assert capsys.readouterr().err.count("the other ranks go on without this one") == 1
+    assert (departure.tick, departure.ranks) == (3, 2)
+    assert all(same_weights(results[rank][0], continued(MODEL, 3, 2, 3)) for rank in (0, 2))
 
 
 def test_rank_0_goes_on_alone_after_two_losses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from crossbow.cluster.failure import TERMINATED
 from crossbow.cluster.fault import VARIABLE
 from crossbow.cluster.launch import RankLaunch, variables_of
+from crossbow.cluster.members import GivenUp
 from crossbow.cluster.output import SECONDS_BEFORE_ERRORS, PrefixedLines
 from crossbow.cluster.process import connected
 from crossbow.cluster.program import RankProgram, run_program
@@ -23,6 +27,8 @@ GROUPS = {"messages": 1, "control": 1, "output": 1}
 """Threads that serve calls while the program runs."""
 SECONDS_OF_SILENCE = 5.0
 """Time after which `take_output` returns without output."""
+SECONDS_TO_END = 10.0
+"""Time in which the launcher, if it is there, takes the last output of a rank that the others have given up."""
 
 
 class RankProcess:
@@ -41,7 +47,10 @@ class RankProcess:
         self._process, self._mailbox, self._outbox = process, Mailbox(), Outbox()
         self._deliveries: list[Any] = []
         self._transport: RayTransport | None = None
+        self._ranks: Ranks | None = None
         self._prefix = ""
+        if threading.current_thread() is threading.main_thread():  # which serves signals while others run the program
+            signal.signal(signal.SIGTERM, self._be_asked_to_leave)
 
     def ready(self) -> int:
         """The id of this process."""
@@ -51,7 +60,8 @@ class RankProcess:
         """Become one of the ranks. peers: the actors of all processes. launch: how this one was started."""
         self._deliveries = [peer.deliver.options(concurrency_group="messages") for peer in peers]
         self._transport = RayTransport(self._process, change, self._mailbox, self._post)
-        connected(Ranks(change.view, self._transport.rank, self._transport if len(change.view) > 1 else None))
+        self._ranks = Ranks(change.view, self._transport.rank, self._transport if len(change.view) > 1 else None)
+        connected(self._ranks)
         os.environ.update(variables_of(launch))
         self._prefix = f"[rank {launch.rank} {change.view.ranks[launch.rank].host}] "
 
@@ -63,10 +73,15 @@ class RankProcess:
             return run_program(program, self._mark_errors)
         finally:
             self._outbox.close()
+            if self._transport is not None and self._transport.given_up:
+                self._end_soon(GivenUp.status)
 
     def deliver(self, letter: tuple[int, int, int, bool, Any]) -> None:
         """Take in a letter of another rank."""
-        self._mailbox.deliver(Envelope(*letter))
+        if self._transport is None:
+            self._mailbox.deliver(Envelope(*letter))
+        else:
+            self._transport.take_in(Envelope(*letter))
 
     def change_view(self, change: ViewChange) -> None:
         """Note that ranks have left."""
@@ -82,6 +97,19 @@ class RankProcess:
     def take_output(self) -> tuple[list[tuple[bool, str]], bool]:
         """The output that the program has written; see `Outbox.take`."""
         return self._outbox.take(SECONDS_OF_SILENCE)
+
+    def _be_asked_to_leave(self, *_: object) -> None:
+        """The handler of SIGTERM. A second signal ends the process at once."""
+        if self._ranks is None or self._ranks.asked_to_leave:
+            os._exit(TERMINATED)
+        self._ranks.leave()
+
+    @staticmethod
+    def _end_soon(status: int) -> None:
+        """End the process, which the launcher may not reach."""
+        timer = threading.Timer(SECONDS_TO_END, os._exit, (status,))
+        timer.daemon = True
+        timer.start()
 
     def _post(self, process: int, letter: Envelope) -> None:
         self._deliveries[process].remote(tuple(letter))

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from crossbow.cluster.failure import LOST, TERMINATED
+from crossbow.cluster.failure import ASKED_TO_LEAVE, LOST, TERMINATED
+from crossbow.cluster.members import Left
 from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray.actor import GROUPS, RankProcess
 from crossbow.cluster.ray.connection import ClusterNode, Connection
@@ -22,6 +23,7 @@ from crossbow.console import say
 from crossbow.interruption import ENDING, INTERRUPTED
 from crossbow.types import ConfigurationError
 
+NODE_LOST = "its node has left the cluster"
 STOPPED = (LOST, INTERRUPTED, TERMINATED)
 """Exit statuses after a stop at a tick, for which rank 0 writes a checkpoint."""
 SECONDS_TO_START = 120.0
@@ -155,8 +157,15 @@ class Launcher:
             try:
                 status = self._ray.get(call)
             except self._ray.exceptions.RayActorError:
-                self._lose(process)
+                self._lose(process, "its process has ended" if self._node_is_alive(process) else NODE_LOST)
                 return
+            if process not in self._roster.alive:  # the others have given it up
+                return
+            if status == Left.status:
+                self._lose(process, ASKED_TO_LEAVE)
+                return
+            if status == TERMINATED and not self._signals:
+                status = self._end_without(process)
             self._statuses[process] = status
             if status and (process == self._first or status not in STOPPED):
                 self._end_within(0)
@@ -165,17 +174,25 @@ class Launcher:
 
         return end
 
-    def _lose(self, process: int) -> None:
+    def _end_without(self, process: int) -> int:
+        """After training has ended with a checkpoint because a rank was asked to leave that the others need. Returns
+        the exit status."""
+        if LOST not in self._statuses.values():
+            say("a rank was asked to leave without which the others cannot go on. Training has ended with a checkpoint")
+        return LOST
+
+    def _lose(self, process: int, reason: str) -> None:
         """Go on without a process, or end if that is not possible."""
-        self._printing.discard(process)
+        if process not in self._roster.alive:
+            return
         roster, name, first = self._roster, self._roster.name(process), process == self._first
-        reason = "its process has ended" if self._node_is_alive(process) else "its node has left the cluster"
         change = roster.lose(process, reason)
         if self._deadline is not None:
             return
         if first or not change.view.enough:
             ends = "rank 0 cannot be replaced" if first else f"expected at least {self.least} ranks"
-            say(f"{name} was lost: {reason}. Training ends: {ends}")
+            what = "left" if reason == ASKED_TO_LEAVE else "was lost"
+            say(f"{name} {what}: {reason}. Training ends: {ends}")
             self._statuses[process] = LOST
             self._end_within(0 if first else SECONDS_TO_STOP)
         for other in roster.alive:

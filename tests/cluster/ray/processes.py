@@ -25,10 +25,14 @@ class Processes:
     def post(self, process: int, letter: Envelope) -> None:
         """Deliver a copy, as Ray does."""
         content = letter.content.copy() if letter.array else letter.content
-        self.mailboxes[process].deliver(letter._replace(content=content))
+        self.transports[process].take_in(letter._replace(content=content))
 
     def ranks(self) -> list[Ranks]:
         return [Ranks(transport.view, transport.rank, transport) for transport in self.transports]
+
+    def process_of(self, ranks: Ranks) -> int:
+        """The process that a rank has in its newest view."""
+        return self.roster.alive[ranks.rank]
 
     def lose(self, process: int, reason: str = "killed") -> None:
         """Tell the others that a process has ended."""

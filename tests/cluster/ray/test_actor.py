@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +44,9 @@ class Peer:
 
 
 @pytest.fixture
-def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[RankProcess]:
+def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[RankProcess]]:
     """Two connected processes; this one becomes the second."""
+    handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(process, "_joined", [])
     monkeypatch.setattr(os, "environ", dict(os.environ))
     os.environ["CROSSBOW_FAULT"] = "kill:1@2"
@@ -56,7 +60,8 @@ def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[RankProcess]:
     found = [RankProcess(number, {"CROSSBOW_X": "1"}, ["/modules"], str(tmp_path)) for number in (0, 1)]
     for each, launch in zip(found, roster.launches(), strict=True):
         each.connect(roster.change, [Peer(other) for other in found], launch)
-    return found
+    yield found
+    signal.signal(signal.SIGTERM, handler)
 
 
 def test_it_prepares_the_process(pair: list[RankProcess]) -> None:
@@ -80,6 +85,44 @@ def test_messages_reach_the_other_rank(pair: list[RankProcess]) -> None:
     roster = Roster(["a", "b"])
     pair[0].change_view(roster.lose(1, "killed"))
     assert first.changed()
+
+
+def test_sigterm_asks_a_rank_to_leave_and_the_second_one_ends_it(
+    pair: list[RankProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    assert not process.join().asked_to_leave
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert process.join().asked_to_leave
+    assert ended == []
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert ended == [143]
+
+
+def test_a_rank_that_is_given_up_ends_its_process(
+    pair: list[RankProcess], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ended, over = [], threading.Event()
+
+    def end(status: int) -> None:
+        ended.append(status)
+        over.set()
+
+    monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr(actor, "SECONDS_TO_END", 0.0)
+    script = tmp_path / "script.py"
+    script.write_text("from crossbow import cluster\ncluster.join().regroup()")
+    first = pair[0]._transport
+    assert first is not None
+    first.change(Roster(["a", "b"]).lose(1, "killed"))
+    first.regroup()
+    assert pair[1].run(RankProgram(str(script), (), is_module=False)) == 4
+    assert over.wait(60)
+    assert ended == [4]
+    (error, text), *_ = pair[1].take_output()[0]
+    assert error
+    assert text.endswith("error: the other ranks go on without this one, because they could not reach it\n")
 
 
 def test_output_and_traceback_of_a_program(pair: list[RankProcess], tmp_path: Path) -> None:

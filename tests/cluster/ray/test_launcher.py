@@ -16,6 +16,7 @@ import pytest
 
 from crossbow.cluster.failure import LOST
 from crossbow.cluster.ray import launcher
+from tests.support import until
 
 ROOT = Path(__file__).parents[3]
 NEEDS_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray: pip install 'crossbow[ray]'")
@@ -58,11 +59,14 @@ def test_a_script_prints_on_every_rank(tmp_path: Path) -> None:
 
 @NEEDS_RAY
 @pytest.mark.slow
-def test_training_goes_on_when_a_rank_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("kill:1@20", "its process has ended"), ("leave:1@20", "it was asked to leave")]
+)
+def test_training_goes_on_without_a_rank(tmp_path: Path, fault: str, reason: str) -> None:
     directory = tmp_path / "run"
-    status, out, err = launch("-n", "3", *lenet(directory), fault="kill:1@20")
+    status, out, err = launch("-n", "3", *lenet(directory), fault=fault)
     assert (status, err) == (0, "")
-    assert "left: its process has ended. Training goes on after task 60, with 2 ranks and 2 learners" in out
+    assert f"left: {reason}. Training goes on after task 60, with 2 ranks and 2 learners" in out
     assert out.count("epoch 1/1") == 1
     lines = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
     (left,) = [line for line in lines if "left" in line]
@@ -116,6 +120,78 @@ def test_a_signal_ends_training_with_a_checkpoint(tmp_path: Path, number: signal
         process.communicate(timeout=120)
     assert process.returncode == status
     assert list((directory / "checkpoints").iterdir())
+
+
+WITH_NUMBERS = """
+import os, pathlib, runpy, sys
+from crossbow import cluster
+pathlib.Path({directory!r}, str(cluster.rank)).write_text(str(os.getpid()))
+runpy.run_module("models.lenet", run_name="__main__", alter_sys=True)
+"""
+"""A program that writes the number of each rank's process to a file."""
+
+
+def with_numbers(directory: Path) -> tuple[str, ...]:
+    """The arguments of a training that does not end by itself."""
+    script = directory / "script.py"
+    script.write_text(WITH_NUMBERS.format(directory=str(directory)))
+    return str(script), *lenet(directory / "run", "--epochs", "100000")[2:]
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_sigterm_to_a_rank_lets_it_leave_and_to_rank_0_ends_training(tmp_path: Path) -> None:
+    with begin("-n", "3", *with_numbers(tmp_path)) as process:
+        assert process.stdout is not None
+        assert any(line.startswith("epoch ") for line in process.stdout)
+        os.kill(int((tmp_path / "1").read_text()), signal.SIGTERM)
+        left = next(line for line in process.stdout if " left: " in line)
+        assert any(line.startswith("epoch ") for line in process.stdout)
+        os.kill(int((tmp_path / "0").read_text()), signal.SIGTERM)
+        _, err = process.communicate(timeout=120)
+    assert left.startswith("rank 1 ")
+    assert "left: it was asked to leave. Training goes on after task" in left
+    assert "with 2 ranks and 2 learners" in left
+    assert process.returncode == LOST
+    assert err == (
+        "a rank was asked to leave without which the others cannot go on. Training has ended with a checkpoint\n"
+    )
+    assert list((tmp_path / "run" / "checkpoints").iterdir())
+
+
+MISTAKEN = """
+import sys
+from crossbow.cluster.program import RankProgram
+from crossbow.cluster.ray import launching
+class Mistaken(launching.Launcher):
+    def _print(self, process, call):
+        super()._print(process, call)
+        if any("epoch " in text for _, text in self._ray.get(call)[0]):
+            self._lose(1, "on purpose")
+launching.Launcher = Mistaken
+sys.exit(launching.launch_on_ray(RankProgram(sys.argv[1], tuple(sys.argv[2:]), False), launching.RayLaunch(ranks=2)))
+"""
+"""A launcher that gives up a rank which lives."""
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_a_rank_that_the_others_have_given_up_ends_itself(tmp_path: Path) -> None:
+    launcher_script = tmp_path / "launcher.py"
+    launcher_script.write_text(MISTAKEN)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    line = [sys.executable, str(launcher_script), *with_numbers(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert any(" left: on purpose. Training goes on" in line for line in process.stdout)
+        given_up = Path("/proc", (tmp_path / "1").read_text())
+        until(lambda: not given_up.exists(), seconds=60)
+        assert any(line.startswith("epoch ") for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert err.count("the other ranks go on without this one, because they could not reach it") == 1
 
 
 @NEEDS_RAY

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crossbow import CrossbowError
-from crossbow.cluster.members import Lost, Rank, ViewChangedError
+from crossbow.cluster.members import GivenUp, Lost, Rank, ViewChangedError
 from crossbow.cluster.sums import Waiting, tree
 from crossbow.cluster.transport import Channel
 from tests.cluster.fake_network import at_once
@@ -67,8 +66,41 @@ def test_a_process_that_others_have_given_up_does_not_go_on() -> None:
     processes = Processes("ab")
     change = processes.roster.lose(1, "killed")
     processes.transports[1].change(change)
-    with pytest.raises(CrossbowError, match="go on without this one"):
+    with pytest.raises(GivenUp) as raised:
         processes.transports[1].regroup()
+    assert raised.value.code == 4
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["waits", "sends"])
+def test_a_process_that_others_cannot_reach_is_refused_and_told(
+    before: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    processes = Processes("abc")
+    ranks = processes.ranks()
+    processes.lose(1, "its node has left the cluster")
+    if before:
+        ranks[2].regroup()  # which tells the lost one
+    else:
+        processes.transports[2].regroup()
+        processes.transports[1].given_up = False  # the letter that tells it was lost, too
+        ranks[1].transport.send(b"late", 2, Channel.RESULTS)
+    assert ranks[2].transport.receive(Channel.RESULTS) is None
+    with pytest.raises(ViewChangedError):
+        ranks[1].check_others()
+    with pytest.raises(GivenUp):
+        ranks[1].regroup()
+    sentence = "error: the other ranks go on without this one, because they could not reach it\n"
+    assert capsys.readouterr().err == sentence
+
+
+def test_a_rank_that_has_not_heard_of_a_view_is_not_given_up() -> None:
+    processes = Processes("abc")
+    first, _, third = processes.ranks()
+    processes.lose(1)
+    first.regroup()
+    third.transport.send(b"late", 0, Channel.RESULTS)
+    assert first.transport.receive(Channel.RESULTS) is None
+    assert third.regroup() == (Lost(Rank(1, "b"), "killed"),)
 
 
 def test_abort_ends_the_program() -> None:
