@@ -1,4 +1,4 @@
-"""Changes of the view on purpose, which are repeatable: CROSSBOW_FAULT=kill:RANK@TICK or leave:RANK@TICK."""
+"""Changes of the view on purpose, which are repeatable: CROSSBOW_FAULT=kill:RANK@TICK, leave:RANK@TICK or join@TICK."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ class Fault:
     """What happens to a rank when all ranks have reached a tick."""
 
     rank: int
+    """-1 for a rank that joins."""
     tick: int
     kind: str = "kill"
-    """ "kill": its process ends without warning; "leave": it is asked to leave."""
+    """ "kill": its process ends without warning; "leave": it is asked to leave; "join": it joins."""
 
     def strike(self) -> None:
         """Kill this process."""
@@ -36,8 +37,10 @@ def faults_of(environment: Mapping[str, str]) -> tuple[Fault, ...]:
     """
     faults = []
     for text in filter(None, environment.get(VARIABLE, "").split(",")):
-        found = re.fullmatch(r"(kill|leave):(\d+)@(\d+)", text)
+        found = re.fullmatch(r"(?:(kill|leave):(\d+)|join)@(\d+)", text)
         if found is None:
-            raise ConfigurationError(f"{VARIABLE} must be kill:RANK@TICK or leave:RANK@TICK. Received: {text!r}")
-        faults.append(Fault(int(found[2]), int(found[3]), found[1]))
+            raise ConfigurationError(
+                f"{VARIABLE} must be kill:RANK@TICK, leave:RANK@TICK or join@TICK. Received: {text!r}"
+            )
+        faults.append(Fault(int(found[2] or -1), int(found[3]), found[1] or "join"))
     return tuple(faults)

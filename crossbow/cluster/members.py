@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from crossbow.types import CrossbowError
 
@@ -39,6 +40,14 @@ class Lost:
     rank: Rank
     """As it was numbered before."""
     reason: str
+
+
+class Changes(NamedTuple):
+    """What has changed between two views."""
+
+    lost: tuple[Lost, ...] = ()
+    joined: tuple[Rank, ...] = ()
+    """As they were numbered when they joined."""
 
 
 class Left(SystemExit):

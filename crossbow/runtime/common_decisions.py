@@ -29,6 +29,8 @@ class CommonDecisions:
         """On rank 0: the ranks of this view that have asked to leave."""
         self._leaving: tuple[int, ...] = ()
         """The ranks that leave at this tick boundary."""
+        self._joins = False
+        """Whether ranks join at this tick boundary."""
         self._faults = faults_of(os.environ) if ranks.connected else ()
         self._struck = -1
         """Number of the view in which a fault has happened."""
@@ -48,23 +50,24 @@ class CommonDecisions:
 
     def regrouped(self) -> None:
         """Forget what was decided with other ranks."""
-        self.pauses, self._leaving = False, ()
+        self.pauses, self._leaving, self._joins = False, (), False
         self._wanting.clear()
 
     def at_tick(self, stops: Callable[[], bool], pauses: Callable[[], bool], *, elastic: bool = False) -> bool:
         """Decide at a tick boundary whether to stop, which is returned, and whether to pause. elastic: whether training
         can go on with other ranks; otherwise it ends if a rank is asked to leave."""
 
-        def decide() -> tuple[bool, bool, int, list[int]]:
+        def decide() -> tuple[bool, bool, int, list[int], bool]:
             self.interrupted = self._signal()
             if self._wanting and not elastic:
                 self.interrupted = self.interrupted or signal.SIGTERM
             stop = stops()
             leaving = [] if stop else sorted(self._wanting)
-            return stop, pauses() or bool(leaving), self.interrupted, leaving
+            joins = not stop and elastic and self._ranks.join_wanted and not self._join_is_due_later()
+            return stop, pauses() or bool(leaving) or joins, self.interrupted, leaving, joins
 
         self._tell_first()
-        stop, self.pauses, self.interrupted, leaving = self.decide(decide)
+        stop, self.pauses, self.interrupted, leaving, self._joins = self.decide(decide)
         self._leaving = tuple(leaving)
         return bool(stop)
 
@@ -86,19 +89,27 @@ class CommonDecisions:
             fault = self._faults[self._struck]
             if fault.kind == "leave" and fault.rank and elastic:
                 self._leaving = (fault.rank,)
+            elif fault.kind == "join":
+                self._joins = elastic
             elif fault.kind == "leave":
                 self.received = signal.SIGTERM if self._ranks.is_first else 0
             elif fault.rank == self._ranks.rank:
                 fault.strike()
 
     def change_view(self) -> None:
-        """If ranks leave at this tick boundary, at which all have paused: raise Left on these, once every rank has the
-        results of all, and ViewChangedError on the others."""
-        if self._leaving:
+        """If ranks leave or join at this tick boundary, at which all have paused: raise Left on those that leave, once
+        every rank has the results of all, and ViewChangedError on the others."""
+        if self._leaving or self._joins:
             self._ranks.gather(None)
             if self._ranks.rank in self._leaving:
                 raise Left
+            if self._joins:
+                self._ranks.admit()
             self._ranks.await_view()
+
+    def _join_is_due_later(self) -> bool:
+        """Whether a fault lets a rank join, which therefore does not join earlier."""
+        return any(fault.kind == "join" for fault in self._faults[self._ranks.view.number :])
 
     def _signal(self) -> int:
         for rank, request in self._ranks.requests():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import pytest
 
 from crossbow import SMA, SSGD, Dataflow, History, ModelConf, Phase, SolverConf, SystemConf
+from crossbow.cluster.admission import Admission, Joining
 from crossbow.cluster.failure import ASKED_TO_LEAVE
 from crossbow.cluster.fault import Fault
-from crossbow.cluster.members import GivenUp, Left, ViewChangedError
+from crossbow.cluster.members import GivenUp, Left, Rank, ViewChangedError
 from crossbow.cluster.ranks import Ranks
 from crossbow.ops import BatchNorm, InnerProduct, ReLU
-from crossbow.runtime.departure import Departure
+from crossbow.runtime.departure import Arrival, Departure
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.monitor import Monitor
 from crossbow.runtime.run import Limits, Terminated, TrainingRun
@@ -23,9 +25,10 @@ from crossbow.synch import AsynchronousSGD, BarrierRule, DiLoCo, ModelAveraging,
 from crossbow.types import TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.cluster.ray.processes import Processes
-from tests.support import FAST_KERNELS, blobs, same_weights, training
+from tests.support import FAST_KERNELS, blobs, same_weights, training, until
 
 DATA = blobs(83, 29)
+EPOCHS = 3
 MODEL = ModelConf(batch_size=4)
 SYSTEM = SystemConf(kernels=FAST_KERNELS, threads_per_learner=1, seed=3, learners_per_device=1)
 SOLVER = SolverConf(learning_rate=0.05, momentum=0.9)
@@ -38,9 +41,13 @@ class Killed(BaseException):
 class Departures(Monitor):
     def __init__(self) -> None:
         self.found: list[Departure] = []
+        self.arrivals: list[Arrival] = []
 
     def left(self, departure: Departure) -> None:
         self.found.append(departure)
+
+    def joined(self, arrival: Arrival) -> None:
+        self.arrivals.append(arrival)
 
 
 def new_engine(model: ModelConf, ranks: Ranks | None) -> Engine:
@@ -58,7 +65,7 @@ def train(ranks: Ranks, model: ModelConf, monitors: tuple[Monitor, ...]) -> tupl
 
     try:
         shown = monitors if ranks.is_first else ()
-        run = TrainingRun(engines[0], model, Limits(count=3), shown, test=True, ranks=ranks)
+        run = TrainingRun(engines[0], model, Limits(count=EPOCHS), shown, test=True, ranks=ranks)
         history = run.run(rebuild)
         return engines[-1].weights, history
     except Killed:
@@ -231,6 +238,91 @@ def test_rank_0_goes_on_alone_after_two_losses(monkeypatch: pytest.MonkeyPatch) 
     assert results[0][1].stopped == "count"
     again, _ = train_and_lose(monkeypatch, "kill:1@2,kill:1@5", 3)
     assert same_weights(results[0][0], again[0][0])
+
+
+def train_and_join(
+    monkeypatch: pytest.MonkeyPatch, faults: str, size: int, model: ModelConf = MODEL, *, admits: bool = True
+) -> tuple[list[tuple[Any, History]], Departures]:
+    """Train on some ranks, which another one joins. admits: whether it lives until it does."""
+    monkeypatch.setenv("CROSSBOW_FAULT", faults)
+    processes, events, admission = Processes(["host"] * size), Departures(), Admission()
+    all_ranks = processes.ranks(admission)
+    joiner: list[Joining] = []
+
+    def strike(fault: Fault) -> None:
+        processes.lose(processes.roster.alive[fault.rank])
+        raise Killed
+
+    monkeypatch.setattr(Fault, "strike", strike)
+
+    def of(ranks: Ranks) -> Callable[[], tuple[Any, History]]:
+        return lambda: train(ranks, model, (events,))
+
+    def join() -> tuple[Any, History]:
+        ranks, joining = processes.new("new", admission)
+        joiner.append(joining)
+        assert ranks.joins
+        return train(ranks, model, ()) if admits else (None, History())
+
+    def launch() -> tuple[Any, History]:
+        until(lambda: joiner)
+        assert not admits or joiner[0].await_arrival()
+        assert admission.request()
+        processes.join(size)
+        if not admits:
+            processes.lose(size)
+        return None, History()
+
+    return at_once([*map(of, all_ranks), join, launch])[:-1], events
+
+
+@pytest.mark.parametrize(("size", "rule"), [(2, SMA()), (1, SMA()), (2, SSGD())], ids=str)
+def test_a_rank_joins_at_a_tick(monkeypatch: pytest.MonkeyPatch, size: int, rule: Rule) -> None:
+    model = replace(MODEL, rule=rule)
+    results, events = train_and_join(monkeypatch, "join@4", size, model)
+    (arrival,) = events.arrivals
+    assert (arrival.new, arrival.view, arrival.tick) == ((Rank(size, "new"),), 1, 4)
+    assert (arrival.ranks, arrival.learners, arrival.tasks) == (size + 1, size + 1, 4 * size)
+    assert str(arrival).startswith(f"rank {size} (new) joined. Training goes on after task {4 * size}, with")
+    expected = continued(model, size, size + 1, 4)
+    for weights, history in results:
+        assert same_weights(weights, expected)
+        assert [each.tasks for each in history.records] == [each.tasks for each in results[0][1].records]
+        assert history.records[-1].epoch == 3
+    last = [history.records[-1].loss for _, history in results]
+    assert len(set(last)) == 1
+
+
+def test_a_rank_joins_two_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = replace(MODEL, rule=TwoLevel(SMA(), ModelAveraging(tau=2)))
+    results, events = train_and_join(monkeypatch, "join@4", 2, model)
+    assert [(each.tick, each.ranks) for each in events.arrivals] == [(4, 3)]
+    expected = two_levels_continued(model, 2, 3, 2)
+    assert all(same_weights(weights, expected) for weights, _ in results)
+
+
+def test_ranks_leave_and_join_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    results, events = train_and_join(monkeypatch, "join@2,kill:1@5", 2)
+    assert [(each.tick, each.ranks) for each in events.arrivals] == [(2, 3)]
+    assert [(each.tick, each.ranks) for each in events.found] == [(5, 2)]
+    assert [weights is None for weights, _ in results] == [False, True, False]
+    assert same_weights(results[0][0], results[2][0])
+
+
+def test_without_a_fault_a_rank_joins_at_the_next_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "EPOCHS", 200)
+    results, events = train_and_join(monkeypatch, "", 2)
+    (arrival,) = events.arrivals
+    assert (arrival.ranks, arrival.tasks) == (3, 2 * arrival.tick)
+    assert all(same_weights(weights, results[0][0]) for weights, _ in results)
+
+
+def test_a_rank_that_ends_while_it_joins_is_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    results, events = train_and_join(monkeypatch, "join@4", 2, admits=False)
+    assert [weights is None for weights, _ in results] == [False, False, True]
+    assert [each.rank.number for departure in events.found for each in departure.lost] == [2]
+    assert same_weights(results[0][0], results[1][0])
+    assert results[0][1].records[-1].epoch == 3
 
 
 def test_without_a_barrier_training_ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

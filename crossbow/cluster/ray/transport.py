@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from crossbow.cluster.members import GivenUp, Lost, View
+from crossbow.cluster.members import Changes, GivenUp, Lost, Rank, View
 from crossbow.cluster.ray.mailbox import Envelope, Mailbox
 from crossbow.cluster.transport import Channel, Pending
 from crossbow.types import Array
@@ -28,6 +28,8 @@ class ViewChange:
     """The process of each rank, by the number with which it was started."""
     lost: tuple[Lost, ...] = ()
     """The ranks that have left since the view before."""
+    joined: tuple[Rank, ...] = ()
+    """The ranks that have joined since the view before."""
 
 
 class RayTransport:
@@ -53,21 +55,22 @@ class RayTransport:
     def changed(self) -> bool:
         return bool(self._changes) or self.given_up
 
-    def regroup(self) -> tuple[Lost, ...]:
+    def regroup(self) -> Changes:
         with self._lock:
             changes, self._changes = self._changes, []
         self.given_up = self.given_up or bool(changes and self._process not in changes[-1].processes)
         if self.given_up:
             raise GivenUp
         if not changes:
-            return ()
+            return Changes()
         newest = changes[-1]
         before, self.view, self._processes = self._processes, newest.view, newest.processes
         for process in set(before) - set(self._processes):  # it may live, and only not be reached
             self._give_up(process)
         self.rank = self._processes.index(self._process)
         self._mailbox.begin(self.view.number)
-        return tuple(lost for change in changes for lost in change.lost)
+        lost = tuple(lost for change in changes for lost in change.lost)
+        return Changes(lost, tuple(rank for change in changes for rank in change.joined))
 
     def _give_up(self, process: int) -> None:
         """Tell a process that it is not a rank any more."""

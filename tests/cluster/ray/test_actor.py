@@ -83,7 +83,7 @@ def test_messages_reach_the_other_rank(pair: list[RankProcess]) -> None:
     pair[0].request_stop(15)
     assert first.receive(Channel.REQUEST) == (0, b"15")
     roster = Roster(["a", "b"])
-    pair[0].change_view(roster.lose(1, "killed"))
+    pair[0].change_view(roster.lose(1, "killed"), [Peer(each) for each in pair])
     assert first.changed()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crossbow.cluster.members import GivenUp, Lost, Rank, ViewChangedError
+from crossbow.cluster.members import Changes, GivenUp, Lost, Rank, ViewChangedError
 from crossbow.cluster.sums import Waiting, tree
 from crossbow.cluster.transport import Channel
 from tests.cluster.fake_network import at_once
@@ -47,7 +47,7 @@ def test_a_rank_that_waits_for_a_lost_one_is_told() -> None:
     for each in ranks[1:]:
         with pytest.raises(ViewChangedError):
             each.agree(lambda: 0)
-        assert each.regroup() == (Lost(Rank(0, "a"), "killed"),)
+        assert each.regroup() == Changes((Lost(Rank(0, "a"), "killed"),))
     assert [(each.rank, each.size) for each in ranks[1:]] == [(0, 2), (1, 2)]
     assert at_once([lambda: ranks[1].agree(lambda: 5), lambda: ranks[2].agree(lambda: 6)]) == [5, 5]
 
@@ -57,8 +57,8 @@ def test_several_losses_are_reported_together() -> None:
     ranks = processes.ranks()
     processes.lose(1)
     processes.lose(2)
-    assert [str(lost.rank) for lost in ranks[0].regroup()] == ["rank 1 (b)", "rank 1 (c)"]
-    assert ranks[0].regroup() == ()
+    assert [str(lost.rank) for lost in ranks[0].regroup().lost] == ["rank 1 (b)", "rank 1 (c)"]
+    assert ranks[0].regroup() == Changes()
     assert (ranks[0].view.number, ranks[0].several, ranks[0].view.enough) == (2, False, False)
 
 
@@ -100,7 +100,7 @@ def test_a_rank_that_has_not_heard_of_a_view_is_not_given_up() -> None:
     first.regroup()
     third.transport.send(b"late", 0, Channel.RESULTS)
     assert first.transport.receive(Channel.RESULTS) is None
-    assert third.regroup() == (Lost(Rank(1, "b"), "killed"),)
+    assert third.regroup() == Changes((Lost(Rank(1, "b"), "killed"),))
 
 
 def test_abort_ends_the_program() -> None:
