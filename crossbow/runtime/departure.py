@@ -30,7 +30,7 @@ class Departure:
 
 
 @dataclass(frozen=True)
-class Arrival:
+class NewRanks:
     """Ranks have joined, and training goes on with them."""
 
     new: tuple[Rank, ...]
@@ -51,7 +51,7 @@ class Arrival:
         return f"{'; '.join(f'{rank} joined' for rank in self.new)}. {_goes_on(self)}"
 
 
-def _goes_on(event: Departure | Arrival) -> str:
+def _goes_on(event: Departure | NewRanks) -> str:
     ranks = f"{event.ranks} rank{'' if event.ranks == 1 else 's'}"
     learners = f"{event.learners} learner{'' if event.learners == 1 else 's'}"
     return f"Training goes on after task {event.tasks:,}, with {ranks} and {learners} ({event.seconds:.1f} s)"

@@ -12,7 +12,7 @@ from typing import Any
 from crossbow.data.examples import BadExample
 from crossbow.files import check_regular, checked_path, make_directory, reason
 from crossbow.runtime.checkpointing import Written
-from crossbow.runtime.departure import Arrival, Departure
+from crossbow.runtime.departure import Departure, NewRanks
 from crossbow.runtime.results import AnyDecision, LearnerRecord, Record
 from crossbow.types import CrossbowError, DataError, MonitorError, Phase
 
@@ -82,7 +82,7 @@ class Monitor:
     def left(self, departure: Departure) -> None:
         """Called after ranks have left, when training goes on with the others. Monitors work on rank 0."""
 
-    def joined(self, arrival: Arrival) -> None:
+    def joined(self, event: NewRanks) -> None:
         """Called after ranks have joined, when training goes on with them. Monitors work on rank 0."""
 
     def close(self) -> None:
@@ -139,8 +139,8 @@ class JsonLinesMonitor(Monitor):
     def left(self, departure: Departure) -> None:
         self._write({"left": str(departure), **asdict(departure)})
 
-    def joined(self, arrival: Arrival) -> None:
-        self._write({"joined": str(arrival), **asdict(arrival)})
+    def joined(self, event: NewRanks) -> None:
+        self._write({"joined": str(event), **asdict(event)})
 
     def checkpoint(self, written: Written) -> None:
         if written.error:

@@ -22,7 +22,7 @@ from crossbow.data.rank_shares import ShareOrder
 from crossbow.host_memory import resident_memory
 from crossbow.runtime.common_decisions import CommonDecisions
 from crossbow.runtime.configuration import ModelConf
-from crossbow.runtime.departure import Arrival, Departure
+from crossbow.runtime.departure import Departure, NewRanks
 from crossbow.runtime.monitor import Monitor, Progress, tell
 from crossbow.runtime.observation import Measurement, arrived
 from crossbow.runtime.profiling import Profiler
@@ -355,7 +355,7 @@ class TrainingRun:
         if found.changes.lost:
             self.tell("left", Departure(found.changes.lost, *after))
         if found.changes.joined:
-            self.tell("joined", Arrival(found.changes.joined, *after))
+            self.tell("joined", NewRanks(found.changes.joined, *after))
 
     @property
     def _elastic(self) -> bool:

@@ -122,7 +122,7 @@ def at_once(works: list[Callable[[], T]]) -> list[T]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(15)
+        thread.join(60)
     if errors:
         raise errors[0]
     assert len(results) == len(works), "a rank did not end"

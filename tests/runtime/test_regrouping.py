@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from crossbow import SMA, SSGD, Dataflow, History, ModelConf, Phase, SolverConf, SystemConf
+from crossbow import SMA, SSGD, Dataflow, History, ModelConf, Phase, Record, SolverConf, SystemConf
 from crossbow.cluster.admission import Admission, Joining
 from crossbow.cluster.failure import ASKED_TO_LEAVE
 from crossbow.cluster.fault import Fault
 from crossbow.cluster.members import GivenUp, Left, Rank, ViewChangedError
 from crossbow.cluster.ranks import Ranks
 from crossbow.ops import BatchNorm, InnerProduct, ReLU
-from crossbow.runtime.departure import Arrival, Departure
+from crossbow.runtime.departure import Departure, NewRanks
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.monitor import Monitor
 from crossbow.runtime.run import Limits, Terminated, TrainingRun
@@ -28,7 +27,6 @@ from tests.cluster.ray.processes import Processes
 from tests.support import FAST_KERNELS, blobs, same_weights, training, until
 
 DATA = blobs(83, 29)
-EPOCHS = 3
 MODEL = ModelConf(batch_size=4)
 SYSTEM = SystemConf(kernels=FAST_KERNELS, threads_per_learner=1, seed=3, learners_per_device=1)
 SOLVER = SolverConf(learning_rate=0.05, momentum=0.9)
@@ -41,13 +39,26 @@ class Killed(BaseException):
 class Departures(Monitor):
     def __init__(self) -> None:
         self.found: list[Departure] = []
-        self.arrivals: list[Arrival] = []
+        self.arrivals: list[NewRanks] = []
 
     def left(self, departure: Departure) -> None:
         self.found.append(departure)
 
-    def joined(self, arrival: Arrival) -> None:
+    def joined(self, arrival: NewRanks) -> None:
         self.arrivals.append(arrival)
+
+
+class HoldsFirstRecord(Monitor):
+    """Lets training go on after the first epoch only when a rank has joined or waits to join."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission, self._joined = admission, False
+
+    def joined(self, arrival: NewRanks) -> None:
+        self._joined = True
+
+    def record(self, record: Record) -> None:
+        until(lambda: self._joined or self._admission.wanted)
 
 
 def new_engine(model: ModelConf, ranks: Ranks | None) -> Engine:
@@ -65,7 +76,7 @@ def train(ranks: Ranks, model: ModelConf, monitors: tuple[Monitor, ...]) -> tupl
 
     try:
         shown = monitors if ranks.is_first else ()
-        run = TrainingRun(engines[0], model, Limits(count=EPOCHS), shown, test=True, ranks=ranks)
+        run = TrainingRun(engines[0], model, Limits(count=3), shown, test=True, ranks=ranks)
         history = run.run(rebuild)
         return engines[-1].weights, history
     except Killed:
@@ -256,7 +267,7 @@ def train_and_join(
     monkeypatch.setattr(Fault, "strike", strike)
 
     def of(ranks: Ranks) -> Callable[[], tuple[Any, History]]:
-        return lambda: train(ranks, model, (events,))
+        return lambda: train(ranks, model, (events,) if faults else (events, HoldsFirstRecord(admission)))
 
     def join() -> tuple[Any, History]:
         ranks, joining = processes.new("new", admission)
@@ -310,10 +321,10 @@ def test_ranks_leave_and_join_one_after_the_other(monkeypatch: pytest.MonkeyPatc
 
 
 def test_without_a_fault_a_rank_joins_at_the_next_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "EPOCHS", 200)
     results, events = train_and_join(monkeypatch, "", 2)
     (arrival,) = events.arrivals
     assert (arrival.ranks, arrival.tasks) == (3, 2 * arrival.tick)
+    assert [len(history.records) for _, history in results] == [3, 3, 3]
     assert all(same_weights(weights, results[0][0]) for weights, _ in results)
 
 

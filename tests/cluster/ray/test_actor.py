@@ -14,11 +14,13 @@ import pytest
 
 from crossbow.cluster import process
 from crossbow.cluster.launch import RankLaunch
+from crossbow.cluster.members import Rank, View
 from crossbow.cluster.output import PrefixedLines
 from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray import actor
 from crossbow.cluster.ray.actor import RankProcess
 from crossbow.cluster.ray.roster import Roster
+from crossbow.cluster.ray.transport import ViewChange
 from crossbow.cluster.transport import Channel
 
 
@@ -85,6 +87,45 @@ def test_messages_reach_the_other_rank(pair: list[RankProcess]) -> None:
     roster = Roster(["a", "b"])
     pair[0].change_view(roster.lose(1, "killed"), [Peer(each) for each in pair])
     assert first.changed()
+
+
+def test_a_process_joins_with_the_journal_of_rank_0(pair: list[RankProcess], tmp_path: Path) -> None:
+    roster = Roster(["a", "b"])
+    for each, launch in zip(pair, roster.launches(), strict=True):
+        each.connect(roster.change, [Peer(other) for other in pair], launch, grows=True)
+        assert each.journal() is None
+    first = pair[0]._ranks
+    assert first is not None
+    first.agree(lambda: "decided")
+    first.begin_training(elastic=True)
+    assert pair[1].journal() is None
+    journal = pair[0].journal()
+    assert journal is not None
+    assert journal.ranks == roster.change.view.ranks
+    process_number = roster.add("c")
+    third = RankProcess(process_number, {}, [], str(tmp_path))
+    change = ViewChange(View(0, (*journal.ranks, Rank(2, "c"))), (0, 1, process_number))
+    peers = [Peer(each) for each in (*pair, third)]
+    third.join(change, peers, roster.launch_of(process_number, 2), journal)
+    ranks = process.join()
+    assert (ranks.rank, ranks.joins, ranks.agree(lambda: "other")) == (2, True, "decided")
+    script = tmp_path / "script.py"
+    script.write_text("raise SystemExit(2)")
+    assert third.run(RankProgram(str(script), (), is_module=False)) == 2
+    assert not third.await_arrival()
+    joined = roster.join(process_number)
+    for each in (*pair, third):
+        each.change_view(joined, peers)
+        assert each._transport is not None
+        assert each._transport.regroup().joined == (Rank(2, "c"),)
+    first.transport.send(b"text", 2, Channel.RESULTS)
+    assert ranks.transport.receive(Channel.RESULTS) == (0, b"text")
+
+
+def test_a_single_rank_is_connected_if_others_may_join(pair: list[RankProcess]) -> None:
+    pair[0].connect(Roster(["a"]).change, [Peer(pair[0])], RankLaunch(), grows=True)
+    assert process.join().connected
+    assert not process.join().several
 
 
 def test_sigterm_asks_a_rank_to_leave_and_the_second_one_ends_it(

@@ -13,10 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file
 
 from crossbow.cluster.failure import LOST
+from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray import launcher
-from tests.support import until
+from crossbow.cluster.ray.connection import Connection
+from tests.cluster.ray.test_connection import FakeRay
+from tests.support import same_weights, until
 
 ROOT = Path(__file__).parents[3]
 NEEDS_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray: pip install 'crossbow[ray]'")
@@ -45,6 +49,28 @@ def test_a_stop_at_a_tick_waits_for_rank_0() -> None:
     assert launcher.STOPPED == (LOST, 130, 143)
     assert launcher._first_line(ValueError("one\ntwo")) == "one"
     assert launcher._first_line(ValueError()) == "ValueError()"
+
+
+def test_new_nodes_get_ranks_up_to_a_number() -> None:
+    nodes = [(host, {"CPU": 1.0}) for host in "ab"]
+    ray = FakeRay(nodes)
+    connection = Connection(ray, local=False)
+    program, begun = RankProgram("m", ()), connection.nodes({})
+
+    def hosts(most: int | None, per_host: int = 1) -> str:
+        found = launcher.Launcher(connection, program, begun, grows=True, most=most, per_host=per_host)
+        nodes[2:] = []
+        assert found.nodes_to_join() == []
+        nodes.append(("c", {"CPU": 1.0}))
+        joining = []
+        while (new := found.nodes_to_join()) and len(joining) < 5:
+            joining.append(new[0].host)
+            process = found._roster.add(new[0].host)
+            found._nodes.append(new[0])
+            found._roster.join(process)
+        return "".join(joining)
+
+    assert (hosts(None), hosts(None, 2), hosts(2), hosts(3, 2)) == ("c", "cc", "", "c")
 
 
 @NEEDS_RAY
@@ -208,6 +234,88 @@ def test_a_dead_launcher_leaves_no_rank_behind(tmp_path: Path) -> None:
             time.sleep(0.1)
         process.communicate(timeout=60)
     assert not [rank for rank in ranks if Path(f"/proc/{rank}").exists()]
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_a_rank_joins_at_a_tick_on_purpose(tmp_path: Path) -> None:
+    weights = []
+    for number in range(2):
+        directory = tmp_path / str(number)
+        status, out, err = launch("-n", "2", *lenet(directory), fault="join@20,kill:1@30")
+        assert (status, err) == (0, "")
+        assert "joined. Training goes on after task 40, with 3 ranks and 3 learners" in out
+        assert "left: its process has ended. Training goes on after task 70, with 2 ranks and 2 learners" in out
+        assert out.count("epoch 1/1") == 1
+        lines = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
+        (joined,) = [line for line in lines if "joined" in line]
+        assert (joined["tick"], joined["tasks"], joined["ranks"], joined["new"][0]["number"]) == (20, 40, 3, 2)
+        assert joined["seconds"] < 60
+        assert lines[-1]["tasks"] >= 94
+        weights.append(load_file(directory / "model.safetensors"))
+    assert same_weights(*weights)
+
+
+JOINS_DIFFERENTLY = """
+import os, runpy, sys
+if os.environ["CROSSBOW_RANK"] == "2":
+    sys.argv += sys.argv.pop(1).split()
+else:
+    sys.argv.pop(1)
+runpy.run_module("models.lenet", run_name="__main__", alter_sys=True)
+"""
+"""A program to which the rank that joins adds its first argument."""
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_a_rank_that_differs_does_not_join(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(JOINS_DIFFERENTLY)
+    directory = tmp_path / "run"
+    options = lenet(directory, "--epochs", "100000")[2:]
+    with begin("-n", "2", str(script), "--batch-size 4", *options, fault="join@1000000") as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        lines = iter(process.stderr)
+        error = next(line for line in lines if "batch_size" in line)
+        assert "batch_size must be the same on all ranks: expected 16, as on rank 0 (" in error
+        assert "Received: 4 on rank 2 (" in error
+        assert next(lines).endswith("did not join: its program has ended, with exit status 2\n")
+        assert any(line.startswith("epoch ") for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+    assert process.returncode == 130
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_a_node_that_joins_the_cluster_gets_a_rank(tmp_path: Path) -> None:
+    from ray.cluster_utils import Cluster
+
+    directory = tmp_path / "run"
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        cluster.add_node(num_cpus=1)
+        options = lenet(directory, "--epochs", "100000")
+        with begin("--address", cluster.address, "--per-host", "1", *options) as process:
+            assert process.stdout is not None
+            assert any(line.startswith("epoch ") for line in process.stdout)
+            node = cluster.add_node(num_cpus=1)
+            joined = next(line for line in process.stdout if " joined. " in line)
+            assert any(line.startswith("epoch ") for line in process.stdout)
+            cluster.remove_node(node, allow_graceful=False)
+            left = next(line for line in process.stdout if " left: " in line)
+            assert any(line.startswith("epoch ") for line in process.stdout)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=120)
+        assert (process.returncode, err) == (130, "python -m models.lenet: interrupted\n")
+        assert joined.startswith("rank 1 (")
+        assert "with 2 ranks and " in joined
+        assert left.startswith("rank 1 (")
+        assert "with 1 rank and " in left
+    finally:
+        cluster.shutdown()
 
 
 @NEEDS_RAY
