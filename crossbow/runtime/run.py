@@ -151,7 +151,7 @@ class TrainingRun:
         if limits.count is not None:
             self._check_tick(limits.count)
         self._began = time.perf_counter()
-        """When the current stretch began, or went on after a pause."""
+        """When the current stretch began, or went on after a pause; while the engine does not run, when it ended."""
         self.next_progress = 0.0
         self.recent = Measurement(engine.observation)
         self.recent_ends = 0.0
@@ -337,7 +337,7 @@ class TrainingRun:
             if self._ranks.is_first:
                 print("error: without a barrier, training cannot go on after the loss of a rank", file=sys.stderr)
             raise SystemExit(LOST)
-        began, first = time.perf_counter(), self._ranks.is_first
+        began, first = self._began, self._ranks.is_first
         found = regroup(self._ranks, self.engine, rebuild, self.state(), self._counted, self.end)
         self.engine, self._counted, self.end = found.engine, found.counted, found.end
         if not first:

@@ -53,13 +53,12 @@ def test_a_stop_at_a_tick_waits_for_rank_0() -> None:
 
 def test_new_nodes_get_ranks_up_to_a_number() -> None:
     nodes = [(host, {"CPU": 1.0}) for host in "ab"]
-    ray = FakeRay(nodes)
-    connection = Connection(ray, local=False)
+    connection = Connection(FakeRay(nodes), local=False)
     program, begun = RankProgram("m", ()), connection.nodes({})
 
     def hosts(most: int | None, per_host: int = 1) -> str:
-        found = launcher.Launcher(connection, program, begun, grows=True, most=most, per_host=per_host)
         nodes[2:] = []
+        found = launcher.Launcher(connection, program, begun, grows=True, most=most, per_host=per_host)
         assert found.nodes_to_join() == []
         nodes.append(("c", {"CPU": 1.0}))
         joining = []
