@@ -26,7 +26,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -36,6 +36,7 @@ from benchmarks.learners import _number
 from benchmarks.machine import describe_machine
 from benchmarks.report import markdown
 from crossbow.files import write_whole
+from crossbow.kernels.cuda.dependent_launch import SWITCH
 
 SECONDS = 540.0
 """Time limit of a call, less than ten minutes including its start and end."""
@@ -61,6 +62,8 @@ class Step:
     arguments: tuple[str, ...]
     seconds: float
     """Time limit in seconds."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables in addition."""
 
 
 def _check(name: str, parts: Sequence[str], seconds: float) -> Step:
@@ -68,9 +71,9 @@ def _check(name: str, parts: Sequence[str], seconds: float) -> Step:
     return Step(name, (*arguments, "--json", f"{{output}}/{name}.json"), seconds)
 
 
-def _learners(name: str, seconds: float, *options: str) -> Step:
+def _learners(name: str, seconds: float, *options: str, **environment: str) -> Step:
     arguments = ("-m", "benchmarks.gpu_learners", "--device", "{device}", "--budget", "{budget}", *options)
-    return Step(name, (*arguments, "--json", f"{{output}}/{name}.json"), seconds)
+    return Step(name, (*arguments, "--json", f"{{output}}/{name}.json"), seconds, environment)
 
 
 RESNET_32 = ("--networks", "resnet-32", "--batches", "16", "32")
@@ -96,6 +99,7 @@ CALLS: Mapping[int, Sequence[Step]] = {
             240.0,
         ),
         _learners("learners-64", 110.0, "--networks", "resnet-32", "--batches", "64"),
+        _learners("learners-dependent", 60.0, "--networks", "resnet-32", "--batches", "16", **{SWITCH: "1"}),
         _learners("learners-others", SECONDS, "--networks", "lenet", "resnet-50"),
     ),
 }
@@ -132,7 +136,7 @@ def run(step: Step, seconds: float, places: Mapping[str, str], show: Callable[[s
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env={**ENVIRONMENT, **os.environ},
+        env={**ENVIRONMENT, **os.environ, **step.environment},
         process_group=0,  # so that its child processes end with it
     )
 
@@ -228,7 +232,7 @@ def with_data(step: Step, options: argparse.Namespace) -> Step:
     given = {"--mnist": options.mnist, "--cifar10": options.cifar10}
     folders = {name: folder.replace("{", "{{").replace("}", "}}") for name, folder in given.items() if folder}
     more = [text for option in folders.items() for text in option]
-    return Step(step.name, (*step.arguments, *more), step.seconds)
+    return replace(step, arguments=(*step.arguments, *more))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -24,7 +24,6 @@ import json
 import os
 import queue
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -164,12 +163,13 @@ class Worker:
         return Outcome(mutant, None, limit - left, equivalent(self._tree).get(place(mutant, self._tree), ""))
 
     def _failure(self, mutant: Mutant, tests: Sequence[str], marks: str, seconds: float) -> tuple[str | None, float]:
-        """The first test that fails, or in which the process hung or crashed, if any; and how long that took."""
+        """The first test that fails, or in which the process hung, crashed or used up its time, if any; and the seconds
+        that this took."""
         shutil.rmtree(self._cache, ignore_errors=True)
         shutil.rmtree(self._examples, ignore_errors=True)
         self._progress.unlink(missing_ok=True)
         status, used = self._pytest(tests, marks, seconds, mutant)
-        if status in (0, 5, -signal.SIGXCPU):
+        if status in (0, 5):
             return None, used
         failed = self._cache / "v/cache/lastfailed"
         if failed.exists():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from crossbow.dataflow import answers
 from crossbow.dataflow.graph import (
@@ -204,6 +204,11 @@ def derive_prediction(graph: Graph) -> Graph:
         if vertex.order in needed:
             needed.update(source for source in vertex.inputs if source != BATCH)
     return _without(check, lambda vertex: vertex.order not in needed, lambda vertex: False)
+
+
+def bypass(graph: Graph, positions: Collection[int]) -> Graph:
+    """The graph without the vertices at these positions, whose consumers use their first input instead."""
+    return _without(graph, lambda vertex: False, lambda vertex: vertex.order in positions)
 
 
 def _without(graph: Graph, dropped: Callable[[Vertex], bool], bypassed: Callable[[Vertex], bool]) -> Graph:

@@ -39,7 +39,7 @@ class NetworkPrediction:
             for _ in range(_streams(one)):
                 self._backends.append(new_backend(None, one))
                 self._backends[-1].open()
-            self._model = model = PredictionModel(graph, images, one, self._backends[0])
+            self._model = model = PredictionModel(graph, images, one, self._backends[0], folds=variables is not None)
             if variables is None:
                 model.initialise(system.seed)
             else:

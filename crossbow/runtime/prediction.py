@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import numpy as np
 
 from crossbow.compile import BatchSource, Memory, ModelLayout, Program, check_memory
+from crossbow.compile.fold import Folding
+from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph
 from crossbow.dataflow.validate import infer_shapes
 from crossbow.kernels.interface import State
@@ -82,10 +84,17 @@ class ImageKind(NamedTuple):
 class PredictionModel:
     """The programs of a network, compiled when they are needed, and its variables. Several streams may use it."""
 
-    def __init__(self, graph: Graph, images: ImageKind, system: SystemConf, backend: Backend) -> None:
-        """Variables are 0. Raises GraphError or ConfigurationError."""
+    def __init__(
+        self, graph: Graph, images: ImageKind, system: SystemConf, backend: Backend, *, folds: bool = True
+    ) -> None:
+        """Variables are 0. folds: whether convolutions include the normalisations after them; then the variables cannot
+        be initialised. Raises GraphError or ConfigurationError."""
         self._wide: Backend | None = None
-        self._graph, self._system, self.images, self.backend = graph, system, images, backend
+        graph = derive_prediction(graph)
+        # A check of every operator's numbers names the operators of the user.
+        self._folding = Folding(graph) if folds and not system.check_numerics else None
+        self._graph = graph if self._folding is None else self._folding.graph
+        self._system, self.images, self.backend = system, images, backend
         self._programs: dict[int, Program] = {}
         self._compiling = threading.Lock()
         self._first = max(size for size in PARTS if size <= min(LAYOUT_OF, images.most))
@@ -131,14 +140,20 @@ class PredictionModel:
 
     def initialise(self, seed: int) -> None:
         """Give the variables their initial values. Raises ConfigurationError."""
+        assert self._folding is None
         self._assign(lambda layout, vector: layout.initialise(vector, seed))
 
     def set(self, values: Mapping[tuple[int, str], Array]) -> None:
         """Set the variables by (operator's id, name). No prediction may be running."""
+        if self._folding is not None:
+            values = self._folding.values(values)
         self._assign(lambda layout, vector: layout.pack(values, vector))
 
     def load(self, values: Mapping[tuple[int, str], Array], source: str) -> None:
         """Set the variables to values from a file. Raises DataError if they do not fit."""
+        if self._folding is not None:
+            self._folding.check(values, source, (1, *self.images.shape), self.first.model.dtype)
+            values = self._folding.values(values)
         found = {key: values[key] for layout in self._layouts for key in layout.segments if key in values}
 
         def load(layout: ModelLayout, vector: Array) -> None:

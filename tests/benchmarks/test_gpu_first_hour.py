@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,12 @@ def test_data_sets_are_for_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
     assert first["tail"] == ["['benchmarks.gpu_check', '--mnist', 'a{b}', '--cifar10', 'c']"]
     assert second["tail"] == ["[]"]
+
+
+def test_a_step_has_its_own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Step("other", ("-c", "import os; print(os.environ.get('HERE', 'nothing'))"), 60.0, {"HERE": "it is"})
+    _, done = run([other, replace(other, name="after", environment={})], tmp_path, monkeypatch)
+    assert [step["tail"] for step in done] == [["it is"], ["nothing"]]
 
 
 def test_the_calls_have_everything_and_fit() -> None:

@@ -55,5 +55,7 @@ def test_the_cores_are_those_that_the_process_may_use(monkeypatch: pytest.Monkey
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 3, 5}, raising=False)
     assert jpeg._cores() == 3
     monkeypatch.delattr("os.sched_getaffinity")
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    assert jpeg._cores() == 6
     monkeypatch.setattr("os.cpu_count", lambda: None)
     assert jpeg._cores() == 1

@@ -108,6 +108,8 @@ def test_files_of_another_form_are_named(tmp_path: Path) -> None:
     swapped = {**files, NAMES[0]: files[NAMES[1]]}
     with pytest.raises(DataError, match=r"train-images.*expected images \(N, 28, 28\).*shape \(12,\)"):
         mnist(write(tmp_path / "swapped", swapped))
+    with pytest.raises(DataError, match=r"train-labels.*expected labels \(N,\), uint8.*shape \(12, 28, 28\)"):
+        mnist(write(tmp_path / "images", {**files, NAMES[1]: files[NAMES[0]]}))
     mixed = {**files, NAMES[3]: files[NAMES[1]]}
     with pytest.raises(DataError, match=r"t10k-labels.*expected 5 labels.*Received: 12"):
         mnist(write(tmp_path / "mixed", mixed))

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import numpy as np
 import pytest
 
+from crossbow.kernels.interface import Variable
+from crossbow.kernels.requests import ConvolutionBackwardData, ConvolutionBackwardWeights
 from crossbow.ops import MSRA, Constant, Conv, ConvGradient
 from crossbow.testing import check_gradients, run_operator
-from crossbow.types import ConfigurationError, Shape
+from crossbow.types import ConfigurationError, Shape, Tensor
 
 
 @pytest.mark.parametrize(
@@ -120,6 +125,20 @@ def test_depthwise_filters_each_channel_alone() -> None:
     conv = Conv(number_of_outputs=2, kernel_size=2, groups=2, bias=False)
     run = run_operator(conv, [x], variables={"weights": [[[1.0, 1.0]], [[-1.0, 1.0]]]})
     np.testing.assert_array_equal(run.outputs[0], [[[1, 3, 5], [1, 1, 1]]])
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_sum_of_gradients_is_part_of_the_gradient(fused: bool) -> None:
+    requests: list[Any] = []
+    conv, float32 = Conv(number_of_outputs=2, kernel_size=3), np.dtype(np.float32)
+    x, y = Tensor((1, 4, 5, 5), float32), Tensor((1, 2, 3, 3), float32)
+    variables = {spec.name: Variable(spec.shape, float32) for spec in conv.variables(x.shape)}
+    library = SimpleNamespace(prepare=requests.append)
+    site = SimpleNamespace(library=library, inputs=(x,), output=y, variables=variables)
+    site.needs_input_gradient, site.fused_sum = True, fused
+    conv.gradient().prepare(conv, cast(Any, site))
+    assert [type(request) for request in requests] == [ConvolutionBackwardWeights, ConvolutionBackwardData]
+    assert requests[1].sum is fused
 
 
 def test_gradient_operator() -> None:

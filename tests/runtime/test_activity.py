@@ -19,6 +19,7 @@ def test_doing_follows_the_task_and_its_state() -> None:
     state[State.SINCE] = -5  # left by the last wait of a task
     activity.begin()
     assert activity.doing == "computing"
+    state[State.SINCE] = 5  # left by a task list that was aborted
     activity.exchange()
     assert activity.doing == "averaging"
     activity.end()

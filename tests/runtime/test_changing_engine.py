@@ -86,6 +86,15 @@ def test_what_was_closed_does_not_begin_to_train(changing: ExecutionContext, mon
             engines.go_on_with(kind)
 
 
+def test_a_forked_process_is_refused(changing: ExecutionContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    with changing:
+        changing.engine.check_process()
+        with monkeypatch.context() as forked:
+            forked.setattr("crossbow.runtime.usage.os.getpid", lambda: -1)
+            with pytest.raises(CrossbowError, match="forked"):
+                changing.engine.check_process()
+
+
 def test_nothing_goes_on_after_a_tick_that_was_left(
     changing: ExecutionContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

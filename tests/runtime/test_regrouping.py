@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,13 +16,14 @@ from crossbow.cluster.fault import Fault
 from crossbow.cluster.members import GivenUp, Left, Rank, ViewChangedError
 from crossbow.cluster.ranks import Ranks
 from crossbow.ops import BatchNorm, InnerProduct, ReLU
+from crossbow.runtime import regrouping
 from crossbow.runtime.departure import Departure, NewRanks
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.monitor import Monitor
 from crossbow.runtime.run import Limits, Terminated, TrainingRun
 from crossbow.runtime.snapshot import Snapshot
 from crossbow.synch import AsynchronousSGD, BarrierRule, DiLoCo, ModelAveraging, Rule, TwoLevel
-from crossbow.types import TrainingUnit
+from crossbow.types import CrossbowError, TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.cluster.ray.processes import Processes
 from tests.support import FAST_KERNELS, blobs, same_weights, training, until
@@ -358,3 +360,21 @@ def test_without_a_way_to_rebuild_training_ends(monkeypatch: pytest.MonkeyPatch)
         engine.close()
 
     at_once([alone, lose])
+
+
+def test_learners_have_time_to_end_their_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def check_usable() -> None:
+        nonlocal calls
+        calls += 1
+        if calls < 4:
+            raise CrossbowError("busy")
+
+    engine: Any = SimpleNamespace(check_usable=check_usable)
+    assert regrouping._settled(engine) is engine
+    assert calls == 4
+    calls = 0
+    monkeypatch.setattr(regrouping, "SECONDS_TO_SETTLE", 0.0)
+    with pytest.raises(CrossbowError, match="busy"):
+        regrouping._settled(engine)

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from crossbow import SMA, DurationUnit, JsonLinesMonitor, Monitor, TrainingUnit
+from crossbow import SMA, Checkpoints, DurationUnit, JsonLinesMonitor, Monitor, TrainingUnit
 from crossbow.data.order import TrainingOrder
 from crossbow.runtime import run
+from crossbow.runtime.keeper import RunKeeper
 from crossbow.runtime.monitor import Progress
 from crossbow.runtime.results import Record
 from crossbow.runtime.task import Completed
@@ -507,6 +508,22 @@ def test_the_history_survives_what_ends_training(
         assert len(history.tests) == 2
         assert (history.stopped, history.message) == (stopped, message)
         assert history.best in history.tests
+
+
+def test_the_last_checkpoint_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also that of a run which a signal ends."""
+    ends, end = list[int](), RunKeeper.end
+
+    def counted(keeper: RunKeeper, of: run.TrainingRun) -> None:
+        ends.append(of.engine.tasks)
+        end(keeper, of)
+
+    monkeypatch.setattr(RunKeeper, "end", counted)
+    interrupting = InEpoch(lambda: signal.raise_signal(signal.SIGINT))
+    options: dict[str, Any] = {"data": blobs(40), "checkpoints": Checkpoints(tmp_path)}
+    with context(**options, monitors=[interrupting]) as running, pytest.raises(KeyboardInterrupt):
+        running.train(5)
+    assert len(ends) == 1
 
 
 @pytest.mark.parametrize("wanted_at", [6, 8])

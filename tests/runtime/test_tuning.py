@@ -189,6 +189,20 @@ def test_the_rest_of_what_a_context_does(tmp_path: Any) -> None:
         assert other.test().loss == pytest.approx(tested.loss)
 
 
+def test_nothing_interrupts_training_once_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+    original = Engine.run
+
+    def counted(engine: Engine, until: int, callbacks: Callbacks) -> None:
+        runs.append(until)
+        original(engine, until, callbacks)
+
+    with scripted(2) as running:
+        monkeypatch.setattr(Engine, "run", counted)
+        running.train(10, TASKS)
+    assert len(runs) == 1
+
+
 @pytest.mark.parametrize("wanted", [2, 3])
 @pytest.mark.parametrize("settled", [False, True])
 def test_a_search_goes_on_with_the_best_number(wanted: int, settled: bool) -> None:

@@ -114,6 +114,7 @@ def test_a_learner_that_joins_takes_z_and_the_others_go_on() -> None:
     at_the_join = made.replicas[3, :2]
     assert np.isnan(made.replicas[2, 2]).all()
     np.testing.assert_allclose(made.base[2], (at_the_join.sum(axis=0) + made.base[1]) / 3, atol=1e-15)
+    assert not np.array_equal(made.replicas[8, 2], made.base[2])  # it joins once: later it has weights of its own
 
 
 def test_learners_that_leave_before_they_have_joined() -> None:

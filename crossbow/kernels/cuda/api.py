@@ -6,6 +6,7 @@ that records every call, on machines without a GPU.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -32,6 +33,10 @@ class Api(Protocol):
     @property
     def driver(self) -> Any:
         """cuLaunchKernel is `driver.launchKernel`."""
+
+    @property
+    def cuda(self) -> Any:
+        """`cuda.cuLaunchKernelEx`, which CuPy lacks: a ctypes function, which returns a status."""
 
     @property
     def nccl(self) -> Any:
@@ -106,6 +111,10 @@ class CuPy:
     @property
     def remembered(self) -> dict[Hashable, Any]:
         return self._remembered
+
+    @functools.cached_property
+    def cuda(self) -> Any:
+        return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
 
     @functools.cached_property
     def nccl(self) -> Any:

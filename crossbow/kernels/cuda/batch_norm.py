@@ -22,7 +22,7 @@ from crossbow.kernels.requests import BatchNormBackward, BatchNormInference, Bat
 from crossbow.types import Array, Tensor
 
 LINEAR, OF_NORMALISED, OF_OUTPUT = np.int32(0), np.int32(1), np.int32(2)
-"""The argument of a ReLU's derivative, as in sources/batch_norm.cu."""
+"""The argument of a ReLU's derivative, as in sources/batch_norm.cuh."""
 ALIGNMENT = 8
 """Bytes: the copy of the count is stored before the sums, which are doubles."""
 
@@ -41,7 +41,7 @@ def training(request: BatchNormTraining) -> PreparedKernel:
         running = [buffers[f"running_{name}"] for name in ("mean", "variance", "mean_next", "variance_next")]
         written = buffers["kept"], buffers["output"]
         if whole is not None:
-            return (_call(whole, "batch_norm_training", *given, *running, *written, more=numbers, sums=True),)
+            return (_call_whole(whole, "batch_norm_training", *given, *running, *written, more=numbers),)
         counts = setting.fraction is None
         count, count_next = _optional(buffers, "count", counts), _optional(buffers, "count_next", counts)
         counted, sums = buffers["workspace"][:ALIGNMENT], buffers["workspace"][ALIGNMENT:]
@@ -88,7 +88,7 @@ def backward(request: BatchNormBackward) -> PreparedKernel:
         )
         if whole is not None:
             arguments = x, y, dy, *parameters, *gradients, masked, target
-            return (_call(whole, "batch_norm_gradient", *arguments, more=(relu,), sums=True),)
+            return (_call_whole(whole, "batch_norm_gradient", *arguments, more=(relu,)),)
         sums = buffers["workspace"]
         given, left = (dy, relu) if masked is None else (masked, LINEAR)
         return (
@@ -120,6 +120,10 @@ def _call(
     channels: Channels, name: str, *arguments: Array | None, more: tuple[np.generic, ...] = (), sums: bool = False
 ) -> Launch:
     return channels.each("batch_norm", name, *arguments, more=more, sums=sums)
+
+
+def _call_whole(channels: Channels, name: str, *arguments: Array | None, more: tuple[np.generic, ...]) -> Launch:
+    return channels.each("batch_norm_whole", name, *arguments, more=more, sums=True)
 
 
 def _optional(buffers: Buffers, role: str, there: bool) -> Array | None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossbow.kernels.cuda.launch import BLOCK, Argument, CudaKernel, Launch, Structure, power_of_two
-from crossbow.types import ConfigurationError, Layout, Shape, Tensor
+from crossbow.kernels.cuda.launch import BLOCK, PACK, CudaKernel, Launch, Structure, power_of_two
+from crossbow.types import Array, ConfigurationError, Layout, Shape, Tensor, address
 
 GRID = 1024
 """Number of blocks that suffices for a large GPU. It is the same for every GPU, and so is the order of the sums."""
@@ -61,16 +61,26 @@ class Channels:
         self.threads = BLOCK
         if whole:
             self.threads = min(max(BLOCK, power_of_two(-(-least * values // CHUNK))), MOST_THREADS)
+        pack = PACK // x.dtype.itemsize
+        self.values, self.channels = _run(major, minor, outer, inner, pack, whole=whole)
+        """Adjacent values, and adjacent channels, that a thread takes at once: VALUES and CHANNELS of the sources."""
+        run = self.values * self.channels
+        self._takes_packs = run > 1
+        # From here on, all numbers and distances are those of runs.
+        count, values, least = self.count // self.channels, values // self.values, max(1, least // self.channels)
         free = self.threads // min(power_of_two(values), self.threads)  # how many channels' values fit into a block
-        width = min(power_of_two(self.count), max(free, least))
-        lanes, self._tiles = self.threads // width, -(-self.count // width)
-        parts = 1 if whole else max(1, min(-(-GRID // self._tiles), values // (lanes * CHUNK)))
+        width = min(power_of_two(count), max(free, least))
+        lanes, self._tiles = self.threads // width, -(-count // width)
+        most = values // (lanes * max(1, CHUNK // run))
+        parts = 1 if whole else max(1, min(-(-GRID // self._tiles), most))
         part = -(-values // (parts * lanes)) * lanes
         self.parts = -(-values // part)
-        division = (self.count, values, width, self.parts, part)
-        by_channel = (minor.size, major.stride, minor.stride, major.number or 0, minor.number or 0)
-        numbers = (*division, *by_channel, inner.size, outer.stride, inner.stride)
-        self._structure = Structure(*numbers)
+        division = (count, values, width, self.parts, part)
+        strides = (major.stride // run, minor.stride * self.channels // run)
+        by_channel = (minor.size // self.channels, *strides, (major.number or 0) // self.channels, minor.number or 0)
+        by_value = (inner.size // self.values, outer.stride // run, inner.stride * self.values // run)
+        self._elements = x.elements
+        self._structure = Structure(*division, *by_channel, *by_value)
 
     @property
     def workspace(self) -> int:
@@ -78,13 +88,13 @@ class Channels:
         return self.parts * 2 * self.count * 8
 
     def each(
-        self, file: str, name: str, *arguments: Argument, more: tuple[np.generic, ...] = (), sums: bool = False
+        self, file: str, name: str, *arguments: Array | None, more: tuple[np.generic, ...] = (), sums: bool = False
     ) -> Launch:
         """Return the call of a kernel of a file over all elements; `sums`: whether its threads add up. The kernel
         receives the division among blocks between `arguments` and `more`."""
         return self._call(file, name, self._tiles * self.parts, arguments, more, sums)
 
-    def totals(self, file: str, name: str, *arguments: Argument) -> Launch:
+    def totals(self, file: str, name: str, *arguments: Array | None) -> Launch:
         """Return the call of a kernel over all channels, which adds up the sums of the parts."""
         return self._call(file, name, self._tiles, arguments, (), sums=True)
 
@@ -93,13 +103,29 @@ class Channels:
         file: str,
         name: str,
         blocks: int,
-        arguments: tuple[Argument, ...],
+        arguments: tuple[Array | None, ...],
         more: tuple[np.generic, ...],
         sums: bool,
     ) -> Launch:
-        kernel = CudaKernel(file, name, self.dtype)
+        for array in arguments:
+            if array is not None and array.size == self._elements and self._takes_packs and address(array) % PACK:
+                raise ValueError(f"expected tensors at multiples of {PACK} bytes. Received: {address(array):#x}")
+        kernel = CudaKernel(file, name, self.dtype, constants=(("VALUES", self.values), ("CHANNELS", self.channels)))
         shared = self.threads * SUMS if sums else 0
         return kernel.blocks(blocks, *arguments, self._structure, *more, threads=self.threads, shared=shared)
+
+
+def _run(major: _Axis, minor: _Axis, outer: _Axis, inner: _Axis, pack: int, *, whole: bool) -> tuple[int, int]:
+    """The number of adjacent values, and of adjacent channels, that a thread takes at once: a pack of one or the other.
+
+    Tensors begin at multiples of a pack. Blocks of whole channels have few threads for each, so they keep single ones.
+    """
+    axes = (major, minor, outer, inner)
+    if inner.stride == 1 and inner.size % pack == 0:
+        return (pack, 1) if all(axis is inner or axis.stride % pack == 0 for axis in axes) else (1, 1)
+    if not whole and minor.stride == 1 and minor.number == 1 and minor.size % pack == 0 and not major.number:
+        return (1, pack) if all(axis is minor or axis.stride % pack == 0 for axis in axes) else (1, 1)
+    return 1, 1
 
 
 def _axes(x: Tensor, axis: int, variable: Shape) -> list[_Axis]:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from crossbow.kernels.cuda import dependent_launch
 from crossbow.kernels.cuda.api import api, remember
 from crossbow.types import Array, address
 
@@ -108,10 +109,16 @@ class Launch:
     """Number of elements that are read for one of these, if they are few enough for a series; otherwise 0."""
     pointwise: bool = field(default=False, kw_only=True)
     """Whether a thread reads and writes only its own elements of tensors that any thread writes."""
+    dependent: bool = field(default=False, kw_only=True)
+    """Whether the kernel is launched before earlier ones have ended, for which it waits (`dependent_launch`)."""
     capturable: ClassVar[bool] = True
     """Whether it may become part of a CUDA graph: its work depends on the GPU's memory alone."""
 
     def __call__(self) -> None:
+        if self.dependent:
+            grid = self.blocks, self.threads, self.shared
+            dependent_launch.launch(self.function, *grid, current().pointer, self.parameters)
+            return
         api().driver.launchKernel(
             self.function, self.blocks, 1, 1, self.threads, 1, 1, self.shared, current().pointer, self.parameters, 0
         )
@@ -140,6 +147,8 @@ class CudaKernel:
     dtype: np.dtype[np.generic]
     generated: str = ""
     """Code that follows the file's, for kernels generated during preparation."""
+    constants: tuple[tuple[str, int], ...] = ()
+    """Names and values of constants that the file's code uses, without defining them."""
 
     def each(
         self, elements: int, *arguments: Argument, shared: int = 0, work: int = 0, pointwise: bool = False
@@ -169,7 +178,9 @@ class CudaKernel:
         pointers = np.array([address(value) for value in values], np.uint64)
         if not len(values):
             pointers = np.zeros(1, np.uint64)
-        source = source_of(self.file) + self.generated
+        source, dependent = text_of("") + self.source, dependent_launch.is_on()
+        if dependent:
+            source = dependent_launch.with_waits(source)
         wide = is_wide(max(elements, *map(_elements, arguments), 0))
         functions = remember(("source", source, self.dtype, wide), lambda: self._compiled(source, wide))
         function = functions(self.name)
@@ -181,7 +192,14 @@ class CudaKernel:
             elements=elements,
             work=work,
             pointwise=pointwise,
+            dependent=dependent,
         )
+
+    @property
+    def source(self) -> str:
+        """The kernel's source, without the code that all files share."""
+        defined = "".join(f"enum {{ {name} = {value} }};\n" for name, value in self.constants)
+        return defined + text_of(self.file) + self.generated
 
     @property
     def pack(self) -> int:
@@ -217,11 +235,6 @@ def _by_value(argument: Argument) -> NDArray[Any]:
     if isinstance(argument, np.generic):
         return np.array(argument)
     return np.array(address(argument), np.uint64)
-
-
-def source_of(file: str) -> str:
-    """The text of a .cu file, with the files that it includes, after the code that all files share."""
-    return text_of("") + text_of(file)
 
 
 @functools.cache

@@ -105,25 +105,24 @@ def _merged(run: Sequence[Launch]) -> Launch:
 def series_source(kernels: Sequence[CudaKernel], *, barrier: bool) -> str:
     """The source of a kernel that runs these kernels one after the other, with all their parameters. barrier: whether
     the threads of a block wait for each other between them."""
-    sources = dict.fromkeys((kernel.file, kernel.generated) for kernel in kernels)
+    sources = dict.fromkeys(kernel.source for kernel in kernels)
     names = {source: f"part{number}" for number, source in enumerate(sources)}
     lines = []
-    for (file, generated), name in names.items():
-        lines += [f"namespace {name} {{", re.sub(SIGNATURE, "PART ", text_of(file) + generated), "}", ""]
+    for source, name in names.items():
+        lines += [f"namespace {name} {{", re.sub(SIGNATURE, "PART ", source), "}", ""]
     parameters, calls = [], []
     for number, kernel in enumerate(kernels):
-        source = (kernel.file, kernel.generated)
-        own = _parameters(kernel, names[source])
+        own = _parameters(kernel, names[kernel.source])
         parameters += [f"{kind}a{number}_{index}" for index, kind in enumerate(own)]
         passed = ", ".join(f"a{number}_{index}" for index in range(len(own)))
-        calls.append(f"    {names[source]}::{kernel.name}({passed});")
+        calls.append(f"    {names[kernel.source]}::{kernel.name}({passed});")
     body = "\n    __syncthreads();\n".join(calls) if barrier else "\n".join(calls)
     return "\n".join([*lines, f"KERNEL series({', '.join(parameters)}) {{", body, "}", ""])
 
 
 def _parameters(kernel: CudaKernel, namespace: str) -> list[str]:
     """The types of a kernel's parameters, as they are written outside its namespace."""
-    found = re.search(SIGNATURE + kernel.name + PARAMETERS, text_of(kernel.file) + kernel.generated)
+    found = re.search(SIGNATURE + kernel.name + PARAMETERS, kernel.source)
     assert found is not None, kernel
     types = []
     for parameter in found[1].split(","):

@@ -98,14 +98,8 @@ def _dtype(parameter: Parameter, real: str, stored: str) -> np.dtype[np.generic]
     return np.dtype(SCALARS[name]) if name in SCALARS else None
 
 
-def preprocessed(source: str, *, wide: bool) -> str:
-    """The source without what positions of 64 bits leave out."""
-    return re.sub(r"^#ifndef WIDE\b.*?^#endif", "", source, flags=re.DOTALL | re.MULTILINE) if wide else source
-
-
 def compile_kernels(source: str, options: Sequence[str]) -> dict[str, Emulated]:
     """The kernels of CUDA C++ source code, by name."""
-    source = preprocessed(source, wide="-DWIDE=1" in options)
     library = ctypes.CDLL(str(_compiled(source, tuple(option for option in options if option.startswith("-D")))))
     defined = dict(option.removeprefix("-D").split("=") for option in options if option.startswith("-D"))
     real = defined.get("REAL", "float")

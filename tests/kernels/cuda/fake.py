@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.kernels.cuda import launch
+from crossbow.kernels.cuda import dependent_launch, launch
 from crossbow.kernels.cuda.api import replaced
 from crossbow.types import address
 from tests.kernels.cuda.emulator import Emulated, compile_kernels
@@ -95,6 +95,24 @@ class FakeDriver:
         uses, arguments = self.runtime.uses(stream, ranges), kernel.copy(parameters)
         run = GuardedLaunch(kernel, x, block_x, shared, arguments, ranges, bound, self.runtime)
         self.runtime.enqueue(stream, run, kernel.name, uses)
+
+
+@dataclass(frozen=True)
+class FakeDriverLibrary:
+    """Functions of the driver that CuPy lacks."""
+
+    driver: FakeDriver
+
+    def cuLaunchKernelEx(self, configuration: Any, function: Any, parameters: Any, extra: None) -> int:
+        assert extra is None
+        given = configuration._obj
+        (attribute,) = given.attributes[: given.number_of_attributes]
+        assert (attribute.id, attribute.value) == (dependent_launch.PROGRAMMATIC_STREAM_SERIALIZATION, 1)
+        grid = given.grid_x, given.grid_y, given.grid_z, given.block_x, given.block_y, given.block_z, given.shared
+        kernel = self.driver.functions[function.value - 1][0]
+        self.driver.launchKernel(function.value, *grid, given.stream or 0, parameters.value, 0)
+        self.driver.calls.append(Recorded(f"{kernel.name} (dependent)", ()))
+        return 0
 
 
 def check_arguments(kernel: Emulated, bound: Sequence[Bound]) -> None:
@@ -287,6 +305,7 @@ class FakeCuda:
         self.remembered: dict[Hashable, Any] = {}
         self.runtime = FakeRuntime(devices, seed, races, threads_tell)
         self.driver = FakeDriver(self.calls, self.runtime)
+        self.cuda = FakeDriverLibrary(self.driver)
         self.nccl: Any = FakeNccl(self.runtime)
         self.nvtx = FakeNvtx()
         self.cudnn: Any = OnStreams(FakeCudnn(self.calls), self.runtime, _computes, convolution_ranges)

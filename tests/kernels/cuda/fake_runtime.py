@@ -138,7 +138,7 @@ class FakeRuntime:
 
     def getDeviceProperties(self, device: int) -> dict[str, Any]:
         assert 0 <= device < self.devices
-        return {"name": b"no GPU"}
+        return {"name": b"no GPU", "major": 9}
 
     def deviceSynchronize(self) -> None:
         with self.lock:

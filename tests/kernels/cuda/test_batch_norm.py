@@ -24,6 +24,7 @@ from crossbow.types import ConfigurationError, Layout, Shape, Tensor
 from tests.combinations import in_turn, pairwise
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.running import Numbers
+from tests.kernels.cuda.test_channels import of_runs
 from tests.kernels.reference.running import draw
 
 PLAIN, CHANNELS_LAST = Layout.PLAIN, Layout.CHANNELS_LAST
@@ -314,7 +315,7 @@ def test_powers_of_two() -> None:
 def test_blocks_have_every_value_once(data: st.DataObject) -> None:
     """The division among blocks, as `walk` of sources/channels.cu follows it."""
     dimensions = data.draw(st.integers(2, 5))
-    shape = tuple(data.draw(st.sampled_from([1, 2, 3, 5, 12])) for _ in range(dimensions))
+    shape = tuple(data.draw(st.sampled_from([1, 2, 3, 4, 5, 12])) for _ in range(dimensions))
     layout = data.draw(st.sampled_from(Layout)) if dimensions == 4 else Layout.PLAIN
     axis = data.draw(st.integers(1, dimensions - 1))
     variable = shape[axis : axis + data.draw(st.integers(1, dimensions - axis))]
@@ -324,18 +325,16 @@ def test_blocks_have_every_value_once(data: st.DataObject) -> None:
         division = Channels(x, axis, variable, whole=data.draw(st.booleans()))
     finally:
         channels.GRID = grid
-    count, values, width, parts, part, minor, s0, s1, n0, n1, inner, v0, v1 = division._structure.values.tolist()
-    assert count == np.prod(variable)
-    assert count * values == x.elements
+    count, values, width, parts, part, *_ = division._structure.values.tolist()
+    assert count * division.channels == np.prod(variable)
+    assert count * values * division.channels * division.values == x.elements
     assert 0 <= parts * part - values < part
     assert part % (division.threads // width) == 0
-    i, j = np.arange(count)[:, np.newaxis], np.arange(values)
-    places = i // minor * s0 + i % minor * s1 + j // inner * v0 + j % inner * v1
-    numbers = np.broadcast_to(i // minor * n0 + i % minor * n1, places.shape)
+    places, numbers = of_runs(division)
     lie = np.empty(x.elements, np.int64)
-    lie[places.ravel()] = numbers.ravel()
+    lie[places] = numbers
     assert len(np.unique(places)) == x.elements
-    own = np.arange(count).reshape([*variable, *[1] * (dimensions - axis - len(variable))])
+    own = np.arange(np.prod(variable)).reshape([*variable, *[1] * (dimensions - axis - len(variable))])
     memory = np.broadcast_to(own, shape)
     if layout is Layout.CHANNELS_LAST:
         memory = memory.transpose(0, 2, 3, 1)

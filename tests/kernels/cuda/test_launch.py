@@ -26,7 +26,6 @@ from crossbow.kernels.cuda.launch import (
     current,
     on,
     options_for,
-    source_of,
 )
 from crossbow.runtime.cuda.stream import CudaStream
 from crossbow.types import address
@@ -54,7 +53,7 @@ def test_tensors_of_16_bits_are_computed_with_in_float32() -> None:
 def test_every_source_begins_with_what_all_share() -> None:
     common = (launch.SOURCES / "common.cuh").read_text()
     for path in launch.SOURCES.glob("*.cu"):
-        source = source_of(path.stem)
+        source = launch.text_of("") + launch.text_of(path.stem)
         assert source.startswith(common)
         assert source.endswith(path.read_text().rpartition("#include")[2].partition('.cuh"\n')[2] or path.read_text())
         assert "#include" not in source

@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from crossbow.kernels.cuda import launch
 from crossbow.kernels.cuda.adaptive import step_source
-from crossbow.kernels.cuda.launch import NARROW, OPTIONS, SOURCES, CudaKernel, options_for, source_of
+from crossbow.kernels.cuda.launch import NARROW, OPTIONS, SOURCES, CudaKernel, options_for
 from crossbow.kernels.cuda.mixed import narrow_type
 from crossbow.kernels.cuda.series import series_source
 from crossbow.kernels.cuda.vector import combination_source, norm_source
 from crossbow.kernels.interface import State
 from crossbow.solver.adaptation import STEP, AdaptationForm
 from crossbow.solver.update import Assignment
-from tests.kernels.cuda.emulator import SIGNATURE, preprocessed
+from tests.kernels.cuda.emulator import SIGNATURE
 
 PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 SMA = combination_source([Assignment("v", ("v", "g", "sign")), Assignment("w", ("w", "v", "z"))], {"sign": "w"})
@@ -41,7 +42,20 @@ CLASSIFIER = [
     )
 ]
 KNOWS_STORED = re.compile(r"\bstored \*").search
+OF_CHANNELS = ("batch_norm", "batch_norm_whole", "channels")
+RUNS = {"": (1, 1), " of adjacent values": ("PACK", 1), " of adjacent channels": (1, "PACK")}
+"""VALUES and CHANNELS of the sources, by the end of a name."""
+
+
+def source_of(file: str, run: str = "") -> str:
+    values, channels = RUNS[run]
+    defined = f"enum {{ VALUES = {values}, CHANNELS = {channels} }};\n" if file in OF_CHANNELS else ""
+    return launch.text_of("") + defined + launch.text_of(file)
+
+
 FILES = {path.stem: source_of(path.stem) for path in sorted(SOURCES.glob("*.cu"))}
+FILES |= {f"{file}{run}": source_of(file, run) for file in OF_CHANNELS for run in RUNS if run}
+del FILES["batch_norm_whole of adjacent channels"]  # its blocks keep single channels
 GENERATED = {
     "linear combination": source_of("vector") + SMA,
     "squared norm": source_of("vector") + norm_source(2),
@@ -98,9 +112,12 @@ REGISTERS = 80
 """Of a thread, at most: then three blocks of 256 threads are on a multiprocessor at once."""
 MOST_REGISTERS = {
     **dict.fromkeys(("batch_norm_training", "batch_norm_gradient", "sum_channels", "sum_rows"), 64),
-    **dict.fromkeys(("pooling_expected", "pooling_stochastic", "series"), 128),
+    **dict.fromkeys(("pooling_expected", "pooling_stochastic", "adaptive_step", "series"), 128),
 }
-"""Other limits: of kernels with blocks of 1024 threads; and of those of which two blocks suffice, or a single one."""
+"""Other limits: of kernels with blocks of 1024 threads; and of those of which two blocks suffice (in double precision,
+or in 16 bits), or a single one."""
+SIDE_BY_SIDE = 104
+"""Registers of a thread with eight channels of 16 bits, at most: then two blocks are on a multiprocessor at once."""
 STACK = {"softmax": 128, "classify": 64, "end of a classifier": 128}
 """Bytes of a thread's memory, by source; others have none. These keep the sums of parts on the way to a long one."""
 USES = re.compile(
@@ -144,7 +161,7 @@ def builds() -> Iterator[Any]:
         types = ("float32", "float64", *(NARROW if KNOWS_STORED(source) else ()))
         for dtype, gpu in itertools.product(types, ("sm_80", "sm_90")):
             quick = (dtype, gpu) == ("float32", "sm_90") and name not in (
-                "channels",
+                *(f"channels{run}" for run in RUNS),
                 "loss",
                 "pooling",
                 "softmax",
@@ -165,13 +182,12 @@ def test_the_sources_with_tensors_of_16_bits() -> None:
 def test_compiles_without_a_warning_and_uses_little(name: str, source: str, architecture: str, dtype: str) -> None:
     wrong, kernels = assemble(source, architecture, dtype)
     assert wrong == ""
-    assert set(kernels) == {
-        name for name, _ in SIGNATURE.findall(preprocessed(source, wide="#define WIDE 1" in source))
-    }
+    assert set(kernels) == {name for name, _ in SIGNATURE.findall(source)}
     for kernel, uses in kernels.items():
         assert uses.spilled == 0, kernel
         assert uses.stack <= STACK.get(name, 0), kernel
-        assert uses.registers <= MOST_REGISTERS.get(kernel, REGISTERS), kernel
+        most = SIDE_BY_SIDE if dtype in NARROW and name.endswith(" of adjacent channels") else REGISTERS
+        assert uses.registers <= MOST_REGISTERS.get(kernel, most), kernel
 
 
 @needs_nvrtc
@@ -253,6 +269,19 @@ def test_no_division_has_64_bits(name: str) -> None:
     error, _, ptx = compile_source(FILES[name], (*OPTIONS, *options_for(np.dtype(np.float32)), "-arch=compute_90"))
     assert error == ""
     assert re.findall(r"\b(?:div|rem)\.[su]64\b", ptx) == []
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("run", [" of adjacent values", " of adjacent channels"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_kernels_of_channels_move_16_bytes_at_once(run: str, dtype: str) -> None:
+    _, _, ptx = compile_source(
+        FILES[f"channels{run}"], (*OPTIONS, *options_for(narrow_type(dtype)), "-arch=compute_90")
+    )
+    for kernel, stores in (("scaling_forward", True), ("scaling_products", False), ("slope_backward", True)):
+        body = re.split(r"\.entry ", ptx[ptx.index(f".entry {kernel}(") :])[1]
+        assert re.search(WHOLE_PACK.format("ld"), body), kernel
+        assert bool(re.search(WHOLE_PACK.format("st"), body)) == stores, kernel
 
 
 @needs_nvrtc

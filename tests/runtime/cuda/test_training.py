@@ -25,6 +25,7 @@ from crossbow import (
     SystemConf,
     TrainingUnit,
 )
+from crossbow.kernels.cuda.dependent_launch import SWITCH
 from crossbow.ops import BatchNorm, Conv, Dropout, ElementWiseOp, InnerProduct, Pool, ReLU, SoftMax, SoftMaxLoss
 from crossbow.synch import DiLoCo, ModelAveraging, PolyakRuppert, SynchronousEASGD
 from crossbow.types import NonFiniteError, NonFiniteLossError, TaskError
@@ -124,6 +125,14 @@ MUCH_ALIKE = ("model averaging", "polyak-ruppert", "sma of four learners", "sync
 def test_weights_are_those_of_the_cpu(name: str, devices: str) -> None:
     cpu = "cpu" if devices == "cuda:0" else "cpu:0/2,cpu:1/2"
     assert_same(train(devices, **RUNS[name]), train(cpu, **RUNS[name]))
+
+
+def test_dependent_launches_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = train("cuda:0")
+    monkeypatch.setenv(SWITCH, "1")
+    received = train("cuda:0")
+    for name, value in expected.items():
+        np.testing.assert_array_equal(received[name], value, err_msg=name)
 
 
 # The rest of what a context does

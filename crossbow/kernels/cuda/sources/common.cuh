@@ -72,6 +72,16 @@ typedef real stored;
 
 #define KERNEL extern "C" __global__ void
 
+// Begins kernels that are launched before the earlier ones of their stream have ended (dependent_launch.py): the next one
+// may be launched, too, and memory is not touched before the earlier ones are done.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define WAIT_FOR_EARLIER_KERNELS()                        \
+    asm volatile("griddepcontrol.launch_dependents;");    \
+    asm volatile("griddepcontrol.wait;" ::: "memory")
+#else
+#define WAIT_FOR_EARLIER_KERNELS()
+#endif
+
 // The block's dynamic shared memory, as an array.
 #ifndef SHARED
 #define SHARED(type, name)                           \

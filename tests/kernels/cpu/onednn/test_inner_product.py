@@ -135,6 +135,12 @@ def test_rows_that_have_to_be_reordered_come_whole(shape: Shape, rows: Shape) ->
     assert ONEDNN.prepare(InnerProductBackwardWeights(tx, ty, weights, None)).blocks is None
 
 
+def test_gradients_of_weights_in_another_order_come_whole() -> None:
+    """Blocks are rows of the transposed weights, in which order they are usually stored."""
+    tx, ty, weights = tensor((5, 700)), tensor((5, 400)), Variable((400, 700), FLOAT32)
+    assert ONEDNN.prepare(InnerProductBackwardWeights(tx, ty, weights, None)).blocks is None
+
+
 def test_small_gradients_come_whole() -> None:
     tx, ty, weights = tensor((8, 1024)), tensor((8, 10)), Variable((10, 1024), FLOAT32)
     weights = with_storage(weights, ONEDNN.prepare(InnerProductForward(tx, weights, None, ty)))
