@@ -78,7 +78,7 @@ class CommonDecisions:
         return self.interrupted
 
     def fault_is_due(self, tick: int) -> bool:
-        """Whether a rank is to be lost on purpose at this tick, for which all ranks pause."""
+        """Whether the view is to change on purpose at this tick, for which all ranks pause."""
         view = self._ranks.view.number
         return view < len(self._faults) and view != self._struck and self._faults[view].tick == tick
 
