@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import numpy as np
 
 from crossbow.compile import BatchSource, Memory, ModelLayout, Program, check_memory
-from crossbow.compile.fold import Folding
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph
 from crossbow.dataflow.validate import infer_shapes
@@ -25,6 +24,7 @@ from crossbow.runtime.backend import Backend, batch_source
 from crossbow.runtime.building import compile_prediction
 from crossbow.runtime.configuration import SystemConf
 from crossbow.runtime.flow import task_error
+from crossbow.runtime.folding import Folding
 from crossbow.runtime.memory import assign, new_state, on_host
 from crossbow.runtime.replica import narrow_vectors
 from crossbow.types import Array, GraphError, Shape, TaskError

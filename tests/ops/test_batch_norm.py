@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from crossbow.kernels import why_not_compiled
+from crossbow.kernels.requests import BatchNormSetting
 from crossbow.ops import BatchNorm, BatchNormGradient, Constant, Gaussian, InnerProduct, Values
 from crossbow.testing import check_gradients, run_operator
 from crossbow.types import ConfigurationError, GraphError, Phase, Shape
@@ -205,6 +207,13 @@ def test_initial_values() -> None:
 def test_gradients_without_a_bias_and_with_large_weights() -> None:
     operator = BatchNorm(bias=False, weight_initialiser=Gaussian(mean=-3.0, std=2.0), statistics="cma")
     assert check_gradients(operator, [(5, 3, 2, 2)]) < 1e-6
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_what_is_fused_is_part_of_the_setting(fused: bool) -> None:
+    site: Any = SimpleNamespace(fused_relu=not fused, fused_sum=fused)
+    setting = BatchNorm(epsilon=0.5, statistics="cma", bias=False).setting(site)
+    assert setting == BatchNormSetting(0.5, None, bias=False, relu=not fused, sum=fused)
 
 
 # What is refused.

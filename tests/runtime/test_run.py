@@ -109,6 +109,11 @@ def test_an_epoch_from_the_middle_of_another_is_a_whole_one() -> None:
         assert history.records[-1].epoch == pytest.approx(1.3)
 
 
+def test_a_single_image_is_recorded() -> None:
+    with context(data=blobs(8, 2), learners=1, batch_size=1) as running:
+        assert tasks_of(running.train(1, TASKS).records) == [1]
+
+
 def test_epochs_one_tick_after_the_end_of_one() -> None:
     with context(data=blobs(8, 2), learners=1, batch_size=4) as running:
         assert [record.epoch for record in running.train(3, TASKS).records] == [1, 1.5]

@@ -140,6 +140,13 @@ def test_a_letter_takes_time() -> None:
     assert run(Gossip(1.0), learners=2, speeds=[1.0, 1.0], events=4, latency=1.5).replicas[3].tolist() == [[2], [2]]
 
 
+def test_a_learner_that_joins_sends_after_tau_tasks() -> None:
+    """Learner 0's tasks end at 1, 2, …, those of learner 1, which joins at 1½, at 2½, 3½, …"""
+    made = run(EASGD(tau=2), learners=1, speeds=[1.0, 1.0], events=8, join=[(1.5, 1)])
+    assert made.times.tolist() == [1, 2, 2.5, 3, 3.5, 4, 4.5, 5]
+    assert made.merge_times.tolist() == [2, 3.5, 4]
+
+
 def test_masses_are_one_again_after_a_loss_and_a_join() -> None:
     """Nothing is sent. z is the mean of 4, 6 and 7, then of 4 and 6 with w_0 = 2, then the same with a third at z."""
     factors = (0.5, 0.25, 0.125)

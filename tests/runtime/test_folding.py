@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from crossbow import Dataflow, DataflowNode, Operator, Phase, Predictor, SubGraph
-from crossbow.compile.fold import Folding
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph
 from crossbow.ops import BatchNorm, Conv, ElementWiseOp, InnerProduct, ReLU, SoftMax, SoftMaxLoss
+from crossbow.runtime.folding import Folding
 from crossbow.types import DataError
 from tests.support import Array, chain, context, pictures, training
 
