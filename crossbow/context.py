@@ -155,7 +155,7 @@ class ExecutionContext:
             self._profiler = None if given is None else Profiler(given, recorder, self._write_timeline)
             self.timeline: Timeline | None = None
             """The timeline that was recorded; None without `profile`, or before its end."""
-            described = checkpoints is not None or self._ranks.several
+            described = checkpoints is not None or self._ranks.connected
             self._about = self._describe(graph) if described else {}
             """The description of the run in its checkpoints."""
             check_alike(self._ranks, self._about)
@@ -436,7 +436,7 @@ class ExecutionContext:
             return run.run(self._rebuild)
 
     def _rebuild(self) -> TrainingEngine:
-        """Another engine, after ranks have left and the engine was closed."""
+        """Another engine, after ranks have left or joined and the engine was closed."""
         self.engine = self._new_engine()
         return self.engine
 
@@ -499,6 +499,7 @@ class ExecutionContext:
         Raises CrossbowError if there is no check set."""
         self._check_open()
         with self._ranks.call():
+            self._ranks.end_joining()
             return self.engine.test()
 
     @without_own_frames

@@ -18,6 +18,8 @@ LOST = 3
 """Exit status after the loss of rank 0, or of too many ranks."""
 TERMINATED = 143
 """Exit status after SIGTERM."""
+ASKED_TO_LEAVE = "it was asked to leave"
+"""Why a rank has left whose process has received SIGTERM."""
 SECONDS_BETWEEN = 0.01
 """Time between two looks for the ends of other ranks."""
 

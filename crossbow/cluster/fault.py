@@ -1,4 +1,4 @@
-"""Faults on purpose, which make the loss of a rank repeatable: CROSSBOW_FAULT=kill:RANK@TICK."""
+"""Changes of the view on purpose, which are repeatable: CROSSBOW_FAULT=kill:RANK@TICK, leave:RANK@TICK or join@TICK."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ VARIABLE = "CROSSBOW_FAULT"
 
 @dataclass(frozen=True)
 class Fault:
-    """The end of a rank's process, without warning, when all ranks have reached a tick."""
+    """A change of the view when all ranks have reached a tick."""
 
     rank: int
+    """-1 for a rank that joins."""
     tick: int
+    kind: str = "kill"
+    """ "kill": its process ends without warning; "leave": it is asked to leave; "join": it joins."""
 
     def strike(self) -> None:
         """Kill this process."""
@@ -30,12 +33,14 @@ def faults_of(environment: Mapping[str, str]) -> tuple[Fault, ...]:
     follows from it. Raises ConfigurationError for another form.
 
     >>> faults_of({"CROSSBOW_FAULT": "kill:1@20,kill:0@30"})
-    (Fault(rank=1, tick=20), Fault(rank=0, tick=30))
+    (Fault(rank=1, tick=20, kind='kill'), Fault(rank=0, tick=30, kind='kill'))
     """
     faults = []
     for text in filter(None, environment.get(VARIABLE, "").split(",")):
-        found = re.fullmatch(r"kill:(\d+)@(\d+)", text)
+        found = re.fullmatch(r"(?:(kill|leave):(\d+)|join)@(\d+)", text)
         if found is None:
-            raise ConfigurationError(f"{VARIABLE} must be kill:RANK@TICK. Received: {text!r}")
-        faults.append(Fault(int(found[1]), int(found[2])))
+            raise ConfigurationError(
+                f"{VARIABLE} must be kill:RANK@TICK, leave:RANK@TICK or join@TICK. Received: {text!r}"
+            )
+        faults.append(Fault(int(found[2] or -1), int(found[3]), found[1] or "join"))
     return tuple(faults)

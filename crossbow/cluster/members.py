@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from crossbow.types import CrossbowError
 
@@ -39,6 +40,32 @@ class Lost:
     rank: Rank
     """As it was numbered before."""
     reason: str
+
+
+class Changes(NamedTuple):
+    """What has changed between two views."""
+
+    lost: tuple[Lost, ...] = ()
+    joined: tuple[Rank, ...] = ()
+    """As they were numbered when they joined."""
+
+
+class Left(SystemExit):
+    """This rank was asked to leave, and has finished its tick. The exit status is 5."""
+
+    status = 5
+
+    def __init__(self) -> None:
+        super().__init__(self.status)
+
+
+class GivenUp(SystemExit):
+    """The other ranks go on without this one, which they could not reach. The exit status is 4."""
+
+    status = 4
+
+    def __init__(self) -> None:
+        super().__init__(self.status)
 
 
 class ViewChangedError(CrossbowError):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from crossbow.cluster.launch import RankLaunch
-from crossbow.cluster.members import Lost, Rank, View
+from crossbow.cluster.members import Changes, Rank, View
 from crossbow.cluster.ranks import SECONDS_TO_START
 from crossbow.cluster.transport import Channel, Pending
 from crossbow.console import WRONG, say
@@ -49,8 +49,8 @@ class MpiTransport:
         """False: a lost rank ends the job."""
         return False
 
-    def regroup(self) -> tuple[Lost, ...]:
-        return ()
+    def regroup(self) -> Changes:
+        return Changes()
 
     def send(self, message: bytes, rank: int, channel: Channel) -> None:
         with self._lock:

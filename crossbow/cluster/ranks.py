@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from crossbow.cluster.members import Lost, Rank, RankFailedError, View, ViewChangedError
+from crossbow.cluster.admission import Admission, Joining
+from crossbow.cluster.members import Changes, GivenUp, Left, Rank, RankFailedError, View, ViewChangedError
 from crossbow.cluster.sums import Waiting
 from crossbow.cluster.transport import Channel, Transport
+from crossbow.console import say
 from crossbow.types import CrossbowError
 
 SECONDS_TO_START = 120.0
@@ -19,8 +22,12 @@ SECONDS_TO_END = 3.0
 """Time that a rank which has failed gets to print its traceback, and to end all ranks, before another one ends them."""
 SECONDS_AFTER_END = 1.0
 """Time in which messages arrive that a rank has sent before its program ended."""
+SECONDS_TO_CHANGE = 120.0
+"""Limit of the wait for a view that follows from a decision of the ranks."""
 ENDED = 0
 """In place of the number of a call: the program of the rank has ended."""
+LEAVE = 0
+"""In place of the number of a signal in a request to rank 0: the rank is asked to leave."""
 
 
 class RankFailure(NamedTuple):
@@ -37,14 +44,26 @@ class Ranks:
     """The ranks of a run, as one of them sees the others. All ranks call `agree`, `agree_on_bytes` and `gather` in the
     same order. A rank without others has no transport, and returns its own values."""
 
-    def __init__(self, view: View, rank: int = 0, transport: Transport | None = None) -> None:
+    def __init__(
+        self,
+        view: View,
+        rank: int = 0,
+        transport: Transport | None = None,
+        *,
+        admission: Admission | None = None,
+        joining: Joining | None = None,
+    ) -> None:
+        """admission: on rank 0, if ranks can join. joining: on a rank that joins the others."""
         self.view, self.rank, self._transport = view, rank, transport
+        self._admission, self._joining = admission, joining
         self._call = 0
         """Number of the current or last call that all ranks make."""
         self._failures: list[RankFailure] = []
         """Of other ranks."""
         self._ended: set[int] = set()
         """The ranks whose programs have ended."""
+        self.asked_to_leave = False
+        """Whether this rank is to leave after its tick, and the others are to go on."""
 
     @property
     def size(self) -> int:
@@ -75,6 +94,11 @@ class Ranks:
         return Ranks(View(self.view.number, (self.own,)))
 
     @property
+    def joins(self) -> bool:
+        """Whether this rank waits to join the others."""
+        return self._joining is not None
+
+    @property
     def transport(self) -> Transport:
         """The connection to the other ranks, if there are any."""
         assert self._transport is not None
@@ -93,7 +117,7 @@ class Ranks:
             if ENDED not in {each.call for each in self._failures if each.sentence == str(error)}:
                 time.sleep(SECONDS_TO_END)
             raise
-        except ViewChangedError:
+        except (ViewChangedError, Left, GivenUp):
             raise
         except BaseException as error:
             if self.several:
@@ -134,45 +158,120 @@ class Ranks:
             if ended or each.call == self._call != ENDED:
                 raise RankFailedError(each.sentence)
 
-    def regroup(self) -> tuple[Lost, ...]:
-        """Continue with the ranks of the newest view. Returns those that have left."""
-        lost = self.transport.regroup()
-        self.view, self.rank = self.transport.view, self.transport.rank
-        return lost
+    def leave(self) -> None:
+        """Let this rank leave after its tick. A handler of signals may call this."""
+        self.asked_to_leave = True
+
+    def await_view(self, seconds: float = SECONDS_TO_CHANGE) -> None:
+        """Wait until there is a newer view, which then raises ViewChangedError."""
+
+        def look() -> bool:
+            self.check_others()
+            return False
+
+        Waiting(seconds=seconds).until(look, "the launcher to change the view")
+
+    def regroup(self) -> Changes:
+        """Continue with the ranks of the newest view. Returns what has changed. Raises GivenUp if this rank is not one
+        of them."""
+        try:
+            changes = self.transport.regroup()
+        except GivenUp:
+            say("error: the other ranks go on without this one, because they could not reach it")
+            raise
+        self.view, self.rank, self._joining = self.transport.view, self.transport.rank, None
+        return changes
+
+    # Joining
+
+    def begin_training(self, *, elastic: bool) -> None:
+        """Called at the beginning of a training call. Others can join from now on, if it is elastic. A rank that joins
+        waits until it is in the view, and then raises ViewChangedError."""
+        if self._admission is not None:
+            self._admission.open(self.view.ranks)
+            if not elastic:
+                self._admission.close()
+        if self._joining is not None:
+            self._joining.arrive()
+            self.await_view(seconds=math.inf)
+
+    def end_joining(self) -> None:
+        """Let no more ranks join: what the ranks do now cannot be taken over."""
+        if self._admission is not None:
+            self._admission.close()
+
+    @property
+    def join_wanted(self) -> bool:
+        """Whether a rank waits to join at a tick. On rank 0."""
+        return self._admission is not None and self._admission.wanted
+
+    def admit(self) -> None:
+        """Let the launcher add a rank. All ranks have paused."""
+        if self._admission is not None:
+            self._admission.pause()
+
+    def together(self, work: Callable[[], Any]) -> Any:
+        """The JSON value that `work` has on all ranks, which call it at the same time. A rank that joins later gets the
+        value of rank 0."""
+        if self._joining is not None:
+            return json.loads(self._joining.next())
+        if self._admission is None:
+            return work()
+        recording = self._admission.record(on=False)
+        value = work()
+        self._admission.record(on=recording)
+        self._admission.note(json.dumps(value).encode())
+        return value
 
     # Decisions
 
     def agree(self, decide: Callable[[], Any]) -> Any:
         """What rank 0 decides: a JSON value. Other ranks wait for it, and do not call `decide`."""
-        if not self.several:
+        if not self.several and self._admission is None:
             return decide()
         value = json.dumps(decide()).encode() if self.is_first else b""
         return json.loads(self.agree_on_bytes(value))
 
     def agree_on_bytes(self, value: bytes, of: int = 0) -> bytes:
         """The bytes that one rank gives, by default rank 0."""
-        if not self.several:
-            return value
-        if self.rank == of:
+        if self._joining is not None:
+            return self._joining.next()
+        if self.several and self.rank == of:
             self._to_others(value, Channel.AGREEMENT)
-            return value
-        return self._await(Channel.AGREEMENT, of, Waiting())
+        elif self.several:
+            value = self._await(Channel.AGREEMENT, of, Waiting())
+        self._note(value)
+        return value
+
+    def _note(self, value: bytes) -> None:
+        if self._admission is not None:
+            self._admission.note(value)
 
     def ask_to_stop(self, signal: int) -> None:
         """Ask rank 0 to decide to stop, because of this signal."""
         self.transport.send(str(signal).encode(), 0, Channel.REQUEST)
 
-    def asked_to_stop(self) -> int:
-        """The signal because of which another rank asks to stop, on rank 0; or 0."""
-        received = self.transport.receive(Channel.REQUEST) if self.connected else None
-        return 0 if received is None else int(received[1])
+    def ask_to_leave(self) -> None:
+        """Ask rank 0 to let this rank leave at a tick."""
+        self.transport.send(str(LEAVE).encode(), 0, Channel.REQUEST)
+
+    def requests(self) -> list[tuple[int, int]]:
+        """What other ranks have asked rank 0 since the last call: each request with the number of the rank, and the
+        signal because of which it asks to stop, or `LEAVE`."""
+        found = []
+        while self.connected and (received := self.transport.receive(Channel.REQUEST)) is not None:
+            found.append((received[0], int(received[1])))
+        return found
 
     # Values of all ranks
 
     def gather(self, value: Any) -> list[Any]:
         """The JSON values of all ranks, in rank order. Raises CrossbowError that names the ranks whose value does not
         arrive within `SECONDS_TO_START`."""
+        if self._joining is not None:
+            return [*json.loads(self._joining.next()), value]
         if not self.several:
+            self._note(json.dumps([value]).encode())
             return [value]
         if not self.is_first:
             self.transport.send(json.dumps(value).encode(), 0, Channel.GATHERING)
@@ -193,10 +292,14 @@ class Ranks:
                 f"expected all {self.size} ranks to begin within {SECONDS_TO_START:g} s. Missing: {', '.join(missing)}"
             )
         gathered = [values[rank.number] for rank in self.view.ranks]
-        self._to_others(json.dumps(gathered).encode(), Channel.GATHERING)
+        text = json.dumps(gathered).encode()
+        self._to_others(text, Channel.GATHERING)
+        self._note(text)
         return gathered
 
     def _to_others(self, message: bytes, channel: Channel) -> None:
+        if self._joining is not None:
+            return  # they do not know this rank
         for rank in self.view.ranks:
             if rank.number != self.rank:
                 self.transport.send(message, rank.number, channel)

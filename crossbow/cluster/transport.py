@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Protocol
 
-from crossbow.cluster.members import Lost, View
+from crossbow.cluster.members import Changes, View
 from crossbow.types import Array
 
 
@@ -32,6 +32,8 @@ class Channel(enum.IntEnum):
     """A sum over some ranks, in a tree of the transport."""
     FAILURE = 10
     """A rank's failure in a call that all ranks make, or its end."""
+    GIVEN_UP = 11
+    """The other ranks go on without the receiver."""
 
 
 class Pending(Protocol):
@@ -54,9 +56,9 @@ class Transport(Protocol):
     def changed(self) -> bool:
         """Whether there is a newer view, so that no answer may come from ranks of this one."""
 
-    def regroup(self) -> tuple[Lost, ...]:
-        """Continue in the newest view, and forget what has not been received. Returns the ranks that have left. No
-        thread may use the transport for something else."""
+    def regroup(self) -> Changes:
+        """Continue in the newest view, and forget what has not been received. Returns what has changed. No
+        thread may use the transport for something else. Raises GivenUp if this rank is not in the view."""
 
     def send(self, message: bytes, rank: int, channel: Channel) -> None:
         """Send a message to a rank."""

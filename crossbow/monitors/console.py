@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast
 
 from crossbow.console import printable
 from crossbow.runtime.checkpointing import Written
-from crossbow.runtime.departure import Departure
+from crossbow.runtime.departure import Departure, NewRanks
 from crossbow.runtime.monitor import Monitor, Progress
 from crossbow.runtime.results import AnyDecision, LearnerRecord, Record
 
@@ -81,6 +81,9 @@ class ConsoleMonitor(Monitor):
 
     def left(self, departure: Departure) -> None:
         self._print(str(departure))
+
+    def joined(self, event: NewRanks) -> None:
+        self._print(str(event))
 
     def checkpoint(self, written: Written) -> None:
         if written.error:

@@ -19,13 +19,13 @@ def check_alike(ranks: Ranks, about: Mapping[str, Any]) -> None:
     about: network, data, model, solver and system, as in a checkpoint. Raises ConfigurationError with the first
     difference, the same on all ranks.
     """
-    if ranks.several:
+    if ranks.connected:
         _compare(ranks, {"version": _version(), **dict(_fields(about))})
 
 
 def check_layout(ranks: Ranks, layout: str) -> None:
     """Compare what identifies the places of variables in memory, as `check_alike` does."""
-    if ranks.several:
+    if ranks.connected:
         _compare(ranks, {"layout of variables": layout})
 
 

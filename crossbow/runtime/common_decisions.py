@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
 from crossbow.cluster.fault import faults_of
-from crossbow.cluster.ranks import Ranks
+from crossbow.cluster.members import Left
+from crossbow.cluster.ranks import LEAVE, Ranks
 
 
 class CommonDecisions:
@@ -21,6 +23,14 @@ class CommonDecisions:
         """The signal for which all ranks end training."""
         self.pauses = False
         """Whether to pause at this tick boundary."""
+        self._asked = -1
+        """Number of the view in which this rank has asked to leave."""
+        self._wanting: set[int] = set()
+        """On rank 0: the ranks of this view that have asked to leave."""
+        self._leaving: tuple[int, ...] = ()
+        """The ranks that leave at this tick boundary."""
+        self._joins = False
+        """Whether ranks join at this tick boundary."""
         self._faults = faults_of(os.environ) if ranks.connected else ()
         self._struck = -1
         """Number of the view in which a fault has happened."""
@@ -39,18 +49,26 @@ class CommonDecisions:
         return self._ranks.agree(decide)
 
     def regrouped(self) -> None:
-        """Forget a pause that was decided with ranks that have left."""
-        self.pauses = False
+        """Forget what was decided with other ranks."""
+        self.pauses, self._leaving, self._joins = False, (), False
+        self._wanting.clear()
 
-    def at_tick(self, stops: Callable[[], bool], pauses: Callable[[], bool]) -> bool:
-        """Decide at a tick boundary whether to stop, which is returned, and whether to pause."""
+    def at_tick(self, stops: Callable[[], bool], pauses: Callable[[], bool], *, elastic: bool = False) -> bool:
+        """Decide at a tick boundary whether to stop, which is returned, and whether to pause. elastic: whether training
+        can go on with other ranks; otherwise it ends if a rank is asked to leave."""
 
-        def decide() -> tuple[bool, bool, int]:
+        def decide() -> tuple[bool, bool, int, list[int], bool]:
             self.interrupted = self._signal()
-            return stops(), pauses(), self.interrupted
+            if self._wanting and not elastic:
+                self.interrupted = self.interrupted or signal.SIGTERM
+            stop = stops()
+            leaving = [] if stop else sorted(self._wanting)
+            joins = not stop and elastic and self._ranks.join_wanted and not self._join_is_due_later()
+            return stop, pauses() or bool(leaving) or joins, self.interrupted, leaving, joins
 
         self._tell_first()
-        stop, self.pauses, self.interrupted = self.decide(decide)
+        stop, self.pauses, self.interrupted, leaving, self._joins = self.decide(decide)
+        self._leaving = tuple(leaving)
         return bool(stop)
 
     def look_for_signals(self) -> int:
@@ -60,22 +78,56 @@ class CommonDecisions:
         return self.interrupted
 
     def fault_is_due(self, tick: int) -> bool:
-        """Whether a rank is to be lost on purpose at this tick, for which all ranks pause."""
+        """Whether the view is to change on purpose at this tick, for which all ranks pause."""
         view = self._ranks.view.number
         return view < len(self._faults) and view != self._struck and self._faults[view].tick == tick
 
-    def strike(self, tick: int) -> None:
-        """Kill this process if the fault that is due is this rank's. All ranks have paused."""
+    def strike(self, tick: int, *, elastic: bool) -> None:
+        """Do what the fault that is due does to this rank. All ranks have paused."""
         if self.fault_is_due(tick):
             self._struck = self._ranks.view.number
-            if self._faults[self._struck].rank == self._ranks.rank:
-                self._faults[self._struck].strike()
+            fault = self._faults[self._struck]
+            if fault.kind == "leave" and fault.rank and elastic:
+                self._leaving = (fault.rank,)
+            elif fault.kind == "join":
+                self._joins = elastic
+            elif fault.kind == "leave":
+                self.received = signal.SIGTERM if self._ranks.is_first else 0
+            elif fault.rank == self._ranks.rank:
+                fault.strike()
+
+    def change_view(self) -> None:
+        """If ranks leave or join at this tick boundary, at which all have paused: raise Left on those that leave, once
+        every rank has the results of all, and ViewChangedError on the others."""
+        if self._leaving or self._joins:
+            self._ranks.gather(None)
+            if self._ranks.rank in self._leaving:
+                raise Left
+            if self._joins:
+                self._ranks.admit()
+            self._ranks.await_view()
+
+    def _join_is_due_later(self) -> bool:
+        """Whether a fault lets a rank join, which therefore does not join earlier."""
+        return any(fault.kind == "join" for fault in self._faults[self._ranks.view.number :])
 
     def _signal(self) -> int:
-        return self.interrupted or self.received or self._ranks.asked_to_stop()
+        for rank, request in self._ranks.requests():
+            if request == LEAVE:
+                self._wanting.add(rank)
+            else:
+                self.received = request
+        return self.interrupted or self.received
 
     def _tell_first(self) -> None:
         """Tell rank 0 of a signal that this rank has received."""
+        ranks = self._ranks
+        if ranks.asked_to_leave and self._asked != ranks.view.number:
+            self._asked = ranks.view.number
+            if ranks.is_first:  # which cannot be replaced
+                self.received = signal.SIGTERM
+            else:
+                ranks.ask_to_leave()
         if self.received and not self._ranks.is_first:
             self._ranks.ask_to_stop(self.received)
             self.received = 0

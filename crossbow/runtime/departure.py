@@ -1,10 +1,10 @@
-"""The event that ranks have left during training."""
+"""The events that ranks have left, or joined, during training."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crossbow.cluster.members import Lost
+from crossbow.cluster.members import Lost, Rank
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,32 @@ class Departure:
     """Time from the end of training with the old ranks to the beginning with the new ones."""
 
     def __str__(self) -> str:
-        left = "; ".join(f"{lost.rank} left: {lost.reason}" for lost in self.lost)
-        ranks = f"{self.ranks} rank{'' if self.ranks == 1 else 's'}"
-        learners = f"{self.learners} learner{'' if self.learners == 1 else 's'}"
-        return f"{left}. Training goes on after task {self.tasks:,}, with {ranks} and {learners} ({self.seconds:.1f} s)"
+        return f"{'; '.join(f'{lost.rank} left: {lost.reason}' for lost in self.lost)}. {_goes_on(self)}"
+
+
+@dataclass(frozen=True)
+class NewRanks:
+    """Ranks have joined, and training goes on with them."""
+
+    new: tuple[Rank, ...]
+    view: int
+    """Number of the new view."""
+    ranks: int
+    """Number of all ranks."""
+    learners: int
+    """Number of their learners."""
+    tick: int
+    """Number of ticks of the base model with which training goes on."""
+    tasks: int
+    """Number of its tasks."""
+    seconds: float
+    """Time from the end of training with the old ranks to the beginning with the new ones."""
+
+    def __str__(self) -> str:
+        return f"{'; '.join(f'{rank} joined' for rank in self.new)}. {_goes_on(self)}"
+
+
+def _goes_on(event: Departure | NewRanks) -> str:
+    ranks = f"{event.ranks} rank{'' if event.ranks == 1 else 's'}"
+    learners = f"{event.learners} learner{'' if event.learners == 1 else 's'}"
+    return f"Training goes on after task {event.tasks:,}, with {ranks} and {learners} ({event.seconds:.1f} s)"

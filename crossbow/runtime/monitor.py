@@ -12,7 +12,7 @@ from typing import Any
 from crossbow.data.examples import BadExample
 from crossbow.files import check_regular, checked_path, make_directory, reason
 from crossbow.runtime.checkpointing import Written
-from crossbow.runtime.departure import Departure
+from crossbow.runtime.departure import Departure, NewRanks
 from crossbow.runtime.results import AnyDecision, LearnerRecord, Record
 from crossbow.types import CrossbowError, DataError, MonitorError, Phase
 
@@ -82,6 +82,9 @@ class Monitor:
     def left(self, departure: Departure) -> None:
         """Called after ranks have left, when training goes on with the others. Monitors work on rank 0."""
 
+    def joined(self, event: NewRanks) -> None:
+        """Called after ranks have joined, when training goes on with them. Monitors work on rank 0."""
+
     def close(self) -> None:
         """Called when the context is closed."""
 
@@ -135,6 +138,9 @@ class JsonLinesMonitor(Monitor):
 
     def left(self, departure: Departure) -> None:
         self._write({"left": str(departure), **asdict(departure)})
+
+    def joined(self, event: NewRanks) -> None:
+        self._write({"joined": str(event), **asdict(event)})
 
     def checkpoint(self, written: Written) -> None:
         if written.error:

@@ -1,4 +1,4 @@
-"""Training with the ranks that are left after others have left.
+"""Training with the ranks of a new view, after others have left or joined.
 
 Every rank keeps what it has: the base model of the last tick that it has completed. The newest of these goes to all
 ranks, with its place in the data and in the schedule; rank 0 gives the state of the training call. Then each rank
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from safetensors.numpy import load, save
 
-from crossbow.cluster.members import Lost, ViewChangedError
+from crossbow.cluster.members import Changes, ViewChangedError
 from crossbow.cluster.ranks import Ranks
 from crossbow.runtime.snapshot import Snapshot
 from crossbow.runtime.stretch import RunState
@@ -37,34 +37,42 @@ class Regrouped:
     """Rank 0's state of the training call."""
     counted: int
     """Number of tasks whose results rank 0 has counted."""
-    lost: tuple[Lost, ...]
-    """The ranks that have left."""
+    end: float
+    """Number of tasks at the end of the training call."""
+    changes: Changes
+    """The ranks that have left or joined."""
 
 
 def regroup(
-    ranks: Ranks, engine: TrainingEngine, rebuild: Callable[[], TrainingEngine], state: RunState, counted: int
+    ranks: Ranks,
+    engine: TrainingEngine,
+    rebuild: Callable[[], TrainingEngine],
+    state: RunState,
+    counted: int,
+    end: float,
 ) -> Regrouped:
     """Go on with the ranks of the newest view, which must all call this.
 
     engine: this rank's engine, which failed because the view has changed; it is closed. rebuild: builds one for the new
-    ranks. state, counted: of this rank's training call.
+    ranks. state, counted, end: of this rank's training call.
     """
     own = _settled(engine).snapshot()
     engine.close()
-    lost: tuple[Lost, ...] = ()
+    changes = Changes()
     while True:
-        lost += ranks.regroup()
+        more = ranks.regroup()
+        changes = Changes(changes.lost + more.lost, changes.joined + more.joined)
         try:
             _check_same_call(ranks, state)
             tasks = ranks.gather(own.state["tasks"])
             newest = _shared_snapshot(ranks, own, tasks.index(max(tasks)))
-            values = json.loads(ranks.agree_on_bytes(json.dumps([state.values, counted]).encode()))
+            values = json.loads(ranks.agree_on_bytes(json.dumps([state.values, counted, end]).encode()))
             losses = np.frombuffer(ranks.agree_on_bytes(state.losses.tobytes()))
             following = rebuild()
         except ViewChangedError:
             continue  # with those that are left now
-        following.restore(newest, "the newest base model of the ranks that are left")
-        return Regrouped(following, RunState(values[0], losses), values[1], lost)
+        following.restore(newest, "the newest base model of the ranks")
+        return Regrouped(following, RunState(values[0], losses), values[1], values[2], changes)
 
 
 def _settled(engine: TrainingEngine) -> TrainingEngine:

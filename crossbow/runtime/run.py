@@ -18,10 +18,11 @@ from crossbow.cluster.members import ViewChangedError
 from crossbow.cluster.process import join
 from crossbow.cluster.ranks import Ranks
 from crossbow.conf import check_integer, check_number, configuration
+from crossbow.data.rank_shares import ShareOrder
 from crossbow.host_memory import resident_memory
 from crossbow.runtime.common_decisions import CommonDecisions
 from crossbow.runtime.configuration import ModelConf
-from crossbow.runtime.departure import Departure
+from crossbow.runtime.departure import Departure, NewRanks
 from crossbow.runtime.monitor import Monitor, Progress, tell
 from crossbow.runtime.observation import Measurement, arrived
 from crossbow.runtime.profiling import Profiler
@@ -127,6 +128,8 @@ class TrainingRun:
         default those of this process."""
         self._ranks = ranks or join()
         self._common = CommonDecisions(self._ranks)
+        self._rebuilds = False
+        """Whether another engine can take the place of this one."""
         self._test_interval = model.test_interval, model.test_interval_unit
         self.engine, self.limits, self.monitors, self.test = engine, limits, monitors, test
         self.keeper, self.profiler = keeper, profiler
@@ -148,7 +151,7 @@ class TrainingRun:
         if limits.count is not None:
             self._check_tick(limits.count)
         self._began = time.perf_counter()
-        """When the current stretch began, or went on after a pause."""
+        """When the current stretch began, or went on after a pause; while the engine does not run, when it ended."""
         self.next_progress = 0.0
         self.recent = Measurement(engine.observation)
         self.recent_ends = 0.0
@@ -194,7 +197,10 @@ class TrainingRun:
         training then ends with ViewChangedError.
         """
         with self._ranks.call():
-            self._train(rebuild)
+            try:
+                self._train(rebuild)
+            finally:
+                self._ranks.end_joining()
         if self.interrupted == signal.SIGINT:
             raise KeyboardInterrupt
         if self.interrupted:
@@ -205,11 +211,13 @@ class TrainingRun:
 
     def _train(self, rebuild: Callable[[], TrainingEngine] | None) -> None:
         """Train until a limit is reached, or a signal arrives."""
+        self._rebuilds = rebuild is not None
         if self.keeper is not None:
             self.keeper.begin(self)
         if self.profiler is not None:
             self.profiler.begin(self.engine, self.end)
         with self._interrupts(), self._failures():
+            self._joined_late(rebuild)
             if self.history.records:
                 self.history.stop(self._reason(self.seconds_before) or self._accuracy_reached(self.history.records[-1]))
             try:
@@ -260,7 +268,8 @@ class TrainingRun:
             finally:
                 began, self._began = self._began, time.perf_counter()
                 stretch.extend(self._began - began, one_engine=measurement.is_of(engine.observation))
-            common.strike(engine.tick)
+            common.strike(engine.tick, elastic=self._elastic)
+            common.change_view()
             if not self._pause_now() or engine.tasks >= until or common.decide(self._over):
                 break
             if self.profiler is not None and self.profiler.is_complete():
@@ -312,8 +321,15 @@ class TrainingRun:
             epoch_ended = engine.order.epochs_in_tasks(engine.tasks) > epochs
             self.keeper.recorded(self, record, epoch_ended=epoch_ended)
 
+    def _joined_late(self, rebuild: Callable[[], TrainingEngine] | None) -> None:
+        """Let ranks join from now on. A rank that joins waits until it is one, and goes on with the others."""
+        try:
+            self._ranks.begin_training(elastic=self._elastic)
+        except ViewChangedError:
+            self._regroup(rebuild)
+
     def _regroup(self, rebuild: Callable[[], TrainingEngine] | None) -> None:
-        """Go on with the ranks that are left. Raises ViewChangedError if that is not possible."""
+        """Go on with the ranks of the new view. Raises ViewChangedError if that is not possible."""
         if rebuild is None:
             self._ranks.check_others()
             raise ViewChangedError("ranks have left")
@@ -321,9 +337,9 @@ class TrainingRun:
             if self._ranks.is_first:
                 print("error: without a barrier, training cannot go on after the loss of a rank", file=sys.stderr)
             raise SystemExit(LOST)
-        began, first = time.perf_counter(), self._ranks.is_first
-        found = regroup(self._ranks, self.engine, rebuild, self.state(), self._counted)
-        self.engine, self._counted = found.engine, found.counted
+        began, first = self._began, self._ranks.is_first
+        found = regroup(self._ranks, self.engine, rebuild, self.state(), self._counted, self.end)
+        self.engine, self._counted, self.end = found.engine, found.counted, found.end
         if not first:
             self._restore(found.state)
         self._common.regrouped()
@@ -335,7 +351,16 @@ class TrainingRun:
         summary, seconds = self.engine.summary(), time.perf_counter() - began
         place = self.engine.tick, self.engine.tasks
         view = self._ranks.view
-        self.tell("left", Departure(found.lost, view.number, len(view), summary.learners, *place, seconds))
+        after = view.number, len(view), summary.learners, *place, seconds
+        if found.changes.lost:
+            self.tell("left", Departure(found.changes.lost, *after))
+        if found.changes.joined:
+            self.tell("joined", NewRanks(found.changes.joined, *after))
+
+    @property
+    def _elastic(self) -> bool:
+        """Whether training can go on with other ranks, without a loss."""
+        return self._rebuilds and self.engine.clock.barrier and not isinstance(self.engine.order, ShareOrder)
 
     def _accuracy_reached(self, record: Record) -> str:
         """The reason to stop if this record has the wanted test accuracy, or ""."""
@@ -454,7 +479,7 @@ class TrainingRun:
         self._tell_bad_examples()
         if self.keeper is not None:
             self.keeper.tell(self)
-        return self._common.at_tick(self._wants_to_stop, self._wants_to_pause)
+        return self._common.at_tick(self._wants_to_stop, self._wants_to_pause, elastic=self._elastic)
 
     def _wants_to_stop(self) -> bool:
         limits = self.limits

@@ -18,7 +18,7 @@ SHARED = ("variables/", "run/")
 
 def shared(ranks: Ranks, find: Callable[[], Resumable]) -> Resumable:
     """The checkpoint that `find` returns on rank 0, which alone calls it. Other ranks get the parts that they need."""
-    if not ranks.several:
+    if not ranks.connected:
         return find()
     with ranks.call():
         return _sent(ranks, find) if ranks.is_first else _received(ranks)

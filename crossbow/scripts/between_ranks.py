@@ -40,8 +40,22 @@ def chosen_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data
     their time in exchanges, and a sentence on what was measured. All ranks must call this, and have the same result."""
     model = confs.model
     rule = model.rule or SMA()
-    if len({rank.host for rank in ranks.view.ranks}) == 1 or not isinstance(rule, BarrierRule) or model.local_variables:
+    if not isinstance(rule, BarrierRule) or model.local_variables:
         return model, ""
+    tau, text = ranks.together(lambda: _measured(ranks, confs, dataflow, data))
+    if not text:
+        return model, ""
+    if tau == 1:
+        return model, f"{text}: the ranks average at every tick"
+    two_levels = replace(model, rule=TwoLevel(rule, ModelAveraging(tau=tau)))
+    return two_levels, f"{text}: the ranks average once in {tau} ticks (--between none: at every tick)"
+
+
+def _measured(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dataset) -> tuple[int, str]:
+    """In how many ticks ranks average, and what was measured; no text on one host, where nothing is."""
+    if len({rank.host for rank in ranks.view.ranks}) == 1:
+        return 1, ""
+    model = confs.model
     paces = [RankPace(*each) for each in ranks.gather(pace_of_rank(confs, dataflow, data, SECONDS, ranks))]
     links = measure_links(ranks, neighbours=True)
     size = dataflow.parameters((1, *data.image_shape)) * confs.system.dtype.itemsize
@@ -50,13 +64,9 @@ def chosen_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data
     exchange = exchange_cost(ranks.size, size, latency, bandwidth, "chain" if chain else "tree").seconds
     tick = max(each.tasks_in_a_tick * model.batch_size / each.examples_per_second for each in paces)
     most = len(data.train) // (sum(each.tasks_in_a_tick for each in paces) * model.batch_size)
-    tau = ticks_between(exchange, tick, most)
     network = f"{bandwidth / 1e6:,.0f} MB/s, latency {latency * 1e6:,.0f} µs"
     text = f"hosts    an exchange takes {exchange * 1e3:,.3g} ms ({network}), a tick {tick * 1e3:,.3g} ms"
-    if tau == 1:
-        return model, f"{text}: the ranks average at every tick"
-    two_levels = replace(model, rule=TwoLevel(rule, ModelAveraging(tau=tau)))
-    return two_levels, f"{text}: the ranks average once in {tau} ticks (--between none: at every tick)"
+    return ticks_between(exchange, tick, most), text
 
 
 def ticks_between(exchange: float, tick: float, most: int) -> int:

@@ -29,7 +29,7 @@ def add_launch_command(commands: Any) -> None:
         help="run a program on several ranks, which Ray or MPI connects",
         usage="%(prog)s [options] (-m MODULE | SCRIPT) [arguments]",
         description="Runs a module or a script on several ranks that train together. On Ray, training goes on when a "
-        "rank is lost, unless it is rank 0.",
+        "rank is lost, unless it is rank 0, and nodes that join the cluster get ranks.",
         epilog="Exit status: that of the program; 2 if an option is wrong or the cluster cannot be reached; 3 after "
         "the loss of rank 0 or of too many ranks.",
         allow_abbrev=False,
@@ -37,7 +37,13 @@ def add_launch_command(commands: Any) -> None:
     parser.add_argument(
         "--engine", choices=("ray", "mpi"), default="ray", help="what connects the ranks (default: %(default)s)"
     )
-    parser.add_argument("-n", "--ranks", type=integer(1), metavar="N", help="number of ranks (default: one per host)")
+    parser.add_argument(
+        "-n",
+        "--ranks",
+        type=integer(1),
+        metavar="N",
+        help="number of ranks (default: one per host; ray: also of new hosts)",
+    )
     parser.add_argument(
         "--per-host", type=integer(1), metavar="N", help="ranks of each host (default: its slots, or one)"
     )

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from crossbow.cluster.members import Lost, Rank, View
+from crossbow.cluster.members import Changes, Rank, View
 from crossbow.cluster.ranks import Ranks
 from crossbow.cluster.transport import Channel, Pending
 
@@ -53,8 +53,8 @@ class FakeTransport:
     def changed(self) -> bool:
         return False
 
-    def regroup(self) -> tuple[Lost, ...]:
-        return ()
+    def regroup(self) -> Changes:
+        return Changes()
 
     def send(self, message: bytes, rank: int, channel: Channel) -> None:
         with self.network.lock:

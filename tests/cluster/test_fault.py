@@ -14,7 +14,8 @@ from crossbow.cluster.fault import Fault, faults_of
 def test_faults_are_read_from_the_environment() -> None:
     assert faults_of({}) == ()
     assert faults_of({"CROSSBOW_FAULT": "kill:1@20,kill:0@30"}) == (Fault(1, 20), Fault(0, 30))
-    with pytest.raises(ConfigurationError, match=r"^CROSSBOW_FAULT must be kill:RANK@TICK\. Received: 'stop:1@2'$"):
+    assert faults_of({"CROSSBOW_FAULT": "leave:0@7,join@8"}) == (Fault(0, 7, "leave"), Fault(-1, 8, "join"))
+    with pytest.raises(ConfigurationError, match=r"^CROSSBOW_FAULT must be kill:RANK@TICK, .* Received: 'stop:1@2'$"):
         faults_of({"CROSSBOW_FAULT": "stop:1@2"})
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from crossbow.cluster import ranks as module
+from crossbow.cluster.admission import Admission, Joining
 from crossbow.cluster.members import Rank, RankFailedError, View
-from crossbow.cluster.ranks import Ranks
+from crossbow.cluster.ranks import LEAVE, Ranks
 from crossbow.types import CrossbowError
 from tests.cluster.fake_network import FakeNetwork, at_once
 
@@ -38,14 +39,47 @@ def test_a_rank_alone_needs_no_transport() -> None:
     alone = Ranks(View(0, (Rank(0, "here"),)))
     assert (alone.size, alone.several, alone.is_first, alone.own.host) == (1, False, True, "here")
     assert (alone.agree(lambda: 5), alone.gather(6), alone.agree_on_bytes(b"7")) == (5, [6], b"7")
-    assert alone.asked_to_stop() == 0
+    assert alone.requests() == []
+
+
+def test_a_rank_that_joins_decides_as_the_others_did() -> None:
+    admission = Admission()
+    network = FakeNetwork(2)
+    transports = network.transports()
+    both = [Ranks(network.view, 0, transports[0], admission=admission), Ranks(network.view, 1, transports[1])]
+
+    def decide(ranks: Ranks) -> list[Any]:
+        measured = ranks.together(lambda: ranks.gather(ranks.rank)[1])
+        return [ranks.agree(lambda: "first"), measured, ranks.gather(ranks.rank), ranks.agree_on_bytes(b"x", of=1)]
+
+    decided = at_once([lambda: decide(both[0]), lambda: decide(both[1])])
+    assert decided == [["first", 1, [0, 1], b"x"]] * 2
+    both[0].begin_training(elastic=True)
+    journal = admission.journal()
+    assert journal is not None
+    more = FakeNetwork(3)
+    third = Ranks(more.view, 2, more.transports()[2], joining=Joining(journal))
+    assert third.joins
+    assert decide(third) == ["first", 1, [0, 1, 2], b"x"]
+    with pytest.raises(ValueError, match="on purpose"), third.call():
+        raise ValueError("on purpose")
+    assert not more.messages, "the others do not know this rank"
+
+
+def test_training_that_is_not_elastic_lets_none_join() -> None:
+    admission = Admission()
+    first = Ranks(View(0, (Rank(0, "here"),)), 0, FakeNetwork(1).transports()[0], admission=admission)
+    first.begin_training(elastic=False)
+    assert admission.journal() is None
+    assert not first.join_wanted
 
 
 def test_another_rank_asks_to_stop() -> None:
     first, second = FakeNetwork(2).ranks()
-    assert first.asked_to_stop() == 0
+    assert first.requests() == []
     second.ask_to_stop(15)
-    assert [first.asked_to_stop(), first.asked_to_stop()] == [15, 0]
+    second.ask_to_leave()
+    assert [first.requests(), first.requests()] == [[(1, 15), (1, LEAVE)], []]
 
 
 def test_ranks_that_do_not_begin_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

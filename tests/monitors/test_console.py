@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from crossbow import ConsoleMonitor, Record, TestResult
+from crossbow.cluster.members import Lost, Rank
 from crossbow.monitors.console import learner_table
+from crossbow.runtime.departure import Departure, NewRanks
 from crossbow.runtime.monitor import Progress
 from crossbow.runtime.results import LearnerRecord
 from crossbow.runtime.tuner import Decision
@@ -51,6 +53,16 @@ class Stream(io.StringIO):
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
+
+
+def test_ranks_that_left_or_joined_have_a_line() -> None:
+    stream, rank = Stream(terminal=False), Rank(1, "node2")
+    with ConsoleMonitor(epochs=12, stream=stream) as monitor:
+        monitor.left(Departure((Lost(rank, "killed"),), 1, 1, 2, 20, 60, 0.5))
+        monitor.joined(NewRanks((rank,), 2, 2, 4, 30, 80, 0.25))
+    left, joined = stream.plain.splitlines()
+    assert left.startswith("rank 1 (node2) left: killed. Training goes on after task 60")
+    assert joined.startswith("rank 1 (node2) joined. Training goes on after task 80")
 
 
 def test_a_line_a_record_on_a_pipe() -> None:

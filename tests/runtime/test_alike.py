@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from crossbow.cluster.admission import Admission, Joining
 from crossbow.cluster.members import Rank, View
 from crossbow.cluster.ranks import Ranks
 from crossbow.runtime.alike import check_alike, check_layout
@@ -74,3 +75,29 @@ def test_a_rank_alone_compares_nothing() -> None:
     alone = Ranks(View(0, (Rank(0, "here"),)))
     check_alike(alone, {})
     check_layout(alone, "x")
+
+
+@pytest.mark.parametrize(
+    ("about", "layout", "name"),
+    [(ABOUT, "x", ""), ({**ABOUT, "model": {"batch_size": 4}}, "x", "batch_size"), (ABOUT, "y", "layout of variables")],
+)
+def test_a_rank_that_joins_is_compared_with_those_that_began(about: dict[str, Any], layout: str, name: str) -> None:
+    admission = Admission()
+    first = Ranks(View(0, (Rank(0, "a"),)), 0, FakeNetwork(1).transports()[0], admission=admission)
+    check_alike(first, ABOUT)
+    check_layout(first, "x")
+    admission.open(first.view.ranks)
+    journal = admission.journal()
+    assert journal is not None
+    view = View(0, (*journal.ranks, Rank(1, "b")))
+    ranks = Ranks(view, 1, FakeNetwork(2).transports()[1], joining=Joining(journal))
+
+    def check() -> None:
+        check_alike(ranks, about)
+        check_layout(ranks, layout)
+
+    if not name:
+        check()
+        return
+    with pytest.raises(ConfigurationError, match=rf"^{name} must be the same .* on rank 1 \(b\)$"):
+        check()

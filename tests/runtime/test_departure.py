@@ -1,9 +1,9 @@
-"""The sentence about ranks that have left."""
+"""The sentences about ranks that have left or joined."""
 
 from __future__ import annotations
 
 from crossbow.cluster.members import Lost, Rank
-from crossbow.runtime.departure import Departure
+from crossbow.runtime.departure import Departure, NewRanks
 
 
 def test_it_names_ranks_reasons_and_what_is_left() -> None:
@@ -11,4 +11,12 @@ def test_it_names_ranks_reasons_and_what_is_left() -> None:
     assert str(Departure(lost, view=1, ranks=1, learners=4, tick=500, tasks=2000, seconds=1.26)) == (
         "rank 2 (node3) left: its process has ended; rank 0 (node1) left: killed. "
         "Training goes on after task 2,000, with 1 rank and 4 learners (1.3 s)"
+    )
+
+
+def test_it_names_the_new_ranks() -> None:
+    new = Rank(1, "node2"), Rank(2, "node3")
+    assert str(NewRanks(new, view=1, ranks=3, learners=12, tick=5, tasks=20, seconds=0.04)) == (
+        "rank 1 (node2) joined; rank 2 (node3) joined. "
+        "Training goes on after task 20, with 3 ranks and 12 learners (0.0 s)"
     )

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from crossbow import DataError, JsonLinesMonitor, Record, TestResult
+from crossbow.cluster.members import Lost, Rank
+from crossbow.runtime.departure import Departure, NewRanks
 from crossbow.runtime.monitor import Progress
 from crossbow.runtime.speeds import Regrouping
 from crossbow.runtime.tuner import Decision, Retuning
@@ -45,6 +47,25 @@ def test_decisions_are_logged_with_their_numbers(tmp_path: Path) -> None:
     assert (again["learners"], again["reference"], again["windows"]) == (2, 180.0, [100.0, 90.5])
     assert grouped["decision"] == "groups 0,2/1: learners 0 to 2 do 80.0, 12.5, 81.0 tasks/s"
     assert (grouped["groups"], grouped["speeds"]) == ([[0, 2], [1]], [80.0, 12.5, 81.0])
+
+
+def test_ranks_that_left_or_joined_are_logged(tmp_path: Path) -> None:
+    monitor, rank = JsonLinesMonitor(tmp_path / "log"), Rank(1, "node2")
+    monitor.left(Departure((Lost(rank, "killed"),), 1, 1, 2, 20, 60, 0.5))
+    monitor.joined(NewRanks((rank,), 2, 2, 4, 30, 80, 0.25))
+    left, joined = map(json.loads, (tmp_path / "log").read_text().splitlines())
+    assert left["left"].startswith("rank 1 (node2) left: killed. Training goes on after task 60, with 1 rank ")
+    assert left["lost"] == [{"rank": {"number": 1, "host": "node2"}, "reason": "killed"}]
+    assert joined["joined"].startswith("rank 1 (node2) joined. Training goes on after task 80, with 2 ranks ")
+    assert joined["new"] == [{"number": 1, "host": "node2"}]
+    assert [joined[name] for name in ("view", "ranks", "learners", "tick", "tasks", "seconds")] == [
+        2,
+        2,
+        4,
+        30,
+        80,
+        0.25,
+    ]
 
 
 def test_a_log_below_a_file(tmp_path: Path) -> None:

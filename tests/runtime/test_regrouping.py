@@ -9,22 +9,24 @@ from typing import Any
 
 import pytest
 
-from crossbow import SMA, SSGD, Dataflow, History, ModelConf, Phase, SolverConf, SystemConf
+from crossbow import SMA, SSGD, Dataflow, History, ModelConf, Phase, Record, SolverConf, SystemConf
+from crossbow.cluster.admission import Admission, Joining
+from crossbow.cluster.failure import ASKED_TO_LEAVE
 from crossbow.cluster.fault import Fault
-from crossbow.cluster.members import ViewChangedError
+from crossbow.cluster.members import GivenUp, Left, Rank, ViewChangedError
 from crossbow.cluster.ranks import Ranks
 from crossbow.ops import BatchNorm, InnerProduct, ReLU
 from crossbow.runtime import regrouping
-from crossbow.runtime.departure import Departure
+from crossbow.runtime.departure import Departure, NewRanks
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.monitor import Monitor
-from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.runtime.run import Limits, Terminated, TrainingRun
 from crossbow.runtime.snapshot import Snapshot
 from crossbow.synch import AsynchronousSGD, BarrierRule, DiLoCo, ModelAveraging, Rule, TwoLevel
 from crossbow.types import CrossbowError, TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.cluster.ray.processes import Processes
-from tests.support import FAST_KERNELS, blobs, same_weights, training
+from tests.support import FAST_KERNELS, blobs, same_weights, training, until
 
 DATA = blobs(83, 29)
 MODEL = ModelConf(batch_size=4)
@@ -39,9 +41,26 @@ class Killed(BaseException):
 class Departures(Monitor):
     def __init__(self) -> None:
         self.found: list[Departure] = []
+        self.arrivals: list[NewRanks] = []
 
     def left(self, departure: Departure) -> None:
         self.found.append(departure)
+
+    def joined(self, arrival: NewRanks) -> None:
+        self.arrivals.append(arrival)
+
+
+class HoldsFirstRecord(Monitor):
+    """Lets training go on after the first epoch only when a rank has joined or waits to join."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission, self._joined = admission, False
+
+    def joined(self, arrival: NewRanks) -> None:
+        self._joined = True
+
+    def record(self, record: Record) -> None:
+        until(lambda: self._joined or self._admission.wanted)
 
 
 def new_engine(model: ModelConf, ranks: Ranks | None) -> Engine:
@@ -69,22 +88,44 @@ def train(ranks: Ranks, model: ModelConf, monitors: tuple[Monitor, ...]) -> tupl
 
 
 def train_and_lose(
-    monkeypatch: pytest.MonkeyPatch, faults: str, size: int, model: ModelConf = MODEL
+    monkeypatch: pytest.MonkeyPatch,
+    faults: str,
+    size: int,
+    model: ModelConf = MODEL,
+    *,
+    reached: bool = True,
+    asked: int | None = None,
 ) -> tuple[list[tuple[Any, History]], list[Departure]]:
-    """Train on as many ranks, some of which are lost; their results are None."""
+    """Train on as many ranks, some of which are lost or leave; their results are None.
+
+    reached: whether lost ranks are dead, and not only out of reach. asked: a rank that is asked to leave at once.
+    """
     monkeypatch.setenv("CROSSBOW_FAULT", faults)
     processes, departures = Processes(["host"] * size), Departures()
+    all_ranks = processes.ranks()
+    if asked is not None:
+        all_ranks[asked].leave()
 
     def strike(fault: Fault) -> None:
         processes.lose(processes.roster.alive[fault.rank])
-        raise Killed
+        if reached:
+            raise Killed
 
     monkeypatch.setattr(Fault, "strike", strike)
 
     def of(ranks: Ranks) -> Callable[[], tuple[Any, History]]:
-        return lambda: train(ranks, model, (departures,))
+        def work() -> tuple[Any, History]:
+            try:
+                return train(ranks, model, (departures,))
+            except Left:
+                processes.lose(processes.process_of(ranks), ASKED_TO_LEAVE)
+            except GivenUp:
+                assert not reached
+            return None, History()
 
-    return at_once([of(ranks) for ranks in processes.ranks()]), departures.found
+        return work
+
+    return at_once([of(ranks) for ranks in all_ranks]), departures.found
 
 
 def continued(model: ModelConf, before: int, after: int, tick: int) -> Any:
@@ -163,6 +204,46 @@ def test_two_levels_go_on_from_the_newest_whole_base_model(
     assert (departure.tick, departure.tasks, departure.ranks) == (4, 12, 2)
 
 
+@pytest.mark.parametrize("rule", [SMA(), TwoLevel(SMA(), ModelAveraging(tau=2))], ids=str)
+def test_a_rank_that_leaves_takes_no_result_with_it(monkeypatch: pytest.MonkeyPatch, rule: Rule | TwoLevel) -> None:
+    model = replace(MODEL, rule=rule)
+    results, (departure,) = train_and_lose(monkeypatch, "leave:1@4", 3, model)
+    again, _ = train_and_lose(monkeypatch, "leave:1@4", 3, model)
+    assert [weights is None for weights, _ in results] == [False, True, False]
+    lost = departure.lost[0]
+    assert (departure.tick, departure.ranks, lost.rank.number, lost.reason) == (4, 2, 1, ASKED_TO_LEAVE)
+    for rank in (0, 2):
+        assert same_weights(results[rank][0], again[0][0])
+        assert [each.loss for each in results[rank][1].records] == [each.loss for each in again[0][1].records]
+    if isinstance(rule, SMA):
+        assert same_weights(results[0][0], continued(model, 3, 2, 4))
+
+
+def test_a_rank_that_is_asked_to_leave_finishes_its_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    results, (departure,) = train_and_lose(monkeypatch, "", 3, asked=2)
+    assert [weights is None for weights, _ in results] == [False, False, True]
+    assert departure.lost[0].reason == ASKED_TO_LEAVE
+    assert departure.tasks == 3 * departure.tick
+    assert results[0][1].records[-1].epoch == 3
+    assert same_weights(results[0][0], results[1][0])
+
+
+@pytest.mark.parametrize(("rule", "asked"), [(SMA(), 0), (AsynchronousSGD(), 1)], ids=str)
+def test_without_a_rank_that_others_need_training_ends(monkeypatch: pytest.MonkeyPatch, rule: Rule, asked: int) -> None:
+    with pytest.raises(Terminated):
+        train_and_lose(monkeypatch, "", 2, replace(MODEL, rule=rule), asked=asked)
+
+
+def test_a_rank_that_others_have_given_up_ends_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, (departure,) = train_and_lose(monkeypatch, "kill:1@3", 3, reached=False)
+    assert [weights is None for weights, _ in results] == [False, True, False]
+    assert capsys.readouterr().err.count("the other ranks go on without this one") == 1
+    assert (departure.tick, departure.ranks) == (3, 2)
+    assert all(same_weights(results[rank][0], continued(MODEL, 3, 2, 3)) for rank in (0, 2))
+
+
 def test_rank_0_goes_on_alone_after_two_losses(monkeypatch: pytest.MonkeyPatch) -> None:
     results, departures = train_and_lose(monkeypatch, "kill:1@2,kill:1@5", 3)
     assert [weights is None for weights, _ in results] == [False, True, True]
@@ -170,6 +251,91 @@ def test_rank_0_goes_on_alone_after_two_losses(monkeypatch: pytest.MonkeyPatch) 
     assert results[0][1].stopped == "count"
     again, _ = train_and_lose(monkeypatch, "kill:1@2,kill:1@5", 3)
     assert same_weights(results[0][0], again[0][0])
+
+
+def train_and_join(
+    monkeypatch: pytest.MonkeyPatch, faults: str, size: int, model: ModelConf = MODEL, *, admits: bool = True
+) -> tuple[list[tuple[Any, History]], Departures]:
+    """Train on some ranks, which another one joins. admits: whether it lives until it does."""
+    monkeypatch.setenv("CROSSBOW_FAULT", faults)
+    processes, events, admission = Processes(["host"] * size), Departures(), Admission()
+    all_ranks = processes.ranks(admission)
+    joiner: list[Joining] = []
+
+    def strike(fault: Fault) -> None:
+        processes.lose(processes.roster.alive[fault.rank])
+        raise Killed
+
+    monkeypatch.setattr(Fault, "strike", strike)
+
+    def of(ranks: Ranks) -> Callable[[], tuple[Any, History]]:
+        return lambda: train(ranks, model, (events,) if faults else (events, HoldsFirstRecord(admission)))
+
+    def join() -> tuple[Any, History]:
+        ranks, joining = processes.new("new", admission)
+        joiner.append(joining)
+        assert ranks.joins
+        return train(ranks, model, ()) if admits else (None, History())
+
+    def launch() -> tuple[Any, History]:
+        until(lambda: joiner)
+        assert not admits or joiner[0].await_arrival()
+        assert admission.request()
+        processes.join(size)
+        if not admits:
+            processes.lose(size)
+        return None, History()
+
+    return at_once([*map(of, all_ranks), join, launch])[:-1], events
+
+
+@pytest.mark.parametrize(("size", "rule"), [(2, SMA()), (1, SMA()), (2, SSGD())], ids=str)
+def test_a_rank_joins_at_a_tick(monkeypatch: pytest.MonkeyPatch, size: int, rule: Rule) -> None:
+    model = replace(MODEL, rule=rule)
+    results, events = train_and_join(monkeypatch, "join@4", size, model)
+    (arrival,) = events.arrivals
+    assert (arrival.new, arrival.view, arrival.tick) == ((Rank(size, "new"),), 1, 4)
+    assert (arrival.ranks, arrival.learners, arrival.tasks) == (size + 1, size + 1, 4 * size)
+    assert str(arrival).startswith(f"rank {size} (new) joined. Training goes on after task {4 * size}, with")
+    expected = continued(model, size, size + 1, 4)
+    for weights, history in results:
+        assert same_weights(weights, expected)
+        assert [each.tasks for each in history.records] == [each.tasks for each in results[0][1].records]
+        assert history.records[-1].epoch == 3
+    last = [history.records[-1].loss for _, history in results]
+    assert len(set(last)) == 1
+
+
+def test_a_rank_joins_two_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = replace(MODEL, rule=TwoLevel(SMA(), ModelAveraging(tau=2)))
+    results, events = train_and_join(monkeypatch, "join@4", 2, model)
+    assert [(each.tick, each.ranks) for each in events.arrivals] == [(4, 3)]
+    expected = two_levels_continued(model, 2, 3, 2)
+    assert all(same_weights(weights, expected) for weights, _ in results)
+
+
+def test_ranks_leave_and_join_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    results, events = train_and_join(monkeypatch, "join@2,kill:1@5", 2)
+    assert [(each.tick, each.ranks) for each in events.arrivals] == [(2, 3)]
+    assert [(each.tick, each.ranks) for each in events.found] == [(5, 2)]
+    assert [weights is None for weights, _ in results] == [False, True, False]
+    assert same_weights(results[0][0], results[2][0])
+
+
+def test_without_a_fault_a_rank_joins_at_the_next_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    results, events = train_and_join(monkeypatch, "", 2)
+    (arrival,) = events.arrivals
+    assert (arrival.ranks, arrival.tasks) == (3, 2 * arrival.tick)
+    assert [len(history.records) for _, history in results] == [3, 3, 3]
+    assert all(same_weights(weights, results[0][0]) for weights, _ in results)
+
+
+def test_a_rank_that_ends_while_it_joins_is_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    results, events = train_and_join(monkeypatch, "join@4", 2, admits=False)
+    assert [weights is None for weights, _ in results] == [False, False, True]
+    assert [each.rank.number for departure in events.found for each in departure.lost] == [2]
+    assert same_weights(results[0][0], results[1][0])
+    assert results[0][1].records[-1].epoch == 3
 
 
 def test_without_a_barrier_training_ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

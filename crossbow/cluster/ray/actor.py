@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from crossbow.cluster.admission import Admission, Joining, Journal
+from crossbow.cluster.failure import TERMINATED
 from crossbow.cluster.fault import VARIABLE
 from crossbow.cluster.launch import RankLaunch, variables_of
+from crossbow.cluster.members import GivenUp
 from crossbow.cluster.output import SECONDS_BEFORE_ERRORS, PrefixedLines
 from crossbow.cluster.process import connected
 from crossbow.cluster.program import RankProgram, run_program
@@ -19,10 +24,12 @@ from crossbow.cluster.ray.outbox import Outbox, OutboxStream
 from crossbow.cluster.ray.transport import RayTransport, ViewChange
 from crossbow.cluster.transport import Channel
 
-GROUPS = {"messages": 1, "control": 1, "output": 1}
+GROUPS = {"messages": 1, "control": 1, "output": 1, "joins": 1}
 """Threads that serve calls while the program runs."""
 SECONDS_OF_SILENCE = 5.0
 """Time after which `take_output` returns without output."""
+SECONDS_TO_END = 10.0
+"""Time in which the launcher, if it is there, takes the last output of a rank that the others have given up."""
 
 
 class RankProcess:
@@ -41,17 +48,36 @@ class RankProcess:
         self._process, self._mailbox, self._outbox = process, Mailbox(), Outbox()
         self._deliveries: list[Any] = []
         self._transport: RayTransport | None = None
+        self._ranks: Ranks | None = None
+        self._admission: Admission | None = None
+        self._joining: Joining | None = None
         self._prefix = ""
+        if threading.current_thread() is threading.main_thread():  # which serves signals while others run the program
+            signal.signal(signal.SIGTERM, self._be_asked_to_leave)
 
     def ready(self) -> int:
         """The id of this process."""
         return os.getpid()
 
-    def connect(self, change: ViewChange, peers: Sequence[Any], launch: RankLaunch) -> None:
-        """Become one of the ranks. peers: the actors of all processes. launch: how this one was started."""
-        self._deliveries = [peer.deliver.options(concurrency_group="messages") for peer in peers]
+    def connect(self, change: ViewChange, peers: Sequence[Any], launch: RankLaunch, *, grows: bool = False) -> None:
+        """Become one of the ranks. peers: the actors of all processes. launch: how this one was started. grows: whether
+        others may join."""
+        self._admission = Admission() if grows and not launch.rank else None
+        self._become(change, peers, launch, alone=len(change.view) == 1 and not grows)
+
+    def join(self, change: ViewChange, peers: Sequence[Any], launch: RankLaunch, journal: Journal) -> None:
+        """Become a rank that will join the others. change: a view of those that began, and of this one."""
+        self._joining = Joining(journal)
+        self._become(change, peers, launch)
+
+    def _become(self, change: ViewChange, peers: Sequence[Any], launch: RankLaunch, *, alone: bool = False) -> None:
+        self._know(peers)
         self._transport = RayTransport(self._process, change, self._mailbox, self._post)
-        connected(Ranks(change.view, self._transport.rank, self._transport if len(change.view) > 1 else None))
+        transport = None if alone else self._transport
+        self._ranks = Ranks(
+            change.view, self._transport.rank, transport, admission=self._admission, joining=self._joining
+        )
+        connected(self._ranks)
         os.environ.update(variables_of(launch))
         self._prefix = f"[rank {launch.rank} {change.view.ranks[launch.rank].host}] "
 
@@ -63,15 +89,43 @@ class RankProcess:
             return run_program(program, self._mark_errors)
         finally:
             self._outbox.close()
+            if self._joining is not None:
+                self._joining.end()
+            if self._transport is not None and self._transport.given_up:
+                self._end_soon(GivenUp.status)
 
     def deliver(self, letter: tuple[int, int, int, bool, Any]) -> None:
         """Take in a letter of another rank."""
-        self._mailbox.deliver(Envelope(*letter))
+        if self._transport is None:
+            self._mailbox.deliver(Envelope(*letter))
+        else:
+            self._transport.take_in(Envelope(*letter))
 
-    def change_view(self, change: ViewChange) -> None:
-        """Note that ranks have left."""
+    def _know(self, peers: Sequence[Any]) -> None:
+        """Send letters to these actors, in the order of processes, from now on."""
+        self._deliveries = [peer.deliver.options(concurrency_group="messages") for peer in peers]
+
+    def change_view(self, change: ViewChange, peers: Sequence[Any]) -> None:
+        """Note that ranks have joined or left. peers: the actors of all processes."""
         assert self._transport is not None
+        self._know(peers)
         self._transport.change(change)
+
+    # Joins
+
+    def journal(self) -> Journal | None:
+        """On rank 0: what a rank that joins takes over; None if none can join now."""
+        return None if self._admission is None else self._admission.journal()
+
+    def request_pause(self) -> bool:
+        """On rank 0: wait until all ranks have paused for another view; see `Admission.request`."""
+        assert self._admission is not None
+        return self._admission.request()
+
+    def await_arrival(self) -> bool:
+        """On a rank that joins: wait until it has reached the training call. Returns False if its program has ended."""
+        assert self._joining is not None
+        return self._joining.await_arrival()
 
     def request_stop(self, signal: int) -> None:
         """Let rank 0, which this is, end training because of a signal."""
@@ -82,6 +136,19 @@ class RankProcess:
     def take_output(self) -> tuple[list[tuple[bool, str]], bool]:
         """The output that the program has written; see `Outbox.take`."""
         return self._outbox.take(SECONDS_OF_SILENCE)
+
+    def _be_asked_to_leave(self, *_: object) -> None:
+        """The handler of SIGTERM. A second signal ends the process at once."""
+        if self._ranks is None or self._ranks.asked_to_leave:
+            os._exit(TERMINATED)
+        self._ranks.leave()
+
+    @staticmethod
+    def _end_soon(status: int) -> None:
+        """End the process, which the launcher may not reach."""
+        timer = threading.Timer(SECONDS_TO_END, os._exit, (status,))
+        timer.daemon = True
+        timer.start()
 
     def _post(self, process: int, letter: Envelope) -> None:
         self._deliveries[process].remote(tuple(letter))

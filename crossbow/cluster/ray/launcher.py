@@ -11,17 +11,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
-from crossbow.cluster.failure import LOST, TERMINATED
+from crossbow.cluster.admission import Journal
+from crossbow.cluster.failure import ASKED_TO_LEAVE, LOST, TERMINATED
+from crossbow.cluster.fault import faults_of
+from crossbow.cluster.members import Left, Rank, View
 from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray.actor import GROUPS, RankProcess
 from crossbow.cluster.ray.connection import ClusterNode, Connection
+from crossbow.cluster.ray.growth import Growth
 from crossbow.cluster.ray.roster import Roster
+from crossbow.cluster.ray.transport import ViewChange
 from crossbow.console import say
 from crossbow.interruption import ENDING, INTERRUPTED
 from crossbow.types import ConfigurationError
 
+NODE_LOST = "its node has left the cluster"
 STOPPED = (LOST, INTERRUPTED, TERMINATED)
 """Exit statuses after a stop at a tick, for which rank 0 writes a checkpoint."""
 SECONDS_TO_START = 120.0
@@ -48,6 +54,12 @@ class Launcher:
     """Resources that each rank claims."""
     least: int = 1
     """Number of ranks without which training ends."""
+    grows: bool = False
+    """Whether nodes that join the cluster get ranks."""
+    most: int | None = None
+    """Number of ranks up to which they do."""
+    per_host: int = 1
+    """Number of ranks that each of them gets."""
 
     def __post_init__(self) -> None:
         self._ray = self.connection.ray
@@ -59,6 +71,15 @@ class Launcher:
         """Exit status of each process that has ended."""
         self._printing: set[int] = set()
         """Processes whose output may continue."""
+        self._faults_to_join = sum(fault.kind == "join" for fault in faults_of(os.environ))
+        self.grows = self.grows or self._faults_to_join > 0
+        self._growth = Growth(self)
+        self._nodes = list(self.nodes)
+        """The node of each process."""
+        self._known = {node.id for node in self.connection.nodes({})} if self.grows else set()
+        """Nodes that were there at the beginning."""
+        self._joining: dict[int, str] = {}
+        """Processes that are not ranks yet, each with the reason if it has ended."""
         self._signals: list[int] = []
         self._deadline: float | None = None
         """When all ranks are ended."""
@@ -71,10 +92,13 @@ class Launcher:
                 while not self._has_ended():
                     self._wait(LOOK)
                     self._pass_signals_on()
+                    if self.grows:
+                        self._growth.look(begins=self._deadline is None)
                 self._print_last()
             finally:
                 for actor in self._actors:
                     self._ray.kill(actor)
+                self._growth.end()
         return self._status()
 
     def _status(self) -> int:
@@ -92,23 +116,30 @@ class Launcher:
     # Start
 
     def _start(self) -> None:
-        environment = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
-        path = [each or os.getcwd() for each in sys.path]
         for process, node in enumerate(self.nodes):
-            remote = self._ray.remote(**self._options(node))(RankProcess)
-            self._actors.append(remote.remote(process, environment, path, os.getcwd()))
+            self._new_actor(process, node)
         self._await([actor.ready.remote() for actor in self._actors])
         change, launches = self._roster.change, self._roster.launches()
         self._await(
             [
-                actor.connect.remote(change, self._actors, launch)
+                actor.connect.remote(change, self._actors, launch, grows=self.grows)
                 for actor, launch in zip(self._actors, launches, strict=True)
             ]
         )
-        for process, actor in enumerate(self._actors):
-            self._calls[actor.run.remote(self.program)] = self._on_end(process)
-            self._printing.add(process)
-            self._ask_for_output(process)
+        for process in self._roster.alive:
+            self._begin(process)
+
+    def _new_actor(self, process: int, node: ClusterNode) -> None:
+        environment = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
+        path = [each or os.getcwd() for each in sys.path]
+        remote = self._ray.remote(**self._options(node))(RankProcess)
+        self._actors.append(remote.remote(process, environment, path, os.getcwd()))
+
+    def _begin(self, process: int) -> None:
+        """Run the program in a process."""
+        self._calls[self._actors[process].run.remote(self.program)] = self._on_end(process)
+        self._printing.add(process)
+        self._ask_for_output(process)
 
     def _options(self, node: ClusterNode) -> dict[str, Any]:
         """Options of the actor on a node."""
@@ -155,8 +186,18 @@ class Launcher:
             try:
                 status = self._ray.get(call)
             except self._ray.exceptions.RayActorError:
-                self._lose(process)
+                self._lose(process, "its process has ended" if self._node_is_alive(process) else NODE_LOST)
                 return
+            if process in self._joining:
+                self._fail_to_join(process, f"its program has ended, with exit status {status}")
+                return
+            if process not in self._roster.alive:  # the others have given it up
+                return
+            if status == Left.status:
+                self._lose(process, ASKED_TO_LEAVE)
+                return
+            if status == TERMINATED and not self._signals:
+                status = self._end_without(process)
             self._statuses[process] = status
             if status and (process == self._first or status not in STOPPED):
                 self._end_within(0)
@@ -165,24 +206,98 @@ class Launcher:
 
         return end
 
-    def _lose(self, process: int) -> None:
+    def _end_without(self, process: int) -> int:
+        """After training has ended with a checkpoint because a rank was asked to leave that the others need. Returns
+        the exit status."""
+        if LOST not in self._statuses.values():
+            say("a rank was asked to leave without which the others cannot go on. Training has ended with a checkpoint")
+        return LOST
+
+    def _lose(self, process: int, reason: str) -> None:
         """Go on without a process, or end if that is not possible."""
-        self._printing.discard(process)
+        if process in self._joining:
+            self._fail_to_join(process, reason)
+        if process not in self._roster.alive:
+            return
         roster, name, first = self._roster, self._roster.name(process), process == self._first
-        reason = "its process has ended" if self._node_is_alive(process) else "its node has left the cluster"
         change = roster.lose(process, reason)
         if self._deadline is not None:
             return
         if first or not change.view.enough:
             ends = "rank 0 cannot be replaced" if first else f"expected at least {self.least} ranks"
-            say(f"{name} was lost: {reason}. Training ends: {ends}")
+            what = "left" if reason == ASKED_TO_LEAVE else "was lost"
+            say(f"{name} {what}: {reason}. Training ends: {ends}")
             self._statuses[process] = LOST
             self._end_within(0 if first else SECONDS_TO_STOP)
-        for other in roster.alive:
-            self._actors[other].change_view.options(concurrency_group="control").remote(change)
+        self._announce(change)
+
+    def _announce(self, change: ViewChange) -> None:
+        """Tell all ranks of a view."""
+        for process in change.processes:
+            control = self._actors[process].change_view.options(concurrency_group="control")
+            control.remote(change, self._actors)
 
     def _node_is_alive(self, process: int) -> bool:
-        return self.nodes[process].id in {node.id for node in self.connection.nodes({})}
+        return self._nodes[process].id in {node.id for node in self.connection.nodes({})}
+
+    # Joins
+
+    def nodes_to_join(self) -> list[ClusterNode]:
+        """The nodes on each of which a rank could join: new ones, and the first one if a fault lets a rank join."""
+        if self._faults_to_join:
+            return [self._nodes[0]]
+        if self.most is not None and len(self._roster.alive) >= self.most:
+            return []
+        used = [node.id for node in self._nodes]
+        nodes = self.connection.nodes(self.resources)
+        return [node for node in nodes if node.id not in self._known and used.count(node.id) < self.per_host]
+
+    def ask_for_journal(self) -> Journal | None:
+        """Rank 0's journal; None if no rank can join now."""
+        call = self._actors[self._first].journal.options(concurrency_group="control").remote()
+        try:
+            return cast("Journal | None", self._ray.get(call))
+        except self._ray.exceptions.RayActorError:
+            return None
+
+    def create(self, node: ClusterNode) -> int:
+        """Create a process on a node. Returns its number."""
+        self._faults_to_join = max(0, self._faults_to_join - 1)
+        process = self._roster.add(node.host)
+        self._nodes.append(node)
+        self._joining[process] = ""
+        self._new_actor(process, node)
+        return process
+
+    def prepare(self, process: int, journal: Journal) -> bool:
+        """Run the program in a process, and wait until the others have paused for it; see `Grower`."""
+        actor, number = self._actors[process], len(journal.ranks)
+        ranks = (*journal.ranks, Rank(number, self._roster.host(process)))
+        change = ViewChange(View(0, ranks), (*range(number), process))
+        launch = self._roster.launch_of(process, number)
+        joins = {"concurrency_group": "joins"}
+        try:
+            self._ray.get(actor.join.remote(change, self._actors, launch, journal))
+            self._growth.later(lambda: self._begin(process))
+            if not self._ray.get(actor.await_arrival.options(**joins).remote()):
+                return False
+            return bool(self._ray.get(self._actors[0].request_pause.options(**joins).remote()))
+        except self._ray.exceptions.RayError as error:
+            reason = _first_line(error)
+            self._growth.later(lambda: self._fail_to_join(process, reason))
+            return False
+
+    def admit(self, process: int) -> None:
+        """Make a process a rank, for which the others have paused. If it has ended, they go on without it."""
+        reason = self._joining.pop(process)
+        self._announce(self._roster.join(process))
+        if reason:
+            self._lose(process, reason)
+
+    def _fail_to_join(self, process: int, reason: str) -> None:
+        if not self._joining.get(process, reason) and self._deadline is None:
+            self._joining[process] = reason
+            say(f"a rank on {self._roster.host(process)} did not join: {reason}")
 
     def _ask_for_output(self, process: int) -> None:
         call = self._actors[process].take_output.options(concurrency_group="output").remote()

@@ -49,7 +49,9 @@ def launch_on_ray(program: RankProgram, launch: RayLaunch) -> int:
     with own_streams(), _connected(launch) as connection:
         for restarts_left in range(launch.restarts, -1, -1):
             nodes = nodes_of_ranks(connection, launch)
-            status = Launcher(connection, program, nodes, launch.resources, launch.least).run()
+            grows = not connection.local and not connection.hosts
+            joins = (grows, launch.ranks, launch.per_host or 1)
+            status = Launcher(connection, program, nodes, launch.resources, launch.least, *joins).run()
             if status != LOST or not restarts_left:
                 return status
             say("the program begins again from its newest checkpoint")

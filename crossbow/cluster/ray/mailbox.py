@@ -24,6 +24,8 @@ class Envelope(NamedTuple):
     """Whether it is received in place, with `Mailbox.post`."""
     content: Any
     """Bytes, or an array of bytes."""
+    process: int = -1
+    """Number with which the sender's process was started; -1 for the launcher."""
 
 
 class Receipt:
@@ -64,23 +66,24 @@ class Mailbox:
             for letter in early:
                 self._sort(letter)
 
-    def deliver(self, letter: Envelope) -> None:
-        """Take in a letter."""
+    def deliver(self, letter: Envelope) -> bool:
+        """Take in a letter. Returns False if it is of an older view, and refused."""
         with self._lock:
-            self._sort(letter)
+            return self._sort(letter)
 
-    def _sort(self, letter: Envelope) -> None:
+    def _sort(self, letter: Envelope) -> bool:
         key = letter.source, letter.channel
         if letter.view > self._view:
             self._early.append(letter)
         elif letter.view < self._view:
-            return
+            return False
         elif not letter.array:
             self._messages[letter.channel].append((letter.source, letter.content))
         elif self._receipts[key]:
             self._receipts[key].popleft().fill(letter.content)
         else:
             self._arrays[key].append(letter.content)
+        return True
 
     def take(self, channel: Channel, rank: int | None) -> tuple[int, bytes] | None:
         """The next message from a rank, or from any; see `Transport.receive`."""

@@ -14,7 +14,7 @@ class Roster:
 
     def __init__(self, hosts: Sequence[str], needed: int = 1) -> None:
         """hosts: of each process. needed: number of ranks without which training ends."""
-        self._hosts, self._needed = tuple(hosts), needed
+        self._hosts, self._needed = list(hosts), needed
         self._alive = list(range(len(hosts)))
         self._number = 0
 
@@ -36,6 +36,17 @@ class Roster:
             for number, host in enumerate(hosts)
         ]
 
+    def add(self, host: str) -> int:
+        """The number of another process on a host, which is not a rank yet."""
+        self._hosts.append(host)
+        return len(self._hosts) - 1
+
+    def join(self, process: int) -> ViewChange:
+        """The view with a process that was added."""
+        self._alive.append(process)
+        self._number += 1
+        return self._change((), (Rank(len(self._alive) - 1, self._hosts[process]),))
+
     def lose(self, process: int, reason: str) -> ViewChange:
         """The view without a process."""
         lost = Lost(Rank(self._alive.index(process), self._hosts[process]), reason)
@@ -43,10 +54,20 @@ class Roster:
         self._number += 1
         return self._change((lost,))
 
+    def launch_of(self, process: int, number: int) -> RankLaunch:
+        """How a process that was added is started, as the rank after so many others."""
+        host = self._hosts[process]
+        before = [self._hosts[each] for each in self._alive].count(host)
+        return RankLaunch(number, number + 1, before, before + 1)
+
+    def host(self, process: int) -> str:
+        """The host of a process."""
+        return self._hosts[process]
+
     def name(self, process: int) -> str:
         """The process, for messages, by its rank in the current view."""
         return str(Rank(self._alive.index(process), self._hosts[process]))
 
-    def _change(self, lost: tuple[Lost, ...]) -> ViewChange:
+    def _change(self, lost: tuple[Lost, ...], joined: tuple[Rank, ...] = ()) -> ViewChange:
         ranks = tuple(Rank(number, self._hosts[process]) for number, process in enumerate(self._alive))
-        return ViewChange(View(self._number, ranks, len(ranks) >= self._needed), tuple(self._alive), lost)
+        return ViewChange(View(self._number, ranks, len(ranks) >= self._needed), tuple(self._alive), lost, joined)

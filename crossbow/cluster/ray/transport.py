@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
-from crossbow.cluster.members import Lost, View
+from crossbow.cluster.members import Changes, GivenUp, Lost, Rank, View
 from crossbow.cluster.ray.mailbox import Envelope, Mailbox
 from crossbow.cluster.transport import Channel, Pending
-from crossbow.types import Array, CrossbowError
+from crossbow.types import Array
 
 Post = Callable[[int, Envelope], None]
 """Function that sends a letter to a process, which `ViewChange.processes` numbers. It copies the content before it
@@ -28,6 +28,8 @@ class ViewChange:
     """The process of each rank, by the number with which it was started."""
     lost: tuple[Lost, ...] = ()
     """The ranks that have left since the view before."""
+    joined: tuple[Rank, ...] = ()
+    """The ranks that have joined since the view before."""
 
 
 class RayTransport:
@@ -38,6 +40,9 @@ class RayTransport:
         self._process, self._mailbox, self._post = process, mailbox, post
         self._lock = threading.Lock()
         self._changes: list[ViewChange] = [change]
+        self._processes = change.processes
+        self.given_up = False
+        """Whether the other ranks go on without this one."""
         self.regroup()
 
     # Views
@@ -48,25 +53,44 @@ class RayTransport:
             self._changes.append(change)
 
     def changed(self) -> bool:
-        return bool(self._changes)
+        return bool(self._changes) or self.given_up
 
-    def regroup(self) -> tuple[Lost, ...]:
+    def regroup(self) -> Changes:
         with self._lock:
             changes, self._changes = self._changes, []
+        self.given_up = self.given_up or bool(changes and self._process not in changes[-1].processes)
+        if self.given_up:
+            raise GivenUp
         if not changes:
-            return ()
+            return Changes()
         newest = changes[-1]
-        self.view, self._processes = newest.view, newest.processes
-        if self._process not in self._processes:
-            raise CrossbowError("the other ranks go on without this one, because it was not reached")
+        before, self.view, self._processes = self._processes, newest.view, newest.processes
+        for process in set(before) - set(self._processes):  # it may live, and only not be reached
+            self._give_up(process)
         self.rank = self._processes.index(self._process)
         self._mailbox.begin(self.view.number)
-        return tuple(lost for change in changes for lost in change.lost)
+        lost = tuple(lost for change in changes for lost in change.lost)
+        return Changes(lost, tuple(rank for change in changes for rank in change.joined))
+
+    def _give_up(self, process: int) -> None:
+        """Tell a process that it is not a rank any more."""
+        self._post(process, self._letter(Channel.GIVEN_UP, b""))
 
     # Messages
 
+    def take_in(self, letter: Envelope) -> None:
+        """Take in a letter. If it is of an older view, and the ranks of the newest one have given up its sender, the
+        sender is told. Any thread may call this."""
+        if letter.channel == Channel.GIVEN_UP:
+            self.given_up = True
+        elif not self._mailbox.deliver(letter) and letter.process not in self._processes:
+            self._give_up(letter.process)
+
+    def _letter(self, channel: Channel, content: Any, *, array: bool = False) -> Envelope:
+        return Envelope(self.view.number, self.rank, int(channel), array, content, self._process)
+
     def send(self, message: bytes, rank: int, channel: Channel) -> None:
-        self._post(self._processes[rank], Envelope(self.view.number, self.rank, int(channel), False, message))
+        self._post(self._processes[rank], self._letter(channel, message))
 
     def receive(self, channel: Channel, rank: int | None = None) -> tuple[int, bytes] | None:
         return self._mailbox.take(channel, rank)
@@ -75,7 +99,7 @@ class RayTransport:
 
     def send_array(self, array: Array, rank: int, channel: Channel) -> Pending:
         content = array.view(np.uint8)
-        self._post(self._processes[rank], Envelope(self.view.number, self.rank, int(channel), True, content))
+        self._post(self._processes[rank], self._letter(channel, content, array=True))
         return Sent()
 
     def receive_array(self, array: Array, rank: int, channel: Channel) -> Pending:

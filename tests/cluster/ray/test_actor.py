@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,13 @@ import pytest
 
 from crossbow.cluster import process
 from crossbow.cluster.launch import RankLaunch
+from crossbow.cluster.members import Rank, View
 from crossbow.cluster.output import PrefixedLines
 from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray import actor
 from crossbow.cluster.ray.actor import RankProcess
 from crossbow.cluster.ray.roster import Roster
+from crossbow.cluster.ray.transport import ViewChange
 from crossbow.cluster.transport import Channel
 
 
@@ -41,8 +46,9 @@ class Peer:
 
 
 @pytest.fixture
-def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[RankProcess]:
+def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[RankProcess]]:
     """Two connected processes; this one becomes the second."""
+    handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(process, "_joined", [])
     monkeypatch.setattr(os, "environ", dict(os.environ))
     os.environ["CROSSBOW_FAULT"] = "kill:1@2"
@@ -56,7 +62,8 @@ def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[RankProcess]:
     found = [RankProcess(number, {"CROSSBOW_X": "1"}, ["/modules"], str(tmp_path)) for number in (0, 1)]
     for each, launch in zip(found, roster.launches(), strict=True):
         each.connect(roster.change, [Peer(other) for other in found], launch)
-    return found
+    yield found
+    signal.signal(signal.SIGTERM, handler)
 
 
 def test_it_prepares_the_process(pair: list[RankProcess]) -> None:
@@ -78,8 +85,85 @@ def test_messages_reach_the_other_rank(pair: list[RankProcess]) -> None:
     pair[0].request_stop(15)
     assert first.receive(Channel.REQUEST) == (0, b"15")
     roster = Roster(["a", "b"])
-    pair[0].change_view(roster.lose(1, "killed"))
+    pair[0].change_view(roster.lose(1, "killed"), [Peer(each) for each in pair])
     assert first.changed()
+
+
+def test_a_process_joins_with_the_journal_of_rank_0(pair: list[RankProcess], tmp_path: Path) -> None:
+    roster = Roster(["a", "b"])
+    for each, launch in zip(pair, roster.launches(), strict=True):
+        each.connect(roster.change, [Peer(other) for other in pair], launch, grows=True)
+        assert each.journal() is None
+    first = pair[0]._ranks
+    assert first is not None
+    first.agree(lambda: "decided")
+    first.begin_training(elastic=True)
+    assert pair[1].journal() is None
+    journal = pair[0].journal()
+    assert journal is not None
+    assert journal.ranks == roster.change.view.ranks
+    process_number = roster.add("c")
+    third = RankProcess(process_number, {}, [], str(tmp_path))
+    change = ViewChange(View(0, (*journal.ranks, Rank(2, "c"))), (0, 1, process_number))
+    peers = [Peer(each) for each in (*pair, third)]
+    third.join(change, peers, roster.launch_of(process_number, 2), journal)
+    ranks = process.join()
+    assert (ranks.rank, ranks.joins, ranks.agree(lambda: "other")) == (2, True, "decided")
+    script = tmp_path / "script.py"
+    script.write_text("raise SystemExit(2)")
+    assert third.run(RankProgram(str(script), (), is_module=False)) == 2
+    assert not third.await_arrival()
+    joined = roster.join(process_number)
+    for each in (*pair, third):
+        each.change_view(joined, peers)
+        assert each._transport is not None
+        assert each._transport.regroup().joined == (Rank(2, "c"),)
+    first.transport.send(b"text", 2, Channel.RESULTS)
+    assert ranks.transport.receive(Channel.RESULTS) == (0, b"text")
+
+
+def test_a_single_rank_is_connected_if_others_may_join(pair: list[RankProcess]) -> None:
+    pair[0].connect(Roster(["a"]).change, [Peer(pair[0])], RankLaunch(), grows=True)
+    assert process.join().connected
+    assert not process.join().several
+
+
+def test_sigterm_asks_a_rank_to_leave_and_the_second_one_ends_it(
+    pair: list[RankProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    assert not process.join().asked_to_leave
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert process.join().asked_to_leave
+    assert ended == []
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert ended == [143]
+
+
+def test_a_rank_that_is_given_up_ends_its_process(
+    pair: list[RankProcess], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ended, over = [], threading.Event()
+
+    def end(status: int) -> None:
+        ended.append(status)
+        over.set()
+
+    monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr(actor, "SECONDS_TO_END", 0.0)
+    script = tmp_path / "script.py"
+    script.write_text("from crossbow import cluster\ncluster.join().regroup()")
+    first = pair[0]._transport
+    assert first is not None
+    first.change(Roster(["a", "b"]).lose(1, "killed"))
+    first.regroup()
+    assert pair[1].run(RankProgram(str(script), (), is_module=False)) == 4
+    assert over.wait(60)
+    assert ended == [4]
+    (error, text), *_ = pair[1].take_output()[0]
+    assert error
+    assert text.endswith("error: the other ranks go on without this one, because they could not reach it\n")
 
 
 def test_output_and_traceback_of_a_program(pair: list[RankProcess], tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import signal
@@ -13,9 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file
 
 from crossbow.cluster.failure import LOST
+from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray import launcher
+from crossbow.cluster.ray.connection import Connection
+from tests.cluster.ray.test_connection import FakeRay
+from tests.support import same_weights, until
 
 ROOT = Path(__file__).parents[3]
 NEEDS_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray: pip install 'crossbow[ray]'")
@@ -46,6 +52,27 @@ def test_a_stop_at_a_tick_waits_for_rank_0() -> None:
     assert launcher._first_line(ValueError()) == "ValueError()"
 
 
+def test_new_nodes_get_ranks_up_to_a_number() -> None:
+    nodes = [(host, {"CPU": 1.0}) for host in "ab"]
+    connection = Connection(FakeRay(nodes), local=False)
+    program, begun = RankProgram("m", ()), connection.nodes({})
+
+    def hosts(most: int | None, per_host: int = 1) -> str:
+        nodes[2:] = []
+        found = launcher.Launcher(connection, program, begun, grows=True, most=most, per_host=per_host)
+        assert found.nodes_to_join() == []
+        nodes.append(("c", {"CPU": 1.0}))
+        joining = []
+        while (new := found.nodes_to_join()) and len(joining) < 5:
+            joining.append(new[0].host)
+            process = found._roster.add(new[0].host)
+            found._nodes.append(new[0])
+            found._roster.join(process)
+        return "".join(joining)
+
+    assert (hosts(None), hosts(None, 2), hosts(2), hosts(3, 2)) == ("c", "cc", "", "c")
+
+
 @NEEDS_RAY
 @pytest.mark.slow
 def test_a_script_prints_on_every_rank(tmp_path: Path) -> None:
@@ -58,11 +85,14 @@ def test_a_script_prints_on_every_rank(tmp_path: Path) -> None:
 
 @NEEDS_RAY
 @pytest.mark.slow
-def test_training_goes_on_when_a_rank_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("kill:1@20", "its process has ended"), ("leave:1@20", "it was asked to leave")]
+)
+def test_training_goes_on_without_a_rank(tmp_path: Path, fault: str, reason: str) -> None:
     directory = tmp_path / "run"
-    status, out, err = launch("-n", "3", *lenet(directory), fault="kill:1@20")
+    status, out, err = launch("-n", "3", *lenet(directory), fault=fault)
     assert (status, err) == (0, "")
-    assert "left: its process has ended. Training goes on after task 60, with 2 ranks and 2 learners" in out
+    assert f"left: {reason}. Training goes on after task 60, with 2 ranks and 2 learners" in out
     assert out.count("epoch 1/1") == 1
     lines = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
     (left,) = [line for line in lines if "left" in line]
@@ -118,6 +148,78 @@ def test_a_signal_ends_training_with_a_checkpoint(tmp_path: Path, number: signal
     assert list((directory / "checkpoints").iterdir())
 
 
+WITH_NUMBERS = """
+import os, pathlib, runpy, sys
+from crossbow import cluster
+pathlib.Path({directory!r}, str(cluster.rank)).write_text(str(os.getpid()))
+runpy.run_module("models.lenet", run_name="__main__", alter_sys=True)
+"""
+"""A program that writes the number of each rank's process to a file."""
+
+
+def with_numbers(directory: Path) -> tuple[str, ...]:
+    """The arguments of a training that does not end by itself."""
+    script = directory / "script.py"
+    script.write_text(WITH_NUMBERS.format(directory=str(directory)))
+    return str(script), *lenet(directory / "run", "--epochs", "100000")[2:]
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_sigterm_to_a_rank_lets_it_leave_and_to_rank_0_ends_training(tmp_path: Path) -> None:
+    with begin("-n", "3", *with_numbers(tmp_path)) as process:
+        assert process.stdout is not None
+        assert any(line.startswith("epoch ") for line in process.stdout)
+        os.kill(int((tmp_path / "1").read_text()), signal.SIGTERM)
+        left = next(line for line in process.stdout if " left: " in line)
+        assert any(line.startswith("epoch ") for line in process.stdout)
+        os.kill(int((tmp_path / "0").read_text()), signal.SIGTERM)
+        _, err = process.communicate(timeout=120)
+    assert left.startswith("rank 1 ")
+    assert "left: it was asked to leave. Training goes on after task" in left
+    assert "with 2 ranks and 2 learners" in left
+    assert process.returncode == LOST
+    assert err == (
+        "a rank was asked to leave without which the others cannot go on. Training has ended with a checkpoint\n"
+    )
+    assert list((tmp_path / "run" / "checkpoints").iterdir())
+
+
+MISTAKEN = """
+import sys
+from crossbow.cluster.program import RankProgram
+from crossbow.cluster.ray import launching
+class Mistaken(launching.Launcher):
+    def _print(self, process, call):
+        super()._print(process, call)
+        if any("epoch " in text for _, text in self._ray.get(call)[0]):
+            self._lose(1, "on purpose")
+launching.Launcher = Mistaken
+sys.exit(launching.launch_on_ray(RankProgram(sys.argv[1], tuple(sys.argv[2:]), False), launching.RayLaunch(ranks=2)))
+"""
+"""A launcher that gives up a rank which lives."""
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_a_rank_that_the_others_have_given_up_ends_itself(tmp_path: Path) -> None:
+    launcher_script = tmp_path / "launcher.py"
+    launcher_script.write_text(MISTAKEN)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    line = [sys.executable, str(launcher_script), *with_numbers(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert any(" left: on purpose. Training goes on" in line for line in process.stdout)
+        given_up = Path("/proc", (tmp_path / "1").read_text())
+        until(lambda: not given_up.exists(), seconds=60)
+        assert any(line.startswith("epoch ") for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert err.count("the other ranks go on without this one, because they could not reach it") == 1
+
+
 @NEEDS_RAY
 @pytest.mark.slow
 def test_a_dead_launcher_leaves_no_rank_behind(tmp_path: Path) -> None:
@@ -132,6 +234,87 @@ def test_a_dead_launcher_leaves_no_rank_behind(tmp_path: Path) -> None:
             time.sleep(0.1)
         process.communicate(timeout=60)
     assert not [rank for rank in ranks if Path(f"/proc/{rank}").exists()]
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_a_rank_joins_at_a_tick_on_purpose(tmp_path: Path) -> None:
+    weights = []
+    for number in range(2):
+        directory = tmp_path / str(number)
+        status, out, err = launch("-n", "2", *lenet(directory), fault="join@20,kill:1@30")
+        assert (status, err) == (0, "")
+        assert "joined. Training goes on after task 40, with 3 ranks and 3 learners" in out
+        assert "left: its process has ended. Training goes on after task 70, with 2 ranks and 2 learners" in out
+        assert out.count("epoch 1/1") == 1
+        lines = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
+        (joined,) = [line for line in lines if "joined" in line]
+        assert (joined["tick"], joined["tasks"], joined["ranks"], joined["new"][0]["number"]) == (20, 40, 3, 2)
+        assert joined["seconds"] < 60
+        assert lines[-1]["tasks"] >= 94
+        weights.append(load_file(directory / "model.safetensors"))
+    assert same_weights(*weights)
+
+
+JOINS_DIFFERENTLY = """
+import os, runpy, sys
+if os.environ["CROSSBOW_RANK"] == "2":
+    sys.argv += sys.argv.pop(1).split()
+else:
+    sys.argv.pop(1)
+runpy.run_module("models.lenet", run_name="__main__", alter_sys=True)
+"""
+"""A program to which the rank that joins adds its first argument."""
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_a_rank_that_differs_does_not_join(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(JOINS_DIFFERENTLY)
+    directory = tmp_path / "run"
+    options = lenet(directory, "--epochs", "100000")[2:]
+    with begin("-n", "2", str(script), "--batch-size 4", *options, fault="join@1000000") as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        first, second = sorted(itertools.islice(process.stderr, 2))  # in either order
+        assert "batch_size must be the same on all ranks: expected 16, as on rank 0 (" in first
+        assert "Received: 4 on rank 2 (" in first
+        assert second.endswith("did not join: its program has ended, with exit status 2\n")
+        assert any(line.startswith("epoch ") for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+    assert process.returncode == 130
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_a_node_that_joins_the_cluster_gets_a_rank(tmp_path: Path) -> None:
+    from ray.cluster_utils import Cluster
+
+    directory = tmp_path / "run"
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        cluster.add_node(num_cpus=1)
+        options = lenet(directory, "--epochs", "100000")
+        with begin("--address", cluster.address, "--per-host", "1", *options) as process:
+            assert process.stdout is not None
+            assert any(line.startswith("epoch ") for line in process.stdout)
+            node = cluster.add_node(num_cpus=1)
+            joined = next(line for line in process.stdout if " joined. " in line)
+            assert any(line.startswith("epoch ") for line in process.stdout)
+            cluster.remove_node(node, allow_graceful=False)
+            left = next(line for line in process.stdout if " left: " in line)
+            assert any(line.startswith("epoch ") for line in process.stdout)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=120)
+        assert (process.returncode, err) == (130, "python -m models.lenet: interrupted\n")
+        assert joined.startswith("rank 1 (")
+        assert "with 2 ranks and " in joined
+        assert left.startswith("rank 1 (")
+        assert "with 1 rank and " in left
+    finally:
+        cluster.shutdown()
 
 
 @NEEDS_RAY

@@ -24,3 +24,14 @@ def test_processes_know_how_many_share_their_host() -> None:
         RankLaunch(1, 3, 0, 1),
         RankLaunch(2, 3, 1, 2),
     ]
+
+
+def test_a_process_that_is_added_becomes_a_rank() -> None:
+    roster = Roster(["a", "b"])
+    roster.lose(0, "killed")
+    assert (roster.add("b"), roster.add("c")) == (2, 3)
+    assert roster.alive == (1,)
+    assert (roster.launch_of(2, 2), roster.launch_of(3, 2)) == (RankLaunch(2, 3, 1, 2), RankLaunch(2, 3, 0, 1))
+    view = View(2, (Rank(0, "b"), Rank(1, "c")))
+    assert roster.join(3) == ViewChange(view, (1, 3), joined=(Rank(1, "c"),))
+    assert (roster.host(3), roster.name(3)) == ("c", "rank 1 (c)")

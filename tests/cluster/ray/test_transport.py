@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crossbow import CrossbowError
-from crossbow.cluster.members import Lost, Rank, ViewChangedError
+from crossbow.cluster.members import Changes, GivenUp, Lost, Rank, ViewChangedError
 from crossbow.cluster.sums import Waiting, tree
 from crossbow.cluster.transport import Channel
 from tests.cluster.fake_network import at_once
@@ -48,7 +47,7 @@ def test_a_rank_that_waits_for_a_lost_one_is_told() -> None:
     for each in ranks[1:]:
         with pytest.raises(ViewChangedError):
             each.agree(lambda: 0)
-        assert each.regroup() == (Lost(Rank(0, "a"), "killed"),)
+        assert each.regroup() == Changes((Lost(Rank(0, "a"), "killed"),))
     assert [(each.rank, each.size) for each in ranks[1:]] == [(0, 2), (1, 2)]
     assert at_once([lambda: ranks[1].agree(lambda: 5), lambda: ranks[2].agree(lambda: 6)]) == [5, 5]
 
@@ -58,8 +57,8 @@ def test_several_losses_are_reported_together() -> None:
     ranks = processes.ranks()
     processes.lose(1)
     processes.lose(2)
-    assert [str(lost.rank) for lost in ranks[0].regroup()] == ["rank 1 (b)", "rank 1 (c)"]
-    assert ranks[0].regroup() == ()
+    assert [str(lost.rank) for lost in ranks[0].regroup().lost] == ["rank 1 (b)", "rank 1 (c)"]
+    assert ranks[0].regroup() == Changes()
     assert (ranks[0].view.number, ranks[0].several, ranks[0].view.enough) == (2, False, False)
 
 
@@ -67,8 +66,41 @@ def test_a_process_that_others_have_given_up_does_not_go_on() -> None:
     processes = Processes("ab")
     change = processes.roster.lose(1, "killed")
     processes.transports[1].change(change)
-    with pytest.raises(CrossbowError, match="go on without this one"):
+    with pytest.raises(GivenUp) as raised:
         processes.transports[1].regroup()
+    assert raised.value.code == 4
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["waits", "sends"])
+def test_a_process_that_others_cannot_reach_is_refused_and_told(
+    before: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    processes = Processes("abc")
+    ranks = processes.ranks()
+    processes.lose(1, "its node has left the cluster")
+    if before:
+        ranks[2].regroup()  # which tells the lost one
+    else:
+        processes.transports[2].regroup()
+        processes.transports[1].given_up = False  # the letter that tells it was lost, too
+        ranks[1].transport.send(b"late", 2, Channel.RESULTS)
+    assert ranks[2].transport.receive(Channel.RESULTS) is None
+    with pytest.raises(ViewChangedError):
+        ranks[1].check_others()
+    with pytest.raises(GivenUp):
+        ranks[1].regroup()
+    sentence = "error: the other ranks go on without this one, because they could not reach it\n"
+    assert capsys.readouterr().err == sentence
+
+
+def test_a_rank_that_has_not_heard_of_a_view_is_not_given_up() -> None:
+    processes = Processes("abc")
+    first, _, third = processes.ranks()
+    processes.lose(1)
+    first.regroup()
+    third.transport.send(b"late", 0, Channel.RESULTS)
+    assert first.transport.receive(Channel.RESULTS) is None
+    assert third.regroup() == Changes((Lost(Rank(1, "b"), "killed"),))
 
 
 def test_abort_ends_the_program() -> None:
