@@ -141,7 +141,10 @@ def test_numbers_that_are_not_finite_cause_no_warning() -> None:
 def test_gpus_normalise_apart() -> None:
     """Their convolutions add a bias in a pass of its own."""
     network = training(CONV, BatchNorm(), InnerProduct(number_of_outputs=3))
-    with fake_cuda() as cuda, context(network, data=pictures(), devices="cuda:0") as running:
+    with (
+        fake_cuda() as cuda,
+        context(network, data=pictures(), devices="cuda:0", kernels="auto", threads=None) as running,
+    ):
         running.predict(running.data.train.images[:5])
         assert "batch_norm_inference" in {call.name for call in cuda.calls}
 
