@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast
 
 from crossbow.console import printable
 from crossbow.runtime.checkpointing import Written
-from crossbow.runtime.departure import Departure, NewRanks
 from crossbow.runtime.monitor import Monitor, Progress
+from crossbow.runtime.new_view import Departure, NewRanks
 from crossbow.runtime.results import AnyDecision, LearnerRecord, Record
 
 if TYPE_CHECKING:

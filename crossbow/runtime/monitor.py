@@ -12,7 +12,7 @@ from typing import Any
 from crossbow.data.examples import BadExample
 from crossbow.files import check_regular, checked_path, make_directory, reason
 from crossbow.runtime.checkpointing import Written
-from crossbow.runtime.departure import Departure, NewRanks
+from crossbow.runtime.new_view import Departure, NewRanks
 from crossbow.runtime.results import AnyDecision, LearnerRecord, Record
 from crossbow.types import CrossbowError, DataError, MonitorError, Phase
 

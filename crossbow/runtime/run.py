@@ -22,8 +22,8 @@ from crossbow.data.rank_shares import ShareOrder
 from crossbow.host_memory import resident_memory
 from crossbow.runtime.common_decisions import CommonDecisions
 from crossbow.runtime.configuration import ModelConf
-from crossbow.runtime.departure import Departure, NewRanks
 from crossbow.runtime.monitor import Monitor, Progress, tell
+from crossbow.runtime.new_view import Departure, NewRanks
 from crossbow.runtime.observation import Measurement, arrived
 from crossbow.runtime.profiling import Profiler
 from crossbow.runtime.regrouping import regroup
@@ -353,9 +353,9 @@ class TrainingRun:
         view = self._ranks.view
         after = view.number, len(view), summary.learners, *place, seconds
         if found.changes.lost:
-            self.tell("left", Departure(found.changes.lost, *after))
+            self.tell("left", Departure(*after, found.changes.lost))
         if found.changes.joined:
-            self.tell("joined", NewRanks(found.changes.joined, *after))
+            self.tell("joined", NewRanks(*after, found.changes.joined))
 
     @property
     def _elastic(self) -> bool:

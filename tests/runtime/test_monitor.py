@@ -12,8 +12,8 @@ import pytest
 
 from crossbow import DataError, JsonLinesMonitor, Record, TestResult
 from crossbow.cluster.members import Lost, Rank
-from crossbow.runtime.departure import Departure, NewRanks
 from crossbow.runtime.monitor import Progress
+from crossbow.runtime.new_view import Departure, NewRanks
 from crossbow.runtime.speeds import Regrouping
 from crossbow.runtime.tuner import Decision, Retuning
 
@@ -51,8 +51,8 @@ def test_decisions_are_logged_with_their_numbers(tmp_path: Path) -> None:
 
 def test_ranks_that_left_or_joined_are_logged(tmp_path: Path) -> None:
     monitor, rank = JsonLinesMonitor(tmp_path / "log"), Rank(1, "node2")
-    monitor.left(Departure((Lost(rank, "killed"),), 1, 1, 2, 20, 60, 0.5))
-    monitor.joined(NewRanks((rank,), 2, 2, 4, 30, 80, 0.25))
+    monitor.left(Departure(1, 1, 2, 20, 60, 0.5, (Lost(rank, "killed"),)))
+    monitor.joined(NewRanks(2, 2, 4, 30, 80, 0.25, (rank,)))
     left, joined = map(json.loads, (tmp_path / "log").read_text().splitlines())
     assert left["left"].startswith("rank 1 (node2) left: killed. Training goes on after task 60, with 1 rank ")
     assert left["lost"] == [{"rank": {"number": 1, "host": "node2"}, "reason": "killed"}]

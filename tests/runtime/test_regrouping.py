@@ -17,9 +17,9 @@ from crossbow.cluster.members import GivenUp, Left, Rank, ViewChangedError
 from crossbow.cluster.ranks import Ranks
 from crossbow.ops import BatchNorm, InnerProduct, ReLU
 from crossbow.runtime import regrouping
-from crossbow.runtime.departure import Departure, NewRanks
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.monitor import Monitor
+from crossbow.runtime.new_view import Departure, NewRanks
 from crossbow.runtime.run import Limits, Terminated, TrainingRun
 from crossbow.runtime.snapshot import Snapshot
 from crossbow.synch import AsynchronousSGD, BarrierRule, DiLoCo, ModelAveraging, Rule, TwoLevel

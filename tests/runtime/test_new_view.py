@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from crossbow.cluster.members import Lost, Rank
-from crossbow.runtime.departure import Departure, NewRanks
+from crossbow.runtime.new_view import Departure, NewRanks
 
 
 def test_it_names_ranks_reasons_and_what_is_left() -> None:
     lost = Lost(Rank(2, "node3"), "its process has ended"), Lost(Rank(0, "node1"), "killed")
-    assert str(Departure(lost, view=1, ranks=1, learners=4, tick=500, tasks=2000, seconds=1.26)) == (
+    assert str(Departure(view=1, ranks=1, learners=4, tick=500, tasks=2000, seconds=1.26, lost=lost)) == (
         "rank 2 (node3) left: its process has ended; rank 0 (node1) left: killed. "
         "Training goes on after task 2,000, with 1 rank and 4 learners (1.3 s)"
     )
@@ -16,7 +16,7 @@ def test_it_names_ranks_reasons_and_what_is_left() -> None:
 
 def test_it_names_the_new_ranks() -> None:
     new = Rank(1, "node2"), Rank(2, "node3")
-    assert str(NewRanks(new, view=1, ranks=3, learners=12, tick=5, tasks=20, seconds=0.04)) == (
+    assert str(NewRanks(view=1, ranks=3, learners=12, tick=5, tasks=20, seconds=0.04, new=new)) == (
         "rank 1 (node2) joined; rank 2 (node3) joined. "
         "Training goes on after task 20, with 3 ranks and 12 learners (0.0 s)"
     )

@@ -1,0 +1,50 @@
+"""The events of a new view during training: ranks have left, or joined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from crossbow.cluster.members import Lost, Rank
+
+
+@dataclass(frozen=True)
+class _NewView:
+    """How training goes on."""
+
+    view: int
+    """Number of the new view."""
+    ranks: int
+    """Number of its ranks."""
+    learners: int
+    """Number of their learners."""
+    tick: int
+    """Number of ticks of the base model with which training goes on."""
+    tasks: int
+    """Number of its tasks."""
+    seconds: float
+    """Time from the end of training with the old ranks to the beginning with the new ones."""
+
+    def _goes_on(self) -> str:
+        ranks = f"{self.ranks} rank{'' if self.ranks == 1 else 's'}"
+        learners = f"{self.learners} learner{'' if self.learners == 1 else 's'}"
+        return f"Training goes on after task {self.tasks:,}, with {ranks} and {learners} ({self.seconds:.1f} s)"
+
+
+@dataclass(frozen=True)
+class Departure(_NewView):
+    """Ranks have left, and training goes on with the others."""
+
+    lost: tuple[Lost, ...]
+
+    def __str__(self) -> str:
+        return f"{'; '.join(f'{lost.rank} left: {lost.reason}' for lost in self.lost)}. {self._goes_on()}"
+
+
+@dataclass(frozen=True)
+class NewRanks(_NewView):
+    """Ranks have joined, and training goes on with them."""
+
+    new: tuple[Rank, ...]
+
+    def __str__(self) -> str:
+        return f"{'; '.join(f'{rank} joined' for rank in self.new)}. {self._goes_on()}"
