@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--interval",
         type=number(0, above=True),
         default=30.0,
-        help="seconds between checkpoints (default: %(default)s)",
+        help="seconds that a kill may lose; a checkpoint is written after each half (default: %(default)s)",
     )
     options = parser.parse_args(arguments)
     return compare(

@@ -79,8 +79,9 @@ class Checkpoints:
     directory: str | Path = field(kw_only=False)
     """Folder of the run. It is created when it is needed."""
     interval: str = setting(Interval(), default="auto", option="checkpoint-interval")
-    """Time between checkpoints, as 500tasks, 2epochs or 10minutes; none: no checkpoints, only models; auto: at the ends
-    of epochs, but not within a minute of the last one, and every ten minutes."""
+    """How much training a killed process may lose, as 500tasks or 10minutes: a checkpoint is begun after each half of
+    it, and training waits if its file is not complete after the next half; 2epochs: every two epochs; auto: at the ends
+    of epochs, but not within a minute of the last one, and every ten minutes; none: no checkpoints, only models."""
     keep: int = setting(Integer(at_least=1), default=3)
     """Number of checkpoints to keep; older ones are deleted."""
     overwrite: bool = setting(Flag(), default=False)
@@ -173,12 +174,16 @@ class CheckpointWriter:
         self._last_tasks, self._last_time = tasks, time.monotonic()
 
     def is_due(self, tasks: int) -> bool:
-        """Whether to write a checkpoint after this number of tasks, between two ends of epochs. While one is being
-        written, no other is due, unless the interval is a number of tasks."""
+        """Whether to write a checkpoint after this number of tasks, between two ends of epochs.
+
+        An interval of tasks or time bounds what a killed process loses. The newest complete file may be one older than
+        the file that is being written, so checkpoints follow each other at half of the interval."""
+        seconds = time.monotonic() - self._last_time
         if self._unit == "tasks":
-            return tasks >= self._last_tasks + self._number
-        seconds = {"auto": SECONDS_BETWEEN, "seconds": self._number}.get(self._unit)
-        return seconds is not None and time.monotonic() >= self._last_time + seconds and not self._pending
+            return tasks - self._last_tasks >= self._number / 2
+        if self._unit == "seconds":
+            return seconds >= self._number / 2
+        return self._unit == "auto" and seconds >= SECONDS_BETWEEN and not self._pending
 
     def is_due_at_epoch(self, epoch: int, tasks: int) -> bool:
         """Whether to write a checkpoint at the end of this epoch, counted from 1."""

@@ -47,5 +47,5 @@ def test_twenty_kills(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "kills.json").read_text())
     assert sum(each["kills"] for each in found) == 20
     assert sum(each["inside"] for each in found) >= 5
-    assert all(0 <= lost <= 2 * INTERVAL + 2 for each in found for lost in each["lost"])
+    assert all(0 <= lost <= INTERVAL for each in found for lost in each["lost"])
     assert max(lost for each in found for lost in each["lost"]) > 0

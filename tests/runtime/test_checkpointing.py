@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -62,9 +63,9 @@ def test_the_directory_is_a_path() -> None:
 def test_an_interval_of_tasks(make: Callable[..., CheckpointWriter]) -> None:
     writer = make(interval="10tasks")
     writer.begin(4)
-    assert [tasks for tasks in range(4, 20) if writer.is_due(tasks)] == list(range(14, 20))
-    assert not writer.is_due_at_epoch(1, 13)
-    assert writer.is_due_at_epoch(1, 14)
+    assert [tasks for tasks in range(4, 20) if writer.is_due(tasks)] == list(range(9, 20))
+    assert not writer.is_due_at_epoch(1, 8)
+    assert writer.is_due_at_epoch(1, 9)
 
 
 def test_an_interval_of_epochs(make: Callable[..., CheckpointWriter]) -> None:
@@ -74,22 +75,22 @@ def test_an_interval_of_epochs(make: Callable[..., CheckpointWriter]) -> None:
 
 
 def test_an_interval_of_time(make: Callable[..., CheckpointWriter], monkeypatch: pytest.MonkeyPatch) -> None:
-    time, writer = Time(monkeypatch), make(interval="30seconds")
-    time.now = 129.0
+    clock, writer = Time(monkeypatch), make(interval="30seconds")
+    clock.now = 114.9
     assert not writer.is_due(5)
-    time.now = 130.0
+    clock.now = 115.0
     assert writer.is_due(5)
     assert writer.is_due_at_epoch(1, 5)
 
 
 def test_the_automatic_interval(make: Callable[..., CheckpointWriter], monkeypatch: pytest.MonkeyPatch) -> None:
-    time, writer = Time(monkeypatch), make()
-    time.now = 159.0
+    clock, writer = Time(monkeypatch), make()
+    clock.now = 159.0
     assert not writer.is_due_at_epoch(1, 5)
-    time.now = 160.0
+    clock.now = 160.0
     assert writer.is_due_at_epoch(1, 5)
     assert not writer.is_due(5)
-    time.now = 700.0
+    clock.now = 700.0
     assert writer.is_due(5)
 
 
@@ -137,19 +138,41 @@ def test_a_failure_is_told_and_the_next_one_is_written(
     assert [int(path.stem) for path in checkpoint_files(tmp_path / "checkpoints")] == [3, 1]
 
 
-def test_no_other_is_due_while_one_is_written(
+def test_while_one_is_written_another_is_due_only_for_a_given_interval(
     make: Callable[..., CheckpointWriter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    time, go_on = Time(monkeypatch), threading.Event()
-    writer = make(interval="1seconds")
+    clock, go_on = Time(monkeypatch), threading.Event()
     monkeypatch.setattr(checkpointing, "write_checkpoint", lambda *arguments: go_on.wait(60))
-    save(writer, 1)
-    time.now = 200.0
-    assert not writer.is_due(2)
-    go_on.set()
-    writer.wait()
-    assert writer.is_due(2)
+    for interval, due in ("1seconds", True), ("2tasks", True), ("auto", False):
+        writer = make(interval=interval)
+        go_on.clear()
+        save(writer, 1)
+        clock.now += 1000.0
+        assert writer.is_due(2) is due, interval
+        assert writer.is_due_at_epoch(1, 2) is due, interval
+        go_on.set()
+        writer.wait()
+        assert writer.is_due(2), interval
+        writer.close()
+
+
+def test_an_unfinished_file_is_waited_for(
+    make: Callable[..., CheckpointWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+
+    def slow(path: Path, tensors: Mapping[str, Any], state: str) -> None:
+        time.sleep(0.1)
+        written.append(int(path.stem))
+
+    monkeypatch.setattr(checkpointing, "write_checkpoint", slow)
+    writer = make(interval="10tasks")
+    save(writer, 5)
+    assert written == []  # training goes on meanwhile
+    save(writer, 10)
+    assert written == [5]
     writer.close()
+    assert written == [5, 10]
 
 
 def test_an_older_run(make: Callable[..., CheckpointWriter], tmp_path: Path) -> None:
