@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks.networks import NETWORKS, Network
 from crossbow import SMA, Dataset, ExecutionContext, ModelConf, SolverConf, SystemConf, TrainingUnit
+from crossbow.runtime.cuda.stream import WaitFor
 
 GOALS = {"lenet-original": 24, "lenet-caffe": 24, "resnet-32": 170, "resnet-50": 300}
 """Maximum number of calls of a task."""
@@ -26,6 +27,8 @@ DEFAULT = {"lenet-original": 16, "lenet-caffe": 16, "resnet-32": 64, "resnet-50"
 """The networks that are counted, with their batches."""
 HOST_CALLS = ("memcpyAsync", "streamWaitEvent", "eventRecord", "graphLaunch", "eventSynchronize")
 """Functions of the CUDA runtime that take the host's time, besides `launchKernel`."""
+MOST_HOST_CALLS = 6
+"""The goal for the host's calls of a task of LeNet under SMA."""
 HOST_LEARNERS = (1, 2, 4)
 """Numbers of learners for which the host's calls are counted."""
 KINDS = {
@@ -88,10 +91,10 @@ def count_calls(network: Network, batch: int, *, precision: str = "float32") -> 
     with _training(network, batch, 4, precision, 2) as (_, context):
         engine: Any = context.engine
         learner, synchroniser = engine.coordination.learners[0], engine.coordination.synchroniser
-        work = learner.tasks["synchronise", 0, 0].compute
-        names = Counter(_name(step.call) for step in work.calls)
-        step, merge = learner.steps[0], synchroniser.devices[0].merge[0]
-        return Calls(names, len(step.calls), len(merge.calls))
+        calls = [step.call for step in learner.tasks["synchronise", 0, 0].compute.calls]
+        wait = next(number for number, call in enumerate(calls) if isinstance(call, WaitFor))
+        merge = synchroniser.devices[0].merge[0]
+        return Calls(Counter(map(_name, calls[:wait])), len(calls) - wait - 1, len(merge.calls))
 
 
 def count_host_calls(network: Network, batch: int, tasks: int = 20, learners: int = 1) -> dict[str, float]:

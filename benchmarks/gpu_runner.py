@@ -120,7 +120,7 @@ class LaunchClock:
             learner: Any = member.learner
             submits, steps, launches = [], [], []  # type: ignore[var-annotated]
             self._install(learner, "submit", submits)
-            self._install(learner, "step", steps)
+            self._install(learner, "go_on", steps)
             for task in learner.tasks.values():
                 self._install(task.compute, "run", launches)
             for work in learner.steps.values():
@@ -136,12 +136,14 @@ class LaunchClock:
             delattr(target, name)
 
     def result(self) -> HostTime:
-        """Of the tasks since. Every task synchronises: it is submitted, and its step with the end of its tick. The only
-        learner of a run has no such step."""
+        """Of the tasks since. Every task synchronises, and is submitted in two parts: before and with the end of its
+        tick. Each part has a launch, or only the second one has. The only learner of a run has no second part."""
         tasks, launches = [], []
         for submits, steps, runs in zip(self._submits, self._steps, self._launches, strict=True):
             tasks += [a + b for a, b in zip(submits, steps, strict=True)] if steps else submits
-            launches += [a + b for a, b in zip(runs[::2], runs[1::2], strict=True)] if steps else runs
+            launches += (
+                [a + b for a, b in zip(runs[::2], runs[1::2], strict=True)] if len(runs) > len(submits) else runs
+            )
         in_ticks = sum(map(sum, self._steps))
         return HostTime(
             statistics.median(tasks) / 1e3,

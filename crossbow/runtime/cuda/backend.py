@@ -23,7 +23,7 @@ from crossbow.runtime.configuration import SystemConf
 from crossbow.runtime.cuda.exchange import CudaMeeting, exchanging_learner
 from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.memory import INPUTS, CudaLearnerMemory, Slots, device_zeros
-from crossbow.runtime.cuda.stream import CUBLAS_WORKSPACE, CudaStream, LearnerStreams
+from crossbow.runtime.cuda.stream import CUBLAS_WORKSPACE, CudaStream, Event, LearnerStreams
 from crossbow.runtime.cuda.synchroniser import CudaSynchroniser, device_tick
 from crossbow.runtime.cuda.tick import tick_learner
 from crossbow.runtime.cuda.work import task_ranges
@@ -203,14 +203,15 @@ class CudaBackend:
         if collective is not None:
             raise ConfigurationError("collective must be None on GPUs, whose vectors NCCL adds up. Received: one")
         learners: list[CudaLearner] = []
+        merged = [Event(device.number) for device in self.devices]
         for number, device in enumerate(self.device_of):
-            memory, streams = self._memory(assembly, number), self._learner_streams[number]
-            learners.append(tick_learner(assembly, merging, formulas, number, device, streams, memory, reports.put))
+            made = assembly, merging, formulas, number, device, self._learner_streams[number]
+            learners.append(tick_learner(*made, self._memory(assembly, number), merged[device], reports.put))
         ends = []
         for number, gpu in enumerate(self.devices if len(learners) > 1 else ()):
             stream = self._keep(CudaStream(f"synchroniser-{number}", gpu.number))
             own = [learner for learner in learners if self.device_of[learner.number] == number]
-            ends.append(device_tick(assembly, merging, formulas, number, stream, own))
+            ends.append(device_tick(assembly, merging, formulas, number, stream, own, merged[number]))
         flags, recorder, ranges = assembly.flags, assembly.setting.recorder, task_ranges(assembly)
         synchroniser = CudaSynchroniser(
             len(learners), ends, flags, self._submitting, reports.put_failure, recorder, ranges

@@ -7,8 +7,9 @@ A task is submitted without waiting for the GPU::
 
 There are two input buffers, so that the next batch is copied while the current one is in use. Small batches are copied
 by the learner's compute stream, without events. The synchroniser submits a synchronising step, after the merge of its
-tick (`synchroniser.py`). The only learner of a run also merges: each of its tasks is then a single graph. The learner's
-thread sleeps until a task is done, and reports it.
+tick (`synchroniser.py`). Under a rule that merges the weights from before the step, it submits the whole task, in which
+a graph then waits for the merge. The only learner of a run also merges: each of its tasks is then a single graph, too.
+The learner's thread sleeps until a task is done, and reports it.
 """
 
 from __future__ import annotations
@@ -62,12 +63,14 @@ class CudaLearner:
         recorder: Recorder,
         ranges: Ranges,
         sends: str = "weights",
+        waits_inside: bool = False,
         finished: Finished | None = None,
         scaling: Array | None = None,
     ) -> None:
-        """steps: for each parity, the work of a synchronising task after the merge; empty if no task waits for another
-        stream's merge. sends: the vector that a learner sends, by the rule. finished: called after each training task
-        under a rule without a barrier."""
+        """steps: for each parity, the work of a synchronising task after the merge; empty if tasks have no such part.
+        waits_inside: whether the work of a synchronising task contains the wait for the merge, so that it must be
+        submitted after the merge. sends: the vector that a learner sends, by the rule. finished: called after each
+        training task under a rule without a barrier."""
         self.scaling = scaling
         self.activity = None
         self._recorder, self._ranges = recorder, ranges
@@ -78,7 +81,7 @@ class CudaLearner:
         self.ready = Event(self.stream.device)
         """Event after which the learner's contribution to the current tick does not change until the merge: the end of
         the previous task, or of the gradient of the synchronising one."""
-        self._sends = sends
+        self._sends, self._waits_inside = sends, waits_inside
         self._sent = None if sends == "weights" else Event(self.stream.device)
         """Event after which the vector to send is complete, if the task computes it."""
         self._turns, self._numbers, self._abort = turns, numbers, flags.abort
@@ -87,7 +90,7 @@ class CudaLearner:
         self._work: Work | None = None
         """The last submitted task."""
         self._waiting: _Submitted | None = None
-        """The task whose step the synchroniser submits."""
+        """The task that the synchroniser submits, or its step."""
         self._submitted: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         """Functions that the thread calls in order: the reports of finished tasks."""
         self._watcher: threading.Thread | None = None
@@ -109,17 +112,21 @@ class CudaLearner:
             except BaseException as error:
                 self._failed(submitted, error)
 
-    def step(self, parity: int, merged: Event) -> None:
-        """Submit the step of the synchronising task, which waits for the merge of its tick."""
+    def go_on(self, parity: int, merged: Event) -> None:
+        """Submit what waits for the merge of the tick, which has been submitted: the synchronising task, or its
+        step."""
         assert self._waiting is not None
         submitted, self._waiting = self._waiting, None
         self._work = None
         try:
             with on(self.stream.place):
-                self.stream.wait_for(merged)
-                if submitted.marks is not None:
-                    submitted.marks.mark("wait merged")
-                self._run(self.steps[parity], submitted.marks)
+                if self._waits_inside:
+                    self._run(submitted.bound.compute, submitted.marks)
+                else:
+                    self.stream.wait_for(merged)
+                    if submitted.marks is not None:
+                        submitted.marks.mark("wait merged")
+                    self._run(self.steps[parity], submitted.marks)
                 self._finish(submitted)
         except BaseException as error:
             self._failed(submitted, error)
@@ -130,9 +137,9 @@ class CudaLearner:
         submitted.bound.input.copy(self._streams, task.slot, task.number, task.examples, task.tick, submitted.turn)
 
     def _compute(self, submitted: _Submitted) -> None:
-        """Submit the task and, unless its step waits for the synchroniser, its end."""
+        """Submit the task and its end, unless the synchroniser does. Otherwise submit what comes before the merge."""
         task, bound, marks = submitted.task, submitted.bound, submitted.marks
-        waits = task.purpose == "synchronise" and len(self.steps) > 0
+        waits = task.purpose == "synchronise" and (self._waits_inside or len(self.steps) > 0)
         if marks is not None and waits and self._sends == "weights":
             marks.mark("signal ready")  # since the end of the task before
         self._copy(submitted)
@@ -140,6 +147,9 @@ class CudaLearner:
             marks.mark("wait for the batch")
         if task.purpose != "check":
             self._numbers.set(task.coefficients)
+        if waits and self._waits_inside:
+            self._waiting = submitted
+            return
         self._run(bound.compute, marks)
         if not waits:
             self._finish(submitted)

@@ -12,13 +12,15 @@ from typing import TypeVar
 
 from crossbow.kernels.cuda import cublas, cudnn
 from crossbow.kernels.cuda.api import api
-from crossbow.kernels.cuda.launch import Stream, on
+from crossbow.kernels.cuda.launch import Stream, current, on
 from crossbow.kernels.cuda.launch import pointer as pointer_to
 
 T = TypeVar("T")
 
 NOT_READY = 600
 """cudaErrorNotReady."""
+WAIT_EXTERNAL = 1
+"""cudaEventWaitExternal: in a capture, a wait of the graph itself for an event of other work."""
 POLL_SECONDS = 1e-3
 """Seconds between two queries of a stream."""
 CUBLAS_WORKSPACE = 32 << 20
@@ -137,3 +139,20 @@ class Event:
     def wait(self) -> None:
         """Wait for the event. Raises errors of the GPU."""
         api().runtime.eventSynchronize(self.pointer)
+
+
+class WaitFor:
+    """A call that makes the current stream wait for an event. In a graph, each launch waits for the latest record of
+    the event that was submitted before the launch."""
+
+    capturable = True
+    name = "event"
+    """In timelines."""
+
+    def __init__(self, event: Event) -> None:
+        self._event = event
+
+    def __call__(self) -> None:
+        runtime, stream = api().runtime, current().pointer
+        flags = WAIT_EXTERNAL if runtime.streamIsCapturing(stream) else 0
+        runtime.streamWaitEvent(stream, self._event.pointer, flags)

@@ -6,7 +6,8 @@ Every device has a separate stream for it::
     learner:   wait merged ► step
 
 SMA's merge needs the weights from before the synchronising step, so it runs concurrently with the forward and backward
-passes of that task. A rule that sends gradients merges after them, and a rule that sends new weights after the step.
+passes of that task. It is submitted before them, and their graph contains the wait. A rule that sends gradients merges
+after them, and a rule that sends new weights after the step.
 """
 
 from __future__ import annotations
@@ -148,7 +149,10 @@ class CudaSynchroniser:
             return
         for device in self.devices:
             for learner in device.learners:
-                learner.step(parity, device.merged)
+                learner.go_on(parity, device.merged)
+        if self._flags.aborted:  # a task of this tick may have failed just now
+            self._report(Failed(task.number, self.number, "wait", None))
+            return
         self._flags.merged[:] = task.tick
         self._report(Completed(task.number, 0.0, None, 0, self.number))
 
@@ -199,8 +203,10 @@ def device_tick(
     device: int,
     stream: CudaStream,
     learners: Sequence[CudaLearner],
+    merged: Event,
 ) -> DeviceTick:
-    """The end of a tick on a device, given by its number in the run. learners: the learners of this device."""
+    """The end of a tick on a device, given by its number in the run. learners: the learners of this device. merged:
+    recorded after the merge."""
     base, replicas = assembly.bases[device], [assembly.replicas[learner.number] for learner in learners]
     with on(stream.place):
         numbers = DeviceNumbers(formulas.length)
@@ -212,7 +218,7 @@ def device_tick(
                 sums[parity] = new_work(assembly, sum_steps(merging, replicas, base, parity))
             merges[parity] = new_work(assembly, merge_steps(merging, merge, replicas, base, parity))
         means = [vector for vector in (base.mean, base.statistics_mean) if vector is not None and vector.size]
-        return DeviceTick(stream, learners, Event(stream.device), sums, merges, numbers, means)
+        return DeviceTick(stream, learners, merged, sums, merges, numbers, means)
 
 
 def sum_steps(merging: Merging, replicas: Sequence[Replica], base: BaseModel, parity: int) -> list[BoundStep]:

@@ -2,6 +2,7 @@
 
 The same vectors are combined as on CPUs, but for a device as a whole instead of in slices. Streams wait for each other
 by events (`learner.py`, `synchroniser.py`). The only learner of a run waits for no other stream, and merges itself.
+Under a rule that merges the weights from before the step, the task of each of several learners contains the wait.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from crossbow.runtime.coefficients import BoundUpdate, Formulas
 from crossbow.runtime.cuda.coefficients import DeviceNumbers
 from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.memory import CudaLearnerMemory
-from crossbow.runtime.cuda.stream import LearnerStreams
+from crossbow.runtime.cuda.stream import Event, LearnerStreams, WaitFor
 from crossbow.runtime.cuda.synchroniser import merge_steps
 from crossbow.runtime.cuda.work import (
     PARITIES,
@@ -40,13 +41,16 @@ def tick_learner(
     device: int,
     streams: LearnerStreams,
     memory: CudaLearnerMemory,
+    merged: Event,
     report: Report,
 ) -> CudaLearner:
-    """Create a learner with its work of both parities. device: number of the device in the run."""
+    """Create a learner with its work of both parities. device: number of the device in the run. merged: recorded after
+    the device's merge of a tick."""
     base, replica = assembly.bases[device], assembly.replicas[number]
     with on(streams.compute.place):
         numbers = DeviceNumbers(formulas.length)
-        tasks, steps = _works(assembly, merging, formulas.over(numbers.array), memory, base, replica)
+        updates = formulas.over(numbers.array)
+        tasks, steps = _works(assembly, merging, updates, memory, base, replica, merged)
         return CudaLearner(
             number,
             streams,
@@ -57,6 +61,7 @@ def tick_learner(
             assembly.flags,
             report,
             sends=merging.rule.sends,
+            waits_inside=_waits_inside(assembly, merging),
             scaling=memory.scaling,
             recorder=assembly.setting.recorder,
             ranges=task_ranges(assembly),
@@ -70,9 +75,10 @@ def _works(
     memory: CudaLearnerMemory,
     base: BaseModel,
     replica: Replica,
+    merged: Event,
 ) -> tuple[dict[WorkKey, BoundWork], dict[int, Work]]:
-    """The tasks, and the steps after the merge by parity. The only learner of a run has none: its synchronising task
-    includes the merge and the step."""
+    """The tasks, and the steps after the merge by parity. There are none if the synchronising task includes the step,
+    after a wait for the merge or, with the only learner of a run, after the merge itself."""
     arithmetic, clipped, alone = merging.arithmetic, merging.clips_own, len(assembly.replicas) == 1
     tasks: dict[WorkKey, BoundWork] = {}
     steps: dict[int, Work] = {}
@@ -92,9 +98,17 @@ def _works(
             end, step = step, merging.reply(updates["reply"], vectors)
         if alone:
             end = [*end, *merge_steps(merging, updates["merge"], [replica], base, parity), *step]
+        elif _waits_inside(assembly, merging):
+            end = [BoundStep("wait merged", WaitFor(merged)), *step]
         else:
             steps[parity] = new_work(assembly, step)
         bind("synchronise", parity, 1 - parity, end)
         if assembly.setting.clock.tau > 1:
             bind("local", parity, parity, arithmetic.step((), updates["local"], replica.vectors(), clipped=clipped))
     return tasks, steps
+
+
+def _waits_inside(assembly: Assembly, merging: Merging) -> bool:
+    """Whether a synchronising task contains the wait for the merge, which then is submitted before it: the merge does
+    not depend on the task."""
+    return merging.rule.sends == "weights" and len(assembly.replicas) > 1

@@ -348,7 +348,7 @@ class FakeCuda:
     def _product_ranges(self, library: FakeCublas, name: str, values: Sequence[int]) -> list[Range]:
         handle = library.handles.get(values[0])
         workspace, nbytes = handle.workspace if handle is not None else (0, 0)
-        if handle is not None and not nbytes and self.runtime.is_capturing(handle.stream):
+        if handle is not None and not nbytes and self.runtime.streamIsCapturing(handle.stream):
             raise FakeError(f"{name}: without a workspace of ours, cuBLAS takes memory of its own in a capture")
         own = [(f"{name} (workspace)", workspace, workspace + nbytes, True)] if nbytes else []
         return [*product_ranges(name, values), *own]

@@ -75,6 +75,18 @@ class _Record:
     version: int
 
 
+@dataclass(frozen=True)
+class _ExternalWait:
+    """In a graph: each launch waits for the last record before it."""
+
+    event: int
+
+
+Captured = Operation | _ExternalWait
+WAIT_EXTERNAL = 1
+"""cudaEventWaitExternal."""
+
+
 class FakeRuntime:
     """The functions of the CUDA runtime that Crossbow calls, as CuPy names them."""
 
@@ -106,9 +118,9 @@ class FakeRuntime:
         self.strict = False
         """Whether streams may use no memory but what was allocated here, and only after it was cleared: from when a
         library's handle is given a stream, as the engine does. Tests of single kernels take arrays of the host."""
-        self._captured: dict[int, list[Operation]] = {}
-        self._graphs: dict[int, list[Operation]] = {}
-        self._executables: dict[int, list[Operation]] = {}
+        self._captured: dict[int, list[Captured]] = {}
+        self._graphs: dict[int, list[Captured]] = {}
+        self._executables: dict[int, list[Captured]] = {}
         self._recorded: dict[int, int] = {}
         self._happened: dict[int, int] = {}
         self._happened_at: dict[int, int] = {}
@@ -257,6 +269,10 @@ class FakeRuntime:
         """Submit: at once on the default stream, else behind what was submitted to the stream before."""
         with self.lock:
             self.counts[name] += 1
+            self._enqueue(stream, run, name, uses)
+
+    def _enqueue(self, stream: int, run: Callable[[], None], name: str, uses: Sequence[Use]) -> None:
+        with self.lock:
             self._submitted += 1
             if stream == 0:
                 default = _default(self.getDevice())
@@ -281,9 +297,6 @@ class FakeRuntime:
 
     def device_of(self, stream: int) -> int:
         return self._device_of[stream] if stream else self.getDevice()
-
-    def is_capturing(self, stream: int) -> bool:
-        return stream in self._captured
 
     def _check_device(self, stream: int, name: str) -> None:
         if stream not in self._queues:
@@ -339,10 +352,17 @@ class FakeRuntime:
 
     def streamWaitEvent(self, stream: int, event: int, flags: int = 0) -> None:
         with self.lock:
+            if flags != (WAIT_EXTERNAL if stream in self._captured else 0):
+                raise FakeError(f"streamWaitEvent: flags {flags}: in a capture, and only there, a wait is external")
             if stream in self._captured:
-                raise FakeError("a wait for an event from outside does not belong into a capture")
-            join(self.order.stream(stream), self._clocks.get(event, {}))
-            self._queues[stream].append(_Wait(event, self._recorded[event]))
+                self._captured[stream].append(_ExternalWait(event))
+            else:
+                self.wait_for(stream, event)
+
+    def wait_for(self, stream: int, event: int) -> None:
+        """Let a stream wait for the last record of an event so far."""
+        join(self.order.stream(stream), self._clocks.get(event, {}))
+        self._queues[stream].append(_Wait(event, self._recorded[event]))
 
     def eventSynchronize(self, event: int) -> None:
         with self.lock:
@@ -371,7 +391,7 @@ class FakeRuntime:
                 self._copy_pageable(target, source, nbytes, stream, uses)
                 return
             before = None
-            if stream and not self.is_capturing(stream):
+            if stream and not self.streamIsCapturing(stream):
                 before = ctypes.string_at(source, nbytes) if kind == self.memcpyHostToDevice else None
 
             def copy() -> None:
@@ -385,7 +405,7 @@ class FakeRuntime:
                     self.written_for_host(target, target + nbytes)
 
             self.enqueue(stream, copy, "memcpyAsync", uses)
-            if stream and kind == self.memcpyDeviceToHost and not self.is_capturing(stream):
+            if stream and kind == self.memcpyDeviceToHost and not self.streamIsCapturing(stream):
                 ctypes.memset(target, UNDEFINED, nbytes)
 
     def _copy_pageable(self, target: int, source: int, nbytes: int, stream: int, uses: Sequence[Use]) -> None:
@@ -429,7 +449,20 @@ class FakeRuntime:
         del self._executables[executable]
 
     def graphLaunch(self, executable: int, stream: int) -> None:
-        operations = self._executables[executable]
+        with self.lock:
+            self.counts["graphLaunch"] += 1
+            part: list[Operation] = []
+            for each in self._executables[executable]:
+                if isinstance(each, _ExternalWait):
+                    self._launch(part, stream)
+                    self.wait_for(stream, each.event)
+                    part = []
+                else:
+                    part.append(each)
+            self._launch(part, stream)
+
+    def _launch(self, operations: list[Operation], stream: int) -> None:
+        """Submit a part of a graph between two waits."""
 
         def run() -> None:
             for operation in operations:
@@ -440,7 +473,10 @@ class FakeRuntime:
         }
         for use in uses.values():
             check_alive(use)
-        self.enqueue(stream, run, "graphLaunch", list(uses.values()))
+        self._enqueue(stream, run, "graphLaunch", list(uses.values()))
+
+    def streamIsCapturing(self, stream: int) -> bool:
+        return stream in self._captured
 
     # The order of things
 

@@ -22,7 +22,7 @@ from crossbow.kernels.cuda.task import store_results
 from crossbow.kernels.cuda.transfer import to_device, to_host
 from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.memory import SMALL_RECORD, Input
-from crossbow.runtime.cuda.stream import CudaStream, Event
+from crossbow.runtime.cuda.stream import CudaStream, Event, WaitFor
 from crossbow.runtime.task import Task
 from crossbow.types import TaskError, address
 from tests.combinations import covering
@@ -30,7 +30,7 @@ from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.kernels.cuda.fake_memory import FakeError, RaceError
 from tests.kernels.cuda.fake_runtime import FakeRuntime
 from tests.runtime.cuda.test_training import RUNS, assert_same, context, train
-from tests.support import engine_of
+from tests.support import SECONDS, engine_of
 
 FLOAT, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 SIZE = 8
@@ -297,6 +297,36 @@ def test_an_event_that_was_recorded_too_early(stream: CudaStream) -> None:
         copy(y, z)
 
 
+def test_a_graph_waits_for_the_last_record_before_its_launch(stream: CudaStream) -> None:
+    """Not for that before its capture, and not for a later one."""
+    runtime, x, y, z, other, event = api().runtime, zeros(), zeros(), zeros(), CudaStream("other", 0), Event(0)
+    wait = WaitFor(event)
+    event.record(stream)
+    copy(x, y)
+    with on(other.place):
+        runtime.streamBeginCapture(other.place.pointer, runtime.streamCaptureModeRelaxed)
+        wait()
+        copy(y, z)
+        executable = runtime.graphInstantiate(runtime.streamEndCapture(other.place.pointer))
+        with pytest.raises(RaceError):
+            runtime.graphLaunch(executable, other.place.pointer)
+    event.record(stream)
+    with on(other.place):
+        runtime.graphLaunch(executable, other.place.pointer)
+        event.record(other)  # if the launch waited for this record, the stream would wait for itself
+    assert other.wait(SECONDS)
+
+
+def test_a_wait_in_a_capture_is_external(stream: CudaStream) -> None:
+    runtime, event, pointer = api().runtime, Event(0), stream.place.pointer
+    with pytest.raises(FakeError, match="flags 1"):
+        runtime.streamWaitEvent(pointer, event.pointer, 1)
+    runtime.streamBeginCapture(pointer, runtime.streamCaptureModeRelaxed)
+    with pytest.raises(FakeError, match="flags 0"):
+        runtime.streamWaitEvent(pointer, event.pointer)
+    runtime.streamEndCapture(pointer)
+
+
 def test_waiting_on_the_host_orders_streams(stream: CudaStream) -> None:
     x, y, z, other, event = zeros(), zeros(), zeros(), CudaStream("other", 0), Event(0)
     copy(x, y)
@@ -446,24 +476,32 @@ def pairs(
     monkeypatch: pytest.MonkeyPatch, run: Callable[[], object], ignored: tuple[str, str] | None
 ) -> set[tuple[str, str]]:
     """The streams of a training run that wait for each other: (which one, for which). The `ignored` one does not."""
+    names: dict[int, str] = {}
     recorded: dict[int, str] = {}
     seen: set[tuple[str, str]] = set()
 
-    def record(event: Event, stream: CudaStream) -> None:
-        recorded[id(event)] = stream.name
-        original_record(event, stream)
+    def create(stream: CudaStream, *arguments: Any, **options: Any) -> None:
+        original_create(stream, *arguments, **options)
+        names[stream.place.pointer] = stream.name
 
-    def wait_for(stream: CudaStream, event: Event) -> None:
-        pair = stream.name, recorded.get(id(event), "")
+    def record(runtime: FakeRuntime, event: int, stream: int) -> None:
+        recorded[event] = names[stream]
+        original_record(runtime, event, stream)
+
+    def wait_for(runtime: FakeRuntime, stream: int, event: int) -> None:
+        """A wait by itself, or in the launch of a graph."""
+        pair = names[stream], recorded.get(event, "")
         if pair[1]:
             seen.add(pair)
         if pair != ignored:
-            original_wait(stream, event)
+            original_wait(runtime, stream, event)
 
-    original_record, original_wait = Event.record, CudaStream.wait_for
+    original_create, original_record = CudaStream.__init__, FakeRuntime.eventRecord
+    original_wait = FakeRuntime.wait_for
     with monkeypatch.context() as patch:
-        patch.setattr(Event, "record", record)
-        patch.setattr(CudaStream, "wait_for", wait_for)
+        patch.setattr(CudaStream, "__init__", create)
+        patch.setattr(FakeRuntime, "eventRecord", record)
+        patch.setattr(FakeRuntime, "wait_for", wait_for)
         run()
     return seen
 

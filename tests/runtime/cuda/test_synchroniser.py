@@ -19,6 +19,7 @@ from crossbow.kernels.cuda.api import api
 from crossbow.runtime.cuda.stream import CudaStream
 from crossbow.runtime.cuda.synchroniser import NcclCollective
 from crossbow.runtime.task import Failed
+from crossbow.synch import ModelAveraging
 from crossbow.types import address
 from tests.kernels.cuda.fake import FakeDriver, fake_cuda
 from tests.kernels.cuda.fake_runtime import FakeRuntime
@@ -39,9 +40,12 @@ class Counted:
         return found
 
 
-@pytest.mark.parametrize(("rule", "steps", "events"), [(SMA(), 1, 1), (SSGD(), 0, 2)])
-def test_the_calls_that_submit_a_tick(rule: Any, steps: int, events: int) -> None:
-    """Once all is captured. steps: kernels after a task, none under S-SGD; events: that a task records."""
+@pytest.mark.parametrize(
+    ("rule", "waits", "steps", "events"), [(SMA(), 0, 0, 1), (SSGD(), 1, 0, 2), (ModelAveraging(), 1, 1, 2)]
+)
+def test_the_calls_that_submit_a_tick(rule: Any, waits: int, steps: int, events: int) -> None:
+    """Once all is captured. waits: of a task for the merge, which SMA's graphs have inside; steps: kernels after a
+    task's graph; events: that a task records."""
     learners = 3
     with fake_cuda() as cuda, context("cuda:0", learners=learners, rule=rule) as running:
         running.train(4 * learners, TrainingUnit.TASKS)
@@ -56,7 +60,7 @@ def test_the_calls_that_submit_a_tick(rule: Any, steps: int, events: int) -> Non
     # A task, its step; and the end of the tick, which waits for each learner, merges, and says so.
     tick = {
         "getDevice": learners * (1 + 1) + 2,
-        "streamWaitEvent": learners + learners,
+        "streamWaitEvent": learners + learners * waits,
         "memcpyAsync": learners,
         "graphLaunch": learners,
         "launchKernel": learners * steps + 1,

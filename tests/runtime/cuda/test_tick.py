@@ -42,24 +42,29 @@ def test_graphs_and_the_order_of_streams_change_no_bit(rule: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "tasks", "step", "after"),
+    ("rule", "tasks", "end", "after"),
     [
-        (SMA(), {"synchronise"}, False, True),
-        (SMA(tau=2), {"synchronise", "local"}, False, True),
-        (SSGD(), {"synchronise"}, False, False),
-        (ModelAveraging(), {"synchronise"}, True, True),
+        (SMA(), {"synchronise"}, ["wait merged", "optimiser"], None),
+        (SMA(tau=2), {"synchronise", "local"}, ["wait merged", "optimiser"], None),
+        (SSGD(), {"synchronise"}, [], []),
+        (ModelAveraging(), {"synchronise"}, ["optimiser"], ["reply"]),
     ],
 )
-def test_a_learner_has_the_steps_of_its_rule(rule: Any, tasks: set[str], step: bool, after: bool) -> None:
-    """Of both parities; and tasks for both input buffers. step: whether a synchronising task steps before the merge;
-    after: whether there is a step after it."""
+def test_a_learner_has_the_steps_of_its_rule(
+    rule: Any, tasks: set[str], end: list[str], after: list[str] | None
+) -> None:
+    """Of both parities; and tasks for both input buffers. end: of a synchronising task, besides the backward pass.
+    after: what follows the merge, unless it is in the task."""
     with fake_cuda(), context("cuda:0", rule=rule) as running:
         learner: Any = engine_of(running).coordination.learners[0]
         purposes = {*tasks, "check"}
         assert set(learner.tasks) == {(p, parity, buffer) for p in purposes for parity in (0, 1) for buffer in (0, 1)}
-        assert set(learner.steps) == {0, 1}
-        assert bool(learner.steps[0].steps) == after
-        assert ("optimiser" in operators(learner.tasks["synchronise", 0, 0].compute)) == step
+        assert {parity: operators(step) for parity, step in learner.steps.items()} == (
+            {} if after is None else {0: after, 1: after}
+        )
+        found = operators(learner.tasks["synchronise", 0, 0].compute)
+        assert [name for name in found if name in ("wait merged", "optimiser")] == end
+        assert found[len(found) - len(end) :] == end
         if "local" in tasks:
             assert "optimiser" in operators(learner.tasks["local", 1, 0].compute)
 

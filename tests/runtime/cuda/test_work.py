@@ -44,7 +44,7 @@ def test_a_capture_ends_where_a_call_fails_in_it(monkeypatch: pytest.MonkeyPatch
 
     def refuse(work: Work) -> None:
         original(work)
-        if api().runtime.is_capturing(current().pointer):
+        if api().runtime.streamIsCapturing(current().pointer):
             raise RuntimeError("no luck")
 
     monkeypatch.setattr(Work, "_call", refuse)
