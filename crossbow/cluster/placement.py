@@ -37,11 +37,6 @@ class Placement:
         """Whether a learner is this rank's."""
         return self.first <= learner < self.first + self.own
 
-    def has_task(self, number: int, learner: int | None) -> bool:
-        """Whether a task is this rank's. learner: that of the task; None if any learner of the task's rank may run
-        it."""
-        return self.has(number % self.learners if learner is None else learner)
-
     def task(self, index: int) -> int:
         """The number of this rank's task with this index."""
         turn, learner = divmod(index, self.own)

@@ -168,7 +168,12 @@ class ChangingEngine:
         self.course.run(until, callbacks)
 
     def snapshot(self) -> Snapshot:
-        snapshot = self.now.snapshot()
+        return self._with_course(self.now.snapshot())
+
+    def salvage(self) -> Snapshot:
+        return self._with_course(self.now.salvage())
+
+    def _with_course(self, snapshot: Snapshot) -> Snapshot:
         return dataclasses.replace(snapshot, state={**snapshot.state, "course": self.course.state()})
 
     def restore(self, snapshot: Snapshot, source: str) -> bool:

@@ -53,6 +53,10 @@ class Coordination(Protocol):
     def settle(self) -> None:
         """Compute what is not computed in every tick. No task may be running."""
 
+    def keep_part(self) -> tuple[float, float] | None:
+        """After the loss of a rank, when no task is running: let z be this rank's part of it. Returns the mass of the
+        part, and the part of all learners that this rank has; None if every rank has the whole z of a tick."""
+
     def abandon(self) -> None:
         """Discard, after a failure, the tasks that wait for a learner."""
 

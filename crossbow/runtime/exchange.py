@@ -169,6 +169,20 @@ class Exchange(ABC):
         for step in self._means:
             step.call()
 
+    def keep_part(self) -> tuple[float, float]:
+        """After the loss of a rank, compute what `settle` computes, without the other ranks. No task may be running.
+
+        Returns two numbers by which the parts of several ranks make a whole: the mass of this rank's part of z, and the
+        part of all learners that it has, for their local variables and statistics. The sum of the parts divided by the
+        sum of the numbers is the mean of those that are left."""
+        Exchange.settle(self)
+        return self._mass, self._own / self._learners
+
+    @property
+    @abstractmethod
+    def _mass(self) -> float:
+        """The mass of this rank's part of z, 1 if it has all of it."""
+
     def begin_session(self) -> None:  # noqa: B027 - learners of one rank send no messages
         """Exchange messages with other ranks from now on, until `settle`. Called before each task."""
 
@@ -246,6 +260,10 @@ class BaseExchange(Exchange):
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
         self.progress.restore(state["progress"])
+
+    @property
+    def _mass(self) -> float:
+        return 1.0
 
     @property
     def merges(self) -> int:
@@ -344,6 +362,10 @@ class PeerExchange(Exchange):
     def _settle(self) -> None:
         self._mean.run(Pace(0.0, 0.0), self.masses.mean)
         super()._settle()
+
+    @property
+    def _mass(self) -> float:
+        return self.masses.total
 
     @property
     def merges(self) -> int:

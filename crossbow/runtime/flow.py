@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, NoReturn
 
 from crossbow.clock import now
 from crossbow.cluster.members import RankFailedError, ViewChangedError
 from crossbow.data.loader import Loader
+from crossbow.data.ring import Batch
 from crossbow.runtime.coordination import Coordination
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.sharing import Sharing
@@ -57,6 +58,9 @@ class Flow:
         self._in_flight = 0
         self._ahead = LEAST_AHEAD
         self._early: dict[int, Completed] = {}
+        """Results that wait for those of earlier tasks."""
+        self._known: dict[int, Completed] = {}
+        """Results of tasks to skip: they were done before a rank was lost, ahead of others that were not."""
         self._done = 0
         self._closed = False
         self.data_wait_seconds = 0.0
@@ -66,6 +70,18 @@ class Flow:
     def done(self) -> int:
         """Number of training tasks whose results were delivered, since the start."""
         return self._done
+
+    @property
+    def known_results(self) -> list[Completed]:
+        """The results of tasks to skip."""
+        return list(self._known.values())
+
+    def salvage(self) -> list[Completed]:
+        """After a failure, the results of training tasks that were not delivered, because earlier ones are missing. No
+        task may be running."""
+        reports = iter(self._reports.take, None)
+        arrived = [each for each in reports if isinstance(each, Completed)]
+        return [*self._early.values(), *arrived, *self._known.values()]
 
     @property
     def in_flight(self) -> int:
@@ -91,10 +107,12 @@ class Flow:
         if self._sharing is not None:  # another rank may have gone on: its results do not belong to the tasks before
             self._sharing.begin(self._reports)
 
-    def restore(self, tasks: int, data_wait_seconds: float) -> None:
-        """Continue after this number of tasks, in which learners waited for data this long."""
+    def restore(self, tasks: int, data_wait_seconds: float, known: Sequence[Completed] = ()) -> None:
+        """Continue after this number of tasks, in which learners waited for data this long. known: results of later
+        tasks, which need not be done again."""
         self.restart(tasks)
         self.data_wait_seconds = data_wait_seconds
+        self._known = {result.task: result for result in known}
 
     def clear(self) -> None:
         """Forget pending tasks. No thread may report at the same time."""
@@ -123,11 +141,7 @@ class Flow:
         if self._in_flight >= self._ahead * self._learners:
             self._make_room()
         began, begin = time.monotonic(), now()
-        try:
-            slot, task, examples = loader.next()
-        except Aborted:
-            while True:  # until the failure that interrupted the loader is found and raised
-                self.collect()
+        slot, task, examples = self._take(loader)
         if self._doing == "training":
             # That the scheduler waits is not enough: learners may still have tasks.
             self.data_wait_seconds += self._reports.idle_seconds(began, self._in_flight) / self._learners
@@ -136,6 +150,26 @@ class Flow:
             self._recorder.event(SCHEDULER, WAIT_FOR_BATCH, begin, task=task)
             self._recorder.count(loader.name, loader.filled)
         return slot, examples
+
+    def _take(self, loader: Loader) -> Batch:
+        try:
+            return loader.next()
+        except Aborted:
+            while True:  # until the failure that interrupted the loader is found and raised
+                self.collect()
+
+    def skip(self, number: int, loader: Loader | None) -> bool:
+        """If the result of the next task to submit is known already, deliver it instead. loader: has the task's batch,
+        if this rank would do it. Returns whether the task is skipped."""
+        if (result := self._known.pop(number, None)) is None:
+            return False
+        if loader is not None:
+            loader.release(self._take(loader)[0])
+        if self._in_order:
+            self._hand_on_in_order(result)
+        else:
+            self._hand_on(result._replace(seconds=None))
+        return True
 
     def expect(self) -> None:
         """Count a task of another rank's learner as pending."""

@@ -4,8 +4,8 @@ Tasks wait in one queue. Two kinds of threads assign them: the scheduler's threa
 of a learner that has just finished and so has freed itself or other learners. The result of training depends on the
 order in which learners finish, and so on timing.
 
-Across ranks, task n of k learners belongs to learner n mod k, as under a rule with a barrier, so that no learner waits
-for another that has no more tasks. A third thread assigns tasks when a message lets a learner continue.
+Across ranks, tasks rotate over all learners, as under a rule with a barrier, so that no learner waits for another that
+has no more tasks. A third thread assigns tasks when a message lets a learner continue.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class FreeCoordination:
         self._slack, self._tasks_per_tick = setting.model.slack, setting.clock.tasks_per_tick
         self._flags = assembly.flags
         self._dealing = threading.Lock()
-        self._waiting: deque[Task] = deque()
-        """Tasks, with their batches, that no learner has begun."""
+        self._waiting: deque[tuple[Task, int | None]] = deque()
+        """Tasks, with their batches, that no learner has begun, and the learner of each across ranks."""
         self._unfinished: dict[int, int] = {}
         """The tick of each task that waits or runs, by the task's number."""
         self._formulas = step_formulas(setting, assembly.arithmetic.ranges.multipliers)
@@ -79,11 +79,11 @@ class FreeCoordination:
         return self._formulas.at(pace)
 
     def submit(self, task: Task, learner: int | None) -> None:
-        """Give the task to the next free learner."""
+        """Give the task to the next free learner, or across ranks to its own one once that is free."""
         self.exchange.begin_session()
         with self._dealing:
             self._unfinished[task.number] = task.tick
-            self._waiting.append(task)
+            self._waiting.append((task, learner))
         self._deal()
 
     def end_tick(self, task: Task) -> None:
@@ -102,16 +102,17 @@ class FreeCoordination:
     def _take(self) -> tuple[Task, int] | None:
         """The next task, and a free learner."""
         free = self.exchange.free
-        if not (self._waiting and free and self._within_slack(self._waiting[0].tick)):
+        if not (self._waiting and free and self._within_slack(self._waiting[0][0].tick)):
             return None
-        return self._waiting.popleft(), free.popleft()
+        return self._waiting.popleft()[0], free.popleft()
 
     def _take_own(self) -> tuple[Task, int] | None:
         """Across ranks, the next task that belongs to a free learner."""
         while self.exchange.free:
             self._ready.add(self.exchange.free.popleft())
-        for place, task in enumerate(self._waiting):
-            learner = task.number % self._placement.learners - self._placement.first
+        for place, (task, number) in enumerate(self._waiting):
+            assert number is not None
+            learner = number - self._placement.first
             if learner in self._ready:
                 del self._waiting[place]
                 self._ready.remove(learner)
@@ -167,6 +168,10 @@ class FreeCoordination:
     def settle(self) -> None:
         """Compute z's statistics, and the parts of z that no exchange computes."""
         self.exchange.settle()
+
+    def keep_part(self) -> tuple[float, float]:
+        """After the loss of a rank, compute this rank's part of z; see `Exchange.keep_part`."""
+        return self.exchange.keep_part()
 
     def abandon(self) -> None:
         """Discard the waiting tasks."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,10 +16,24 @@ from crossbow.runtime.flow import Flow
 from crossbow.runtime.memory import assign, on_host
 from crossbow.runtime.position import Position
 from crossbow.runtime.replica import Replica
+from crossbow.runtime.task import Completed
 from crossbow.types import Array, NonFiniteLossError
 
 DRAIN_SECONDS = 0.5
 """Time for which recovery waits for the other learners' current tasks."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a rank has if another one is lost while they train without a barrier. Its z is its part of the whole."""
+
+    tasks: int
+    """Number of tasks, from the first one on, whose results were delivered."""
+    results: tuple[Completed, ...]
+    """Results of later tasks."""
+    mass: float
+    share: float
+    """See `Exchange.keep_part`."""
 
 
 class Recovery:
@@ -34,6 +49,8 @@ class Recovery:
         self._keeps = backend.runs_ahead or not assembly.setting.barrier or assembly.outer is not None
         self._kept: tuple[int, Sequence[Array]] | None = None
         """Tick, z and its statistics at the beginning of the last training call, if a failure may lose them."""
+        self.part: Part | None = None
+        """What this rank has if the last training was ended by the loss of another one, without a barrier."""
         self.base_changes = 0
         """Number of times that training began, or that z was assigned or restored: z may be another one since."""
 
@@ -47,6 +64,7 @@ class Recovery:
         """At the beginning of training, copy z if a failure may lose it. The cost is small compared with the work
         between two calls of `run`."""
         self.base_changes += 1
+        self.part = None
         if self._keeps:
             self._kept = self._position.tick, [on_host(vector).copy() for vector in self.base]
 
@@ -64,9 +82,9 @@ class Recovery:
                 f"{learning_rate:g}). Lower the learning rate, or look for bad values in the data"
             )
 
-    def recover(self) -> bool:
+    def recover(self, *, lost: bool = False) -> bool:
         """After a failure, wait for running tasks, then restart the learners from the last complete base model.
-        Returns False if a task takes too long."""
+        Returns False if a task takes too long. lost: whether ranks left during training."""
         self.base_changes += 1
         self._coordination.abandon()
         self._flags.raise_abort()
@@ -74,6 +92,9 @@ class Recovery:
         for member in self._coordination.members():
             if not member.wait(max(0.0, deadline - time.monotonic())):
                 return False
+        weights = self._coordination.keep_part() if lost else None
+        if weights is not None:
+            self.part = Part(self._flow.done, tuple(self._flow.salvage()), *weights)
         done = self._flow.done - self._position.tasks_before
         self._flow.clear()
         tick = self._coordination.whole_ticks(done) if self._outer is None else self._position.tick_of_z

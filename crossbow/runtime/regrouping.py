@@ -1,9 +1,15 @@
 """Training with the ranks of a new view, after others have left or joined.
 
-Every rank keeps what it has: the base model of the last tick that it has completed. The newest of these goes to all
-ranks, with its place in the data and in the schedule; rank 0 gives the state of the training call. Then each rank
-builds an engine for the new number of learners, all of which begin at that base model. Ticks are whole: the tasks of a
-tick that was not completed are done again, so that every example of the epoch counts once.
+Every rank keeps what it has. Under a rule with a barrier, and between two ticks, that is the base model of the last
+tick that it has completed. The newest of these goes to all ranks, with its place in the data and in the schedule.
+Ticks are whole: the tasks of a tick that was not completed are done again.
+
+If a rank is lost while others train without a barrier, z is not whole on every rank: rank 0 has it or, under gossip,
+every rank has a part. The parts of the ranks that are left make the new z. Tasks whose results are known are not done
+again.
+
+So every example of the epoch counts once. Rank 0 gives the state of the training call. Then each rank builds an engine
+for the new number of learners, all of which begin at that base model.
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ from crossbow.cluster.ranks import Ranks
 from crossbow.runtime.snapshot import Snapshot
 from crossbow.runtime.stretch import RunState
 from crossbow.runtime.training_engine import TrainingEngine
-from crossbow.types import CrossbowError
+from crossbow.types import Array, CrossbowError
 
 SECONDS_TO_SETTLE = 60.0
 """Limit of the wait for this rank's learners to end their tasks."""
@@ -56,7 +62,7 @@ def regroup(
     engine: this rank's engine, which failed because the view has changed; it is closed. rebuild: builds one for the new
     ranks. state, counted, end: of this rank's training call.
     """
-    own = _settled(engine).snapshot()
+    own = _settled(engine).salvage()
     engine.close()
     changes = Changes()
     while True:
@@ -64,8 +70,7 @@ def regroup(
         changes = Changes(changes.lost + more.lost, changes.joined + more.joined)
         try:
             _check_same_call(ranks, state)
-            tasks = ranks.gather(own.state["tasks"])
-            newest = _shared_snapshot(ranks, own, tasks.index(max(tasks)))
+            newest = _newest(ranks, own)
             values = json.loads(ranks.agree_on_bytes(json.dumps([state.values, counted, end]).encode()))
             losses = np.frombuffer(ranks.agree_on_bytes(state.losses.tobytes()))
             following = rebuild()
@@ -92,6 +97,33 @@ def _check_same_call(ranks: Ranks, state: RunState) -> None:
     starts = ranks.gather(state.values["start"])
     if len(set(starts)) > 1:
         raise CrossbowError("a rank has left between two training calls, so that the other ranks cannot go on")
+
+
+def _newest(ranks: Ranks, own: Snapshot) -> Snapshot:
+    """The newest base model of the ranks, on all of them."""
+    whole = ranks.gather(own.state["tasks"] if "part" not in own.state else None)
+    if whole[0] is None:
+        return _combined(ranks, own)
+    return _shared_snapshot(ranks, own, whole.index(max(tasks for tasks in whole if tasks is not None)))
+
+
+def _combined(ranks: Ranks, own: Snapshot) -> Snapshot:
+    """The base model that the ranks' parts make, with rank 0's state."""
+    parts = ranks.gather(own.state.get("part"))
+    state, means = json.loads(ranks.agree_on_bytes(json.dumps(own.state).encode())), set(parts[0]["means"])
+    sums: dict[str, Array] = {}
+    for rank, part in enumerate(parts):
+        if part is None:
+            continue  # it was not training with the others, or was done
+        given = {name: each for name, each in own.variables.items() if part["mass"] or name in means}
+        for name, each in load(ranks.agree_on_bytes(save(given), rank)).items():
+            sums[name] = sums[name] + each if name in sums else each
+    present = [part for part in parts if part is not None]
+    mass, share = (sum(part[kind] for part in present) for kind in ("mass", "share"))
+    variables = {name: np.asarray(each / (share if name in means else mass)) for name, each in sums.items()}
+    tasks: int = parts[0]["tasks"]
+    known = {result[0]: result for part in present for result in part["results"] if result[0] >= tasks}
+    return Snapshot(variables, {}, {**state, "tasks": tasks, "known": list(known.values())})
 
 
 def _shared_snapshot(ranks: Ranks, own: Snapshot, newest: int) -> Snapshot:

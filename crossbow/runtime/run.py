@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -333,10 +332,6 @@ class TrainingRun:
         if rebuild is None:
             self._ranks.check_others()
             raise ViewChangedError("ranks have left")
-        if not self.engine.clock.barrier:  # z is not whole: contributions were on their way
-            if self._ranks.is_first:
-                print("error: without a barrier, training cannot go on after the loss of a rank", file=sys.stderr)
-            raise SystemExit(LOST)
         began, first = self._began, self._ranks.is_first
         found = regroup(self._ranks, self.engine, rebuild, self.state(), self._counted, self.end)
         self.engine, self._counted, self.end = found.engine, found.counted, found.end
@@ -360,7 +355,7 @@ class TrainingRun:
     @property
     def _elastic(self) -> bool:
         """Whether training can go on with other ranks, without a loss."""
-        return self._rebuilds and self.engine.clock.barrier and not isinstance(self.engine.order, ShareOrder)
+        return self._rebuilds and not isinstance(self.engine.order, ShareOrder)
 
     def _accuracy_reached(self, record: Record) -> str:
         """The reason to stop if this record has the wanted test accuracy, or ""."""

@@ -69,6 +69,9 @@ class Scheduler:
         self._by_merges = schedule.solver.learning_rate_step_unit == "merges"
         self._restarts = 0
         """Number of restarts that the schedule asked for until the last tick."""
+        self._first = 0
+        """The first task of the current call of `train`. Without a barrier, tasks rotate over all ranks' learners from
+        this one on."""
 
     @property
     def position(self) -> Position:
@@ -102,7 +105,7 @@ class Scheduler:
     def train(self, until: int, loader: Loader, callbacks: Callbacks) -> None:
         """Run ticks until the given number of tasks is done; see `Engine.run`."""
         flow, position, stop = self._flow, self._position, callbacks.stop
-        behind = TICKS_BEHIND * self._clock.tasks_per_tick
+        self._first, behind = position.tasks, TICKS_BEHIND * self._clock.tasks_per_tick
         while position.tasks < until and not stop() and not callbacks.pause():
             if not self._run_tick_of_z(loader, callbacks):
                 break
@@ -145,7 +148,12 @@ class Scheduler:
                 if time.monotonic() >= deadline:
                     self._start_again()
                     return False
-            if not self._placement.has_task(number, learner):
+            if learner is None and not self._placement.whole:
+                learner = (number - self._first) % self._placement.learners
+            own = learner is None or self._placement.has(learner)
+            if flow.skip(number, loader if own else None):
+                continue
+            if not own:
                 flow.expect()
                 continue
             slot, examples = flow.next_batch(loader)

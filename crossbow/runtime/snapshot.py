@@ -22,6 +22,7 @@ from crossbow.runtime.memory import assign, on_host
 from crossbow.runtime.recovery import Recovery
 from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.runtime.scheduler import Scheduler
+from crossbow.runtime.task import Completed
 from crossbow.synch import BarrierRule
 from crossbow.types import Array
 
@@ -63,6 +64,7 @@ class Snapshots:
             "merges": self._scheduler.merges,
             "restarts": self._scheduler.restarts,
             "data_wait": self._flow.data_wait_seconds,
+            "known": self._flow.known_results,
             "coordination": self._coordination.state(),
         }
         variables = {**program.model.export(z), **program.statistics.export(statistics)}
@@ -88,7 +90,7 @@ class Snapshots:
         self._backend.synchronise()
         self._position.restore(state["position"])
         self._scheduler.restore(state["restarts"])
-        self._flow.restore(self._position.tasks, state["data_wait"])
+        self._flow.restore(self._position.tasks, state["data_wait"], _known(state))
         self._coordination.restart(self._position.tick)
         self._coordination.restore(state["coordination"])
 
@@ -103,7 +105,7 @@ class Snapshots:
         self._recovery.set_base(loaded)
         self._recovery.restart()
         self._coordination.begin(position.tick)
-        self._flow.restore(position.tasks, state["data_wait"])
+        self._flow.restore(position.tasks, state["data_wait"], _known(state))
 
     def _vectors(self) -> dict[str, Array]:
         """The vectors to keep, where they are. Under a rule with a barrier, no gradient outlives its tick."""
@@ -134,6 +136,10 @@ class Snapshots:
             "vectors": {name: [vector.size, str(vector.dtype)] for name, vector in self._vectors().items()},
             "layout": layout_digest(program),
         }
+
+
+def _known(state: Mapping[str, Any]) -> list[Completed]:
+    return [Completed(*result) for result in state.get("known", ())]
 
 
 def _base_vectors(base: BaseModel) -> dict[str, Array]:

@@ -89,6 +89,9 @@ class TickCoordination:
     def settle(self) -> None:
         """Do nothing: every tick ends with a complete z."""
 
+    def keep_part(self) -> None:
+        """None: every rank has the whole z of a tick."""
+
     def abandon(self) -> None:
         """Do nothing: no task waits, as all were given to their learners."""
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from crossbow.cluster.members import ViewChangedError
 from crossbow.data.loader import Loader
 from crossbow.runtime.recovery import Recovery
 from crossbow.types import CrossbowError
@@ -21,6 +22,8 @@ class Usage:
         """Description of the learners' current work."""
         self._settled = True
         """Whether all submitted work is done and the learners agree with the base model's tick."""
+        self._lost = False
+        """Whether ranks left during the last training, which is not settled."""
         self._process = os.getpid()
 
     @contextmanager
@@ -28,12 +31,13 @@ class Usage:
         """Do work on the learners. However it ends, nothing runs afterwards, and the next work can begin."""
         self.check_usable()
         try:
-            self._doing, self._settled = doing, False
+            self._doing, self._settled, self._lost = doing, False, False
             yield
             self._settled = True
-        except BaseException:
+        except BaseException as error:
+            self._lost = doing == "training" and isinstance(error, ViewChangedError)
             if not self.is_forked:
-                self._settled = self._recovery.recover()
+                self._settled = self._recovery.recover(lost=self._lost)
             raise
         finally:
             self._doing = ""
@@ -65,6 +69,6 @@ class Usage:
         if self._doing:
             raise CrossbowError(f"this is not possible while {self._doing}. Monitor.record may do it, between epochs")
         if not self._settled:
-            self._settled = self._recovery.recover()
+            self._settled = self._recovery.recover(lost=self._lost)
         if not self._settled:
             raise CrossbowError("not possible while a learner is still in a task that another's failure or Ctrl-C left")

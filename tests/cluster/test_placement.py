@@ -24,9 +24,3 @@ def test_a_task_goes_to_the_learner_of_its_number() -> None:
     assert not place.whole
     assert Placement.alone(5).whole
     assert [Placement.alone(5).task(index) for index in range(7)] == list(range(7))
-
-
-def test_without_a_barrier_tasks_rotate_too() -> None:
-    placement = Placement(learners=3, first=1, own=2)
-    assert [placement.has_task(number, None) for number in range(6)] == [False, True, True] * 2
-    assert [placement.has_task(number, 0) for number in range(3)] == [False] * 3

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from crossbow import SMA, SSGD, Dataflow, History, ModelConf, Phase, Record, SolverConf, SystemConf
@@ -18,11 +20,34 @@ from crossbow.cluster.ranks import Ranks
 from crossbow.ops import BatchNorm, InnerProduct, ReLU
 from crossbow.runtime import regrouping
 from crossbow.runtime.engine import Engine
+from crossbow.runtime.free import FreeCoordination
 from crossbow.runtime.monitor import Monitor
 from crossbow.runtime.new_view import Departure, NewRanks
+from crossbow.runtime.reports import Reports
 from crossbow.runtime.run import Limits, Terminated, TrainingRun
 from crossbow.runtime.snapshot import Snapshot
-from crossbow.synch import AsynchronousSGD, BarrierRule, DiLoCo, ModelAveraging, Rule, TwoLevel
+from crossbow.runtime.task import Completed, Failed
+from crossbow.synch import (
+    EASGD,
+    RULES,
+    SSP,
+    AsynchronousSGD,
+    BarrierRule,
+    Default,
+    DiLoCo,
+    FreeRule,
+    Gossip,
+    Grouping,
+    Hogwild,
+    ModelAveraging,
+    PartiallySynchronous,
+    PeerRule,
+    PolyakRuppert,
+    Rule,
+    SynchronousEASGD,
+    TwoLevel,
+    WeedOut,
+)
 from crossbow.types import CrossbowError, TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.cluster.ray.processes import Processes
@@ -147,7 +172,19 @@ def continued(model: ModelConf, before: int, after: int, tick: int) -> Any:
     return weights
 
 
-@pytest.mark.parametrize(("rule", "lost"), [(SMA(), 1), (SMA(tau=2), 2), (SSGD(), 1)], ids=str)
+MORE_BARRIERS = (SynchronousEASGD(), ModelAveraging(tau=2), PolyakRuppert(), DiLoCo(tau=2))
+
+
+@pytest.mark.parametrize(
+    ("rule", "lost"),
+    [
+        (SMA(), 1),
+        (SMA(tau=2), 2),
+        (SSGD(), 1),
+        *(pytest.param(rule, 1, marks=pytest.mark.slow) for rule in MORE_BARRIERS),
+    ],
+    ids=str,
+)
 def test_it_goes_on_from_the_newest_whole_base_model(monkeypatch: pytest.MonkeyPatch, rule: Rule, lost: int) -> None:
     model = replace(MODEL, rule=rule)
     results, (departure,) = train_and_lose(monkeypatch, f"kill:{lost}@3", 3, model)
@@ -228,10 +265,9 @@ def test_a_rank_that_is_asked_to_leave_finishes_its_tick(monkeypatch: pytest.Mon
     assert same_weights(results[0][0], results[1][0])
 
 
-@pytest.mark.parametrize(("rule", "asked"), [(SMA(), 0), (AsynchronousSGD(), 1)], ids=str)
-def test_without_a_rank_that_others_need_training_ends(monkeypatch: pytest.MonkeyPatch, rule: Rule, asked: int) -> None:
+def test_without_rank_0_training_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Terminated):
-        train_and_lose(monkeypatch, "", 2, replace(MODEL, rule=rule), asked=asked)
+        train_and_lose(monkeypatch, "", 2, asked=0)
 
 
 def test_a_rank_that_others_have_given_up_ends_itself(
@@ -289,7 +325,16 @@ def train_and_join(
     return at_once([*map(of, all_ranks), join, launch])[:-1], events
 
 
-@pytest.mark.parametrize(("size", "rule"), [(2, SMA()), (1, SMA()), (2, SSGD())], ids=str)
+@pytest.mark.parametrize(
+    ("size", "rule"),
+    [
+        (2, SMA()),
+        (1, SMA()),
+        (2, SSGD()),
+        *(pytest.param(2, replace(rule, tau=1), marks=pytest.mark.slow) for rule in MORE_BARRIERS),
+    ],
+    ids=str,
+)
 def test_a_rank_joins_at_a_tick(monkeypatch: pytest.MonkeyPatch, size: int, rule: Rule) -> None:
     model = replace(MODEL, rule=rule)
     results, events = train_and_join(monkeypatch, "join@4", size, model)
@@ -338,11 +383,118 @@ def test_a_rank_that_ends_while_it_joins_is_a_loss(monkeypatch: pytest.MonkeyPat
     assert results[0][1].records[-1].epoch == 3
 
 
-def test_without_a_barrier_training_ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as raised:
-        train_and_lose(monkeypatch, "kill:1@3", 3, replace(MODEL, rule=AsynchronousSGD()))
-    assert raised.value.code == 3
-    assert capsys.readouterr().err == ("error: without a barrier, training cannot go on after the loss of a rank\n")
+FREE = (AsynchronousSGD(), EASGD(tau=2), Gossip())
+MORE_FREE = (AsynchronousSGD(sends="gradient"), SSP(), Hogwild(), Default(), WeedOut(), Grouping())
+
+
+@pytest.mark.parametrize("rule", [*FREE, *(pytest.param(rule, marks=pytest.mark.slow) for rule in MORE_FREE)], ids=str)
+def test_without_a_barrier_the_others_go_on(monkeypatch: pytest.MonkeyPatch, rule: FreeRule | PeerRule) -> None:
+    """What they have done ahead of the lost rank is not done again."""
+    done, known, first = list[int](), list[int](), 3 * 3 * rule.tau
+    report, add = FreeCoordination._report, Reports.add
+
+    def note(coordination: FreeCoordination, result: Completed | Failed) -> None:
+        if isinstance(result, Completed) and coordination._unfinished:  # no test
+            done.append(result.task)
+        report(coordination, result)
+
+    def arrive(reports: Reports, result: Completed | Failed) -> None:
+        add(reports, result)
+        if isinstance(result, Completed):
+            known.append(result.task)
+
+    def lose(processes: Processes, process: int) -> None:
+        """The loss is noticed when rank 2 has done a task ahead, and both others know."""
+        until(lambda: known.count(first + 2) == 2)
+        lose_at_once(processes, process)
+
+    lose_at_once = Processes.lose
+    monkeypatch.setattr(FreeCoordination, "_report", note)
+    monkeypatch.setattr(Reports, "add", arrive)
+    monkeypatch.setattr(Processes, "lose", lose)
+    results, (departure,) = train_and_lose(monkeypatch, "kill:1@3", 3, replace(MODEL, rule=rule))
+    assert [weights is None for weights, _ in results] == [False, True, False]
+    assert (departure.ranks, departure.learners) == (2, 2)
+    assert departure.tasks in (first, first + 1)
+    assert same_weights(results[0][0], results[2][0])
+    for _, history in (results[0], results[2]):
+        assert [record.epoch for record in history.records] == [1, 2, 3]
+    assert done.count(first) == done.count(first + 2) == 1
+    assert {*done} == {*range(max(done) + 1)}
+    assert results[0][1].records[-1].tasks == max(done) + 1
+
+
+def test_losses_are_tried_under_every_rule() -> None:
+    tried = {type(rule) for rule in (SMA(), SSGD(), *MORE_BARRIERS, *FREE, *MORE_FREE)}
+    assert {*RULES.values()} - tried == {PartiallySynchronous}  # which is refused across ranks
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        AsynchronousSGD(),
+        Gossip(),
+        *(pytest.param(rule, marks=pytest.mark.slow) for rule in (*MORE_FREE, EASGD())),
+    ],
+    ids=str,
+)
+def test_without_a_barrier_ranks_join_at_a_tick(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> None:
+    results, events = train_and_join(monkeypatch, "join@2,kill:1@5", 2, replace(MODEL, rule=rule))
+    assert [(each.tick, each.ranks, each.tasks) for each in events.arrivals] == [(2, 3, 4)]
+    assert [(each.tick, each.ranks) for each in events.found] == [(5, 2)]
+    assert events.found[0].tasks in (13, 14)
+    assert [weights is None for weights, _ in results] == [False, True, False]
+    assert same_weights(results[0][0], results[2][0])
+    assert results[0][1].records[-1].epoch == 3
+
+
+def snapshot_of(tasks: int, weights: float, statistics: float, part: dict[str, Any] | None = None) -> Snapshot:
+    variables = {"ip.weights": np.full(2, weights, np.float32), "bn.mean": np.full(2, statistics, np.float32)}
+    return Snapshot(variables, {}, {"tasks": tasks, **({} if part is None else {"part": part})})
+
+
+def combine(*snapshots: Snapshot) -> Snapshot:
+    """What all ranks get from their snapshots."""
+    networked = FakeNetwork(len(snapshots)).ranks()
+    works = [functools.partial(regrouping._newest, ranks, own) for ranks, own in zip(networked, snapshots, strict=True)]
+    first, *others = at_once(works)
+    for other in others:
+        assert same_weights(other.variables, first.variables)
+        assert other.state == first.state
+    return first
+
+
+def part_of(tasks: int, mass: float, share: float, *results: int) -> dict[str, Any]:
+    completed = [[number, 0.5, None, 4, 0, None] for number in results]
+    return {"tasks": tasks, "results": completed, "mass": mass, "share": share, "means": ["bn.mean"]}
+
+
+def test_parts_of_the_base_model_make_a_whole() -> None:
+    """Masses and learners of those that are left count as all. Rank 0's tasks are done, and what any knows beyond."""
+    found = combine(
+        snapshot_of(4, 1.0, 0.5, part_of(5, 0.25, 0.25, 7)),
+        snapshot_of(8, 2.0, 0.25, part_of(6, 0.5, 0.25, 3, 8)),
+        snapshot_of(9, 100.0, 100.0),  # had nothing to do with it
+    )
+    np.testing.assert_array_equal(found.variables["ip.weights"], [4.0, 4.0])  # (1 + 2) / (0.25 + 0.5)
+    np.testing.assert_array_equal(found.variables["bn.mean"], [1.5, 1.5])  # (0.5 + 0.25) / (0.25 + 0.25)
+    assert found.state["tasks"] == 5
+    assert [result[0] for result in found.state["known"]] == [7, 8]
+
+
+def test_the_base_model_of_rank_0_counts_where_it_has_all_of_it() -> None:
+    found = combine(
+        snapshot_of(4, 1.5, 0.5, part_of(5, 1.0, 0.5)),
+        snapshot_of(8, 2.0, 0.25, part_of(6, 0.0, 0.25, 8)),
+    )
+    np.testing.assert_array_equal(found.variables["ip.weights"], [1.5, 1.5])
+    np.testing.assert_array_equal(found.variables["bn.mean"], [1.0, 1.0])
+
+
+def test_the_newest_whole_base_model_counts_if_rank_0_has_one() -> None:
+    found = combine(snapshot_of(4, 1.0, 1.0), snapshot_of(9, 2.0, 2.0, part_of(9, 1.0, 0.5)), snapshot_of(6, 3.0, 3.0))
+    np.testing.assert_array_equal(found.variables["ip.weights"], [3.0, 3.0])
+    assert found.state["tasks"] == 6
 
 
 def test_without_a_way_to_rebuild_training_ends(monkeypatch: pytest.MonkeyPatch) -> None:

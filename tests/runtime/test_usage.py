@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from crossbow.cluster.members import ViewChangedError
 from crossbow.runtime.usage import Usage
 from crossbow.types import CrossbowError
 
@@ -16,8 +17,10 @@ class Recovering:
 
     def __init__(self, *succeeds: bool) -> None:
         self.succeeds, self.stopped = list(succeeds), 0
+        self.lost: list[bool] = []
 
-    def recover(self) -> bool:
+    def recover(self, *, lost: bool) -> bool:
+        self.lost.append(lost)
         return self.succeeds.pop(0)
 
     def stop(self) -> None:
@@ -53,6 +56,26 @@ def test_a_failure_is_recovered_from_before_anything_else() -> None:
     guard.check_usable()
     assert parts.succeeds == []
     guard.check_usable()  # once is enough
+
+
+@pytest.mark.parametrize(
+    ("doing", "error", "lost"),
+    [("training", ViewChangedError, True), ("testing", ViewChangedError, False), ("training", KeyError, False)],
+)
+def test_only_training_loses_what_other_ranks_have_not_sent(doing: str, error: type[Exception], lost: bool) -> None:
+    parts: Any = Recovering(False, True, True)
+    guard = usage(parts)
+
+    def fail(raised: type[Exception]) -> None:
+        with guard.busy(doing, parts):
+            raise raised("on purpose")
+
+    with pytest.raises(error):
+        fail(error)
+    guard.check_usable()  # which tries again
+    with pytest.raises(KeyError):
+        fail(KeyError)
+    assert parts.lost == [lost, lost, False]
 
 
 def test_another_process_may_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,6 +102,22 @@ def test_training_goes_on_without_a_rank(tmp_path: Path, fault: str, reason: str
 
 @NEEDS_RAY
 @pytest.mark.slow
+@pytest.mark.parametrize("rule", ["easgd", "gossip"])
+def test_without_a_barrier_training_goes_on_too(tmp_path: Path, rule: str) -> None:
+    directory = tmp_path / "run"
+    status, out, err = launch("-n", "3", *lenet(directory, "--rule", rule), fault="kill:1@20")
+    assert (status, err) == (0, "")
+    assert "left: its process has ended. Training goes on after task " in out
+    assert out.count("epoch 1/1") == 1
+    lines = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
+    (left,) = [line for line in lines if "left" in line]
+    assert (left["tick"], left["ranks"]) == (20, 2)
+    assert left["tasks"] >= 60
+    assert 94 <= lines[-1]["tasks"] <= 95  # whole ticks of two learners
+
+
+@NEEDS_RAY
+@pytest.mark.slow
 def test_without_rank_0_the_program_begins_again_from_its_checkpoint(tmp_path: Path) -> None:
     options = lenet(tmp_path / "run", "--checkpoint-interval", "10tasks")
     status, out, err = launch("-n", "2", "--restarts", "1", *options, fault="kill:0@20")
