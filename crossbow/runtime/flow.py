@@ -244,7 +244,10 @@ class Flow:
                 raise CrossbowError(f"the context was closed while {self._doing}")
             self._reports.wait(1)
             other = self._reports.take()
-            report = other if isinstance(other, Failed) else report
+            if isinstance(other, Failed):
+                report = other
+            elif other is not None:
+                self._early[other.task] = other  # for `salvage`
         if isinstance(report.error, NonFiniteLossError | RankFailedError | ViewChangedError):
             raise report.error
         where = f"on learner {report.learner}" if report.learner < self._learners else "between the devices"

@@ -40,6 +40,7 @@ class FakeCoordination:
         self.log: list[Any] = []
         self.decision: Any = None
         self.whole = 0
+        self.part: tuple[float, float] | None = None
 
     def coefficients(self, pace: Pace) -> Array:
         return np.array([pace.rate])
@@ -59,6 +60,10 @@ class FakeCoordination:
 
     def settle(self) -> None:
         self.log.append("settle")
+
+    def keep_part(self) -> tuple[float, float] | None:
+        self.log.append("keep part")
+        return self.part
 
     def abandon(self) -> None:
         self.log.append("abandon")
@@ -82,12 +87,16 @@ class FakeLoader:
 
     def __init__(self, *, aborted: bool = False) -> None:
         self.count, self.aborted = 0, aborted
+        self.released: list[int] = []
 
     def next(self) -> tuple[int, int, int]:
         if self.aborted:
             raise Aborted
         self.count += 1
         return (self.count - 1) % 8, self.count - 1, 4
+
+    def release(self, slot: int) -> None:
+        self.released.append(slot)
 
 
 def new_flow(coordination: Any, reports: Reports) -> Flow:

@@ -224,6 +224,45 @@ def test_results_are_delivered_in_order_and_counted() -> None:
         assert (seen, under.done, under.in_flight) == ([5, 6, 7, 8], 9, 0)
 
 
+@pytest.mark.parametrize("in_order", [True, False])
+def test_tasks_with_known_results_are_skipped(in_order: bool) -> None:
+    """In order, a known result waits for those before it."""
+    under, coordination, reports = flow_of(in_order=in_order)
+    loader: Any = FakeLoader()
+    under.restore(5, 1.5, [done(8)._replace(seconds=2.0), done(6)])
+    assert (under.done, under.data_wait_seconds) == (5, 1.5)
+    assert {result.task for result in under.known_results} == {6, 8}
+    seen: list[int] = []
+    with under.handing_on("training", 5, lambda result: seen.append(result.task)):
+        assert not under.skip(5, loader)
+        assert under.skip(6, loader)
+        assert seen == ([] if in_order else [5])
+        assert under.skip(8, None)  # of another rank
+        assert (loader.count, loader.released) == (1, [0])
+        assert not under.skip(6, loader)
+        under._in_flight = 2
+        for task in (5, 7):
+            reports.put(done(task))
+        under.collect_all()
+    assert seen == [5, 6, 7, 8]
+    assert under.known_results == []
+    assert all(entry[0] == "observed" for entry in coordination.log) or in_order
+
+
+def test_what_was_done_ahead_of_a_failure_is_known() -> None:
+    under, _, reports = flow_of()
+    under.restore(2, 0.0, [done(9)])
+    with under.handing_on("training", 2, lambda result: None):
+        under._in_flight = 6
+        error = Failed(5, 0, "conv", ZeroDivisionError())
+        for report in (done(2), done(4), failed(3), done(6), failed(7), error, done(8)):
+            reports.put(report)
+        with pytest.raises(TaskError):
+            under.collect()
+        assert under.done == 3
+        assert sorted(result.task for result in under.salvage()) == [4, 6, 8, 9]
+
+
 def test_results_without_order_are_numbered_as_they_arrive() -> None:
     """Except those of tests, whose numbers are those of batches. Only training is observed."""
     under, coordination, reports = flow_of(in_order=False)

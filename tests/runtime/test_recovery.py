@@ -11,9 +11,10 @@ import pytest
 from crossbow import SMA, SSGD, SolverConf, TrainingUnit
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.position import Position
-from crossbow.runtime.recovery import Recovery
+from crossbow.runtime.recovery import Part, Recovery
 from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.runtime.reports import Reports
+from crossbow.runtime.task import Completed
 from tests.runtime.fake_parts import FakeCoordination, new_flow
 from tests.runtime.test_engine import logistic
 
@@ -152,6 +153,20 @@ def test_where_z_may_be_lost_it_is_kept_from_the_start_of_training(barrier: bool
     assert np.isfinite(parts.bases[0].buffers[0]).all() == kept
     if kept:
         assert parts.bases[1].current(1).tolist() == [11] * 3
+
+
+@pytest.mark.parametrize(("lost", "weights"), [(True, (0.5, 0.25)), (True, None), (False, (0.5, 0.25))])
+def test_after_a_loss_a_rank_keeps_its_part(lost: bool, weights: tuple[float, float] | None) -> None:
+    """If the coordination has parts, and until the next training."""
+    parts = Parts()
+    parts.coordination.part, parts.coordination.whole = weights, 1
+    parts.flow.restore(3, 0.0, [Completed(5, 0.5, None, 4, 0)])
+    assert parts.recovery.recover(lost=lost)
+    assert parts.coordination.log[:2] == (["abandon", "keep part"] if lost else ["abandon", ("whole ticks of", 3)])
+    expected = Part(3, (Completed(5, 0.5, None, 4, 0),), 0.5, 0.25) if lost and weights is not None else None
+    assert parts.recovery.part == expected
+    parts.recovery.keep()
+    assert parts.recovery.part is None
 
 
 def test_without_a_learner_that_ends_in_time_nothing_is_restored() -> None:
