@@ -22,6 +22,8 @@ SECONDS_TO_END = 3.0
 """Time that a rank which has failed gets to print its traceback, and to end all ranks, before another one ends them."""
 SECONDS_AFTER_END = 1.0
 """Time in which messages arrive that a rank has sent before its program ended."""
+SECONDS_AFTER_CHANGE = 1.0
+"""Time in which an answer arrives that rank 0 has sent before it knew that the view has changed."""
 SECONDS_TO_CHANGE = 120.0
 """Limit of the wait for a view that follows from a decision of the ranks."""
 ENDED = 0
@@ -296,6 +298,18 @@ class Ranks:
         self._to_others(text, Channel.GATHERING)
         self._note(text)
         return gathered
+
+    def end_together(self) -> None:
+        """Return when all ranks have called this. Raises ViewChangedError on all of them if one has left before."""
+        try:
+            self.gather(None)
+        except ViewChangedError:
+            # Rank 0 may have answered before it knew of the change, and has gone on.
+            deadline = time.monotonic() + SECONDS_AFTER_CHANGE
+            while self.is_first or self.transport.receive(Channel.GATHERING, 0) is None:
+                if self.is_first or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
 
     def _to_others(self, message: bytes, channel: Channel) -> None:
         if self._joining is not None:

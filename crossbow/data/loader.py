@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from types import TracebackType
 
 import numpy as np
@@ -99,6 +99,7 @@ class Loader:
         self._placement = None if placement is None or placement.whole else placement
         self._first = 0
         """Number of the first task of all learners, if only some of the batches are loaded."""
+        self._skipped: list[int] = []
         self._recorder = recorder or Recorder()
         self._number_of_threads = threads
         self._ring: BatchRing | None = None
@@ -106,8 +107,10 @@ class Loader:
         self._ordering = threading.Lock()
         """Held by the thread that uses the order."""
 
-    def start(self, first_task: int = 0, tasks: int | None = None) -> None:
+    def start(self, first_task: int = 0, tasks: int | None = None, skipped: Collection[int] = ()) -> None:
         """Start to fill the batches of `tasks` tasks (None: all tasks of the order) from `first_task` on.
+
+        skipped: tasks to leave out. If only some of the batches are loaded, the other tasks rotate over all learners.
 
         It also restarts a loader after a stop, a failure or Ctrl-C. No thread may still read a slot.
         """
@@ -123,6 +126,9 @@ class Loader:
         for thread in self._threads:
             # If `stop` could not wait for a source, it still writes to a slot; two threads must not do so.
             thread.join()
+        self._skipped = sorted(task for task in skipped if first_task <= task)
+        if tasks is not None:
+            tasks -= sum(task < first_task + tasks for task in self._skipped)
         if (placement := self._placement) is not None:
             self._first, first_task = first_task, 0
             tasks = None if tasks is None else placement.own_of(tasks)
@@ -222,7 +228,10 @@ class Loader:
 
     def _number(self, task: int) -> int:
         """The number, over all learners, of a task that is loaded."""
-        return task if self._placement is None else self._first + self._placement.task(task)
+        number = task if self._placement is None else self._first + self._placement.task(task)
+        for skipped in self._skipped:
+            number += skipped <= number
+        return number
 
     def _write(self, task: int, selection: Selection, steps: Indices, images: Array, labels: Array) -> int:
         """Select a task's examples, and write them to a slot. Returns the number of real ones."""

@@ -181,7 +181,8 @@ class Engine:
         """
         with self._usage.busy("training", self.loader):
             self.recovery.keep()
-            self.loader.start(self.tasks, self.clock.whole_ticks(until - self.tasks))  # the rest would be in vain
+            tasks = self.clock.whole_ticks(until - self.tasks)  # to load more would be in vain
+            self.loader.start(self.tasks, tasks, [result.task for result in self.flow.known_results])
             with self.flow.handing_on("training", self.tasks, callbacks.on_result):
                 self.scheduler.train(until, self.loader, callbacks)
             self.recovery.check_base(self.learning_rate)

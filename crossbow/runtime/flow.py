@@ -10,7 +10,6 @@ from typing import Literal, NoReturn
 from crossbow.clock import now
 from crossbow.cluster.members import RankFailedError, ViewChangedError
 from crossbow.data.loader import Loader
-from crossbow.data.ring import Batch
 from crossbow.runtime.coordination import Coordination
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.sharing import Sharing
@@ -141,7 +140,11 @@ class Flow:
         if self._in_flight >= self._ahead * self._learners:
             self._make_room()
         began, begin = time.monotonic(), now()
-        slot, task, examples = self._take(loader)
+        try:
+            slot, task, examples = loader.next()
+        except Aborted:
+            while True:  # until the failure that interrupted the loader is found and raised
+                self.collect()
         if self._doing == "training":
             # That the scheduler waits is not enough: learners may still have tasks.
             self.data_wait_seconds += self._reports.idle_seconds(began, self._in_flight) / self._learners
@@ -151,20 +154,10 @@ class Flow:
             self._recorder.count(loader.name, loader.filled)
         return slot, examples
 
-    def _take(self, loader: Loader) -> Batch:
-        try:
-            return loader.next()
-        except Aborted:
-            while True:  # until the failure that interrupted the loader is found and raised
-                self.collect()
-
-    def skip(self, number: int, loader: Loader | None) -> bool:
-        """If the result of the next task to submit is known already, deliver it instead. loader: has the task's batch,
-        if this rank would do it. Returns whether the task is skipped."""
+    def skip(self, number: int) -> bool:
+        """If the result of the next task is known already, deliver it. Returns whether it is."""
         if (result := self._known.pop(number, None)) is None:
             return False
-        if loader is not None:
-            loader.release(self._take(loader)[0])
         if self._in_order:
             self._hand_on_in_order(result)
         else:

@@ -41,6 +41,8 @@ class Regrouped:
     """The engine for the new ranks."""
     state: RunState
     """Rank 0's state of the training call."""
+    stopped: str
+    """Why the training call has ended on rank 0, or ""."""
     counted: int
     """Number of tasks whose results rank 0 has counted."""
     end: float
@@ -54,13 +56,14 @@ def regroup(
     engine: TrainingEngine,
     rebuild: Callable[[], TrainingEngine],
     state: RunState,
+    stopped: str,
     counted: int,
     end: float,
 ) -> Regrouped:
     """Go on with the ranks of the newest view, which must all call this.
 
     engine: this rank's engine, which failed because the view has changed; it is closed. rebuild: builds one for the new
-    ranks. state, counted, end: of this rank's training call.
+    ranks. state, stopped, counted, end: of this rank's training call.
     """
     own = _settled(engine).salvage()
     engine.close()
@@ -71,13 +74,13 @@ def regroup(
         try:
             _check_same_call(ranks, state)
             newest = _newest(ranks, own)
-            values = json.loads(ranks.agree_on_bytes(json.dumps([state.values, counted, end]).encode()))
+            call = json.loads(ranks.agree_on_bytes(json.dumps([state.values, stopped, counted, end]).encode()))
             losses = np.frombuffer(ranks.agree_on_bytes(state.losses.tobytes()))
             following = rebuild()
         except ViewChangedError:
             continue  # with those that are left now
         following.restore(newest, "the newest base model of the ranks")
-        return Regrouped(following, RunState(values[0], losses), values[1], values[2], changes)
+        return Regrouped(following, RunState(call[0], losses), call[1], call[2], call[3], changes)
 
 
 def _settled(engine: TrainingEngine) -> TrainingEngine:

@@ -220,7 +220,7 @@ class TrainingRun:
             if self.history.records:
                 self.history.stop(self._reason(self.seconds_before) or self._accuracy_reached(self.history.records[-1]))
             try:
-                while not self.history.stopped:
+                while not self._ended_everywhere():
                     try:
                         self._ranks.check_others()
                         self._stretch()
@@ -236,6 +236,16 @@ class TrainingRun:
                 self.profiler.finish()  # after the last checkpoint, which is worth more
             with suppress(ViewChangedError):  # nothing is left to do with the others
                 self._common.look_for_signals()  # one may have arrived since the last tick
+
+    def _ended_everywhere(self) -> bool:
+        """Whether training has ended on all ranks. If another one is lost before, those that go on need this one."""
+        if not self.history.stopped:
+            return False
+        try:
+            self._ranks.end_together()
+        except ViewChangedError:
+            return False
+        return True
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -333,10 +343,12 @@ class TrainingRun:
             self._ranks.check_others()
             raise ViewChangedError("ranks have left")
         began, first = self._began, self._ranks.is_first
-        found = regroup(self._ranks, self.engine, rebuild, self.state(), self._counted, self.end)
+        call = self.state(), self.history.stopped, self._counted, self.end
+        found = regroup(self._ranks, self.engine, rebuild, *call)
         self.engine, self._counted, self.end = found.engine, found.counted, found.end
         if not first:
             self._restore(found.state)
+            self.history.stop(found.stopped)
         self._common.regrouped()
         if self.keeper is not None:
             self.keeper.use(self.engine)

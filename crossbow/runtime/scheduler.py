@@ -69,9 +69,9 @@ class Scheduler:
         self._by_merges = schedule.solver.learning_rate_step_unit == "merges"
         self._restarts = 0
         """Number of restarts that the schedule asked for until the last tick."""
-        self._first = 0
-        """The first task of the current call of `train`. Without a barrier, tasks rotate over all ranks' learners from
-        this one on."""
+        self._given = 0
+        """Number of tasks in this call of `train` that some learner does. Without a barrier, they rotate over the
+        learners of all ranks."""
 
     @property
     def position(self) -> Position:
@@ -105,7 +105,7 @@ class Scheduler:
     def train(self, until: int, loader: Loader, callbacks: Callbacks) -> None:
         """Run ticks until the given number of tasks is done; see `Engine.run`."""
         flow, position, stop = self._flow, self._position, callbacks.stop
-        self._first, behind = position.tasks, TICKS_BEHIND * self._clock.tasks_per_tick
+        self._given, behind = 0, TICKS_BEHIND * self._clock.tasks_per_tick
         while position.tasks < until and not stop() and not callbacks.pause():
             if not self._run_tick_of_z(loader, callbacks):
                 break
@@ -148,12 +148,12 @@ class Scheduler:
                 if time.monotonic() >= deadline:
                     self._start_again()
                     return False
-            if learner is None and not self._placement.whole:
-                learner = (number - self._first) % self._placement.learners
-            own = learner is None or self._placement.has(learner)
-            if flow.skip(number, loader if own else None):
+            if flow.skip(number):
                 continue
-            if not own:
+            if learner is None and not self._placement.whole:
+                learner = self._given % self._placement.learners
+            self._given += 1
+            if learner is not None and not self._placement.has(learner):
                 flow.expect()
                 continue
             slot, examples = flow.next_batch(loader)

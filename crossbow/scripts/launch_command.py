@@ -18,8 +18,7 @@ from crossbow.synch.grouping import groups_text
 from crossbow.types import ConfigurationError
 
 OF_RAY = ("address", "resources", "min_ranks", "agent")
-OF_MPI = ("groups", "check")
-"""Options of one engine only."""
+"""Options that do not apply to MPI."""
 
 
 def add_launch_command(commands: Any) -> None:
@@ -77,8 +76,8 @@ def add_launch_command(commands: Any) -> None:
         "--groups",
         type=expanded_path,
         metavar="FILE",
-        help="mpi: file with the hosts of a group in each line, for --rule grouping; needs --hosts, and --learners of "
-        "the program",
+        help="file with the hosts of a group in each line, for --rule grouping; needs --hosts, and --learners of the "
+        "program",
     )
     parser.add_argument(
         "--data-sharding",
@@ -90,7 +89,7 @@ def add_launch_command(commands: Any) -> None:
         "--check",
         action="store_true",
         default=None,
-        help="mpi: run no program, but try the network between each pair of ranks",
+        help="run no program, but try the network between each pair of ranks",
     )
     parser.add_argument(
         "--restarts",
@@ -106,8 +105,8 @@ def add_launch_command(commands: Any) -> None:
 
 def _launch(options: argparse.Namespace) -> int:
     program = _check_program() if options.check else _with_files(_program(options), options)
-    for name in OF_MPI if options.engine == "ray" else OF_RAY:
-        if getattr(options, name) is not None:
+    for name in OF_RAY:
+        if options.engine == "mpi" and getattr(options, name) is not None:
             raise ConfigurationError(f"--{name.replace('_', '-')} does not apply to --engine {options.engine}")
     if options.engine == "mpi":
         return launch_on_mpi(program, MpiLaunch(options.ranks, options.per_host, options.hosts, options.restarts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -9,10 +10,12 @@ import pytest
 
 from crossbow.cluster import ranks as module
 from crossbow.cluster.admission import Admission, Joining
-from crossbow.cluster.members import Rank, RankFailedError, View
+from crossbow.cluster.members import Rank, RankFailedError, View, ViewChangedError
 from crossbow.cluster.ranks import LEAVE, Ranks
+from crossbow.cluster.transport import Channel
 from crossbow.types import CrossbowError
 from tests.cluster.fake_network import FakeNetwork, at_once
+from tests.cluster.ray.processes import Processes
 
 
 def on_all(size: int, work: Callable[[Ranks], Any]) -> list[Any]:
@@ -130,3 +133,21 @@ def test_a_rank_that_has_ended_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -
     assert first.all_have_ended()
     with pytest.raises(RankFailedError, match=r"^the program of rank 1 \(host1\) has ended$"):
         first.gather(6)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_ranks_end_together_or_not_at_all(monkeypatch: pytest.MonkeyPatch, answers: bool) -> None:
+    """Rank 1 notices the loss of rank 2 before rank 0's answer, which may be on its way, or does not come."""
+    monkeypatch.setattr(module, "SECONDS_AFTER_CHANGE", 10.0 if answers else 0.1)
+    processes = Processes("abc")
+    first, second, _ = processes.ranks()
+    processes.lose(2)
+    if not answers:
+        for ranks in (first, second):
+            with pytest.raises(ViewChangedError):
+                ranks.end_together()
+        return
+    answer = threading.Timer(0.1, first.transport.send, [b"[null, null, null]", 1, Channel.GATHERING])
+    answer.start()
+    second.end_together()
+    answer.join()

@@ -87,16 +87,12 @@ class FakeLoader:
 
     def __init__(self, *, aborted: bool = False) -> None:
         self.count, self.aborted = 0, aborted
-        self.released: list[int] = []
 
     def next(self) -> tuple[int, int, int]:
         if self.aborted:
             raise Aborted
         self.count += 1
         return (self.count - 1) % 8, self.count - 1, 4
-
-    def release(self, slot: int) -> None:
-        self.released.append(slot)
 
 
 def new_flow(coordination: Any, reports: Reports) -> Flow:

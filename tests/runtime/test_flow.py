@@ -228,18 +228,16 @@ def test_results_are_delivered_in_order_and_counted() -> None:
 def test_tasks_with_known_results_are_skipped(in_order: bool) -> None:
     """In order, a known result waits for those before it."""
     under, coordination, reports = flow_of(in_order=in_order)
-    loader: Any = FakeLoader()
     under.restore(5, 1.5, [done(8)._replace(seconds=2.0), done(6)])
     assert (under.done, under.data_wait_seconds) == (5, 1.5)
     assert {result.task for result in under.known_results} == {6, 8}
     seen: list[int] = []
     with under.handing_on("training", 5, lambda result: seen.append(result.task)):
-        assert not under.skip(5, loader)
-        assert under.skip(6, loader)
+        assert not under.skip(5)
+        assert under.skip(6)
         assert seen == ([] if in_order else [5])
-        assert under.skip(8, None)  # of another rank
-        assert (loader.count, loader.released) == (1, [0])
-        assert not under.skip(6, loader)
+        assert under.skip(8)
+        assert not under.skip(6)
         under._in_flight = 2
         for task in (5, 7):
             reports.put(done(task))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import random
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -21,7 +24,7 @@ from crossbow.ops import BatchNorm, InnerProduct, ReLU
 from crossbow.runtime import regrouping
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.free import FreeCoordination
-from crossbow.runtime.monitor import Monitor
+from crossbow.runtime.monitor import Monitor, Progress
 from crossbow.runtime.new_view import Departure, NewRanks
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.run import Limits, Terminated, TrainingRun
@@ -495,6 +498,49 @@ def test_the_newest_whole_base_model_counts_if_rank_0_has_one() -> None:
     found = combine(snapshot_of(4, 1.0, 1.0), snapshot_of(9, 2.0, 2.0, part_of(9, 1.0, 0.5)), snapshot_of(6, 3.0, 3.0))
     np.testing.assert_array_equal(found.variables["ip.weights"], [3.0, 3.0])
     assert found.state["tasks"] == 6
+
+
+class LosesLater(Monitor):
+    """Some time after training has begun, a rank is given up, whatever it does."""
+
+    interval = 0.0
+
+    def __init__(self, processes: Processes, lost: int, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, processes.lose, [lost])
+        self._begun = False
+
+    def progress(self, progress: Progress) -> None:
+        if not self._begun:
+            self._begun = True
+            self._timer.start()
+
+
+EVERY = (SMA(), SSGD(), *MORE_BARRIERS, *FREE, *MORE_FREE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(50))
+def test_losses_at_any_moment(number: int) -> None:
+    """Training ends on the ranks that are left, with the same weights."""
+    generator, model = random.Random(number), replace(MODEL, rule=EVERY[number % len(EVERY)])
+    processes, lost = Processes(["host"] * 3), generator.choice([1, 2])
+    loses = LosesLater(processes, lost, generator.uniform(0, 0.15))
+
+    def of(ranks: Ranks) -> Callable[[], tuple[Any, History]]:
+        def work() -> tuple[Any, History]:
+            with contextlib.suppress(*((CrossbowError, GivenUp) if ranks.rank == lost else ())):
+                return train(ranks, model, (loses,))
+            return None, History()
+
+        return work
+
+    all_ranks = processes.ranks()
+    threading.Thread(target=of(all_ranks.pop(lost)), daemon=True).start()  # whatever becomes of it
+    left = at_once([of(ranks) for ranks in all_ranks])
+    for weights, history in left:
+        assert same_weights(weights, left[0][0])
+        assert history.records[-1].epoch == 3
+        assert [record.tasks for record in history.records] == [record.tasks for record in left[0][1].records]
 
 
 def test_without_a_way_to_rebuild_training_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,6 +111,7 @@ def test_faults_of_groups_and_shares_are_one_sentence(
     assert launched == []
 
 
-def test_a_check_runs_no_program(launched: list[Any]) -> None:
-    assert main(["launch", "--engine", "mpi", "-n", "3", "--check"]) == 7
-    assert launched == [RankProgram("crossbow", ("probe", "--network")), MpiLaunch(ranks=3)]
+@pytest.mark.parametrize(("engine", "launch"), [("mpi", MpiLaunch(ranks=3)), ("ray", RayLaunch(ranks=3))])
+def test_a_check_runs_no_program(launched: list[Any], engine: str, launch: MpiLaunch | RayLaunch) -> None:
+    assert main(["launch", "--engine", engine, "-n", "3", "--check"]) == 7
+    assert launched == [RankProgram("crossbow", ("probe", "--network")), launch]
