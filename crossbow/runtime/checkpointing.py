@@ -127,6 +127,11 @@ class Written:
     error: str = ""
     """Why the checkpoint could not be written; empty if it was."""
 
+    @property
+    def warning(self) -> str:
+        """The sentence about a checkpoint that could not be written."""
+        return f"no checkpoint after {self.tasks:,} tasks, training goes on: {self.error}"
+
 
 class CheckpointWriter:
     """Decides when a run needs a checkpoint, and writes it in a thread of its own."""
@@ -149,6 +154,8 @@ class CheckpointWriter:
         self._pending = 0
         self._done = threading.Condition()
         self._news: list[Written] = []
+        self._late_best: tuple[Mapping[str, Array], int] | None = None
+        """The best model, if it could not be written, and the number of tasks before. Of the thread."""
 
     @property
     def writes_checkpoints(self) -> bool:
@@ -201,13 +208,18 @@ class CheckpointWriter:
         text = json.dumps(state)
         self._submit(lambda: self._news.append(self._write(tasks, tensors, text, model)))
 
-    def write_best(self, model: Mapping[str, Array]) -> None:
-        """Write the best model in the thread. The arrays must not change."""
-        self._submit(lambda: self._write_or_note(self.settings.best_path, model))
+    def write_best(self, model: Mapping[str, Array], tasks: int) -> None:
+        """Write the best model in the thread. The arrays must not change. tasks: number of tasks before."""
 
-    def write_last(self, model: Mapping[str, Array]) -> None:
-        """Write the base model, without a checkpoint."""
-        self._submit(lambda: self._write_or_note(self.settings.model_path, model))
+        def write() -> None:
+            written = self._write_or_note(self.settings.best_path, model, tasks)
+            self._late_best = None if written else (model, tasks)
+
+        self._submit(write)
+
+    def write_last(self, model: Mapping[str, Array], tasks: int) -> None:
+        """Write the base model, without a checkpoint. tasks: number of tasks before."""
+        self._submit(lambda: self._write_or_note(self.settings.model_path, model, tasks))
 
     def wait(self) -> None:
         """Wait until everything is written."""
@@ -252,20 +264,28 @@ class CheckpointWriter:
                     self._done.notify_all()
 
     def _write(self, tasks: int, tensors: Mapping[str, Array], state: str, model: Mapping[str, Array]) -> Written:
+        if self._late_best is not None and self._write_or_note(self.settings.best_path, *self._late_best):
+            self._late_best = None
         path, began = checkpoint_path(self.settings.checkpoint_directory, tasks), time.perf_counter()
         try:
             write_checkpoint(path, tensors, state)
             self._write_model(self.settings.model_path, model)
         except (DataError, OSError, MemoryError) as error:
+            # The model, which is smaller, may fit on a disk that is too full for the checkpoint.
+            with contextlib.suppress(DataError, OSError, MemoryError):
+                self._write_model(self.settings.model_path, model)
             return Written(path, tasks, time.perf_counter() - began, str(error) or type(error).__name__)
         for old in checkpoint_files(self.settings.checkpoint_directory)[self.settings.keep :]:
             with contextlib.suppress(OSError):  # tried again after the next checkpoint
                 old.unlink()
         return Written(path, tasks, time.perf_counter() - began)
 
-    def _write_or_note(self, path: Path, model: Mapping[str, Array]) -> None:
+    def _write_or_note(self, path: Path, model: Mapping[str, Array], tasks: int) -> bool:
+        """Returns whether that was possible."""
         began = time.perf_counter()
         try:
             self._write_model(path, model)
         except (DataError, OSError, MemoryError) as error:
-            self._news.append(Written(path, 0, time.perf_counter() - began, str(error) or type(error).__name__))
+            self._news.append(Written(path, tasks, time.perf_counter() - began, str(error) or type(error).__name__))
+            return False
+        return True

@@ -100,15 +100,19 @@ class RunDirectory:
             ) from error
         if not isinstance(found, dict) or not isinstance(found.get("version"), int):
             raise DataError(f"{self.description}: expected the description of a run. Received: other JSON")
-        if found["version"] > VERSION:
-            expected = f"expected a run of version {VERSION} or older"
-            raise DataError(f"{self.description}: {expected}. Received: {found['version']}; update Crossbow")
+        check_version(self.description, found["version"])
         return found
 
     def state(self, description: Mapping[str, Any]) -> str:
         """ "running", "finished", "interrupted" or "failed". A run that no process works on does not run."""
         state = str(description.get("state"))
         return "interrupted" if state == "running" and not is_in_use(self.path) else state
+
+
+def check_version(path: Path, version: Any) -> None:
+    """Raises DataError if a `run.json` is of a newer version."""
+    if isinstance(version, int) and version > VERSION:
+        raise DataError(f"{path}: expected a run of version {VERSION} or older. Received: {version}; update Crossbow")
 
 
 STATES = {
