@@ -149,7 +149,7 @@ class CheckpointWriter:
         if self._unit not in ("auto", "none"):
             self._number, self._unit = parse_interval(settings.interval)
         self._last_tasks, self._last_time = 0, time.monotonic()
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._pending = 0
         self._done = threading.Condition()
@@ -241,7 +241,7 @@ class CheckpointWriter:
             self._thread.join()
             self._thread = None
 
-    def _submit(self, job: Callable[[], None]) -> None:
+    def _submit(self, job: Callable[[], object]) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="crossbow-checkpoints", daemon=True)
             self._thread.start()
