@@ -149,6 +149,7 @@ class CheckpointWriter:
         if self._unit not in ("auto", "none"):
             self._number, self._unit = parse_interval(settings.interval)
         self._last_tasks, self._last_time = 0, time.monotonic()
+        self._is_first = True
         self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._pending = 0
@@ -196,7 +197,7 @@ class CheckpointWriter:
         """Whether to write a checkpoint at the end of this epoch, counted from 1."""
         if self._unit == "epochs":
             return epoch % int(self._number) == 0
-        late = time.monotonic() >= self._last_time + SECONDS_BETWEEN_EPOCHS
+        late = self._is_first or time.monotonic() >= self._last_time + SECONDS_BETWEEN_EPOCHS
         return self.is_due(tasks) or (self._unit == "auto" and late and not self._pending)
 
     def write(self, tensors: Mapping[str, Array], state: Mapping[str, Any], model: Mapping[str, Array]) -> None:
@@ -205,6 +206,7 @@ class CheckpointWriter:
         self.wait()
         tasks: int = state["tasks"]
         self.begin(tasks)
+        self._is_first = False
         text = json.dumps(state)
         self._submit(lambda: self._news.append(self._write(tasks, tensors, text, model)))
 

@@ -73,15 +73,17 @@ class RunDirectory:
     def check_new(self) -> None:
         """Raises ConfigurationError if the directory has a run, and DataError if a process is using it."""
         check_unused(self.path)
-        if not (self.description.exists() or checkpoint_files(self.checkpoints)):
+        checkpoints = checkpoint_files(self.checkpoints)
+        if not (self.description.exists() or checkpoints):
             return
         state = "a run"
         if self.description.exists():
             found = self.read()
             state = f"a run that {STATES.get(self.state(found), 'has begun')} ({found.get('started', '')})"
+        go_on = f"continue it with `crossbow resume {self.path}`, " if checkpoints else ""
         raise ConfigurationError(
-            f"{self.path}: expected a directory without a run. Received: {state}; continue it with "
-            f"`crossbow resume {self.path}`, replace it with --overwrite, or use another --output-directory"
+            f"{self.path}: expected a directory without a run. Received: {state}; {go_on}replace it with --overwrite, "
+            "or use another --output-directory"
         )
 
     def write(self, description: Mapping[str, Any]) -> None:

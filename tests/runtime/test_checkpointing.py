@@ -85,6 +85,10 @@ def test_an_interval_of_time(make: Callable[..., CheckpointWriter], monkeypatch:
 
 def test_the_automatic_interval(make: Callable[..., CheckpointWriter], monkeypatch: pytest.MonkeyPatch) -> None:
     clock, writer = Time(monkeypatch), make()
+    assert writer.is_due_at_epoch(1, 5), "there is none yet"
+    assert not writer.is_due(5)
+    save(writer, 5)
+    writer.wait()
     clock.now = 159.0
     assert not writer.is_due_at_epoch(1, 5)
     clock.now = 160.0
@@ -92,6 +96,7 @@ def test_the_automatic_interval(make: Callable[..., CheckpointWriter], monkeypat
     assert not writer.is_due(5)
     clock.now = 700.0
     assert writer.is_due(5)
+    writer.close()
 
 
 def test_no_checkpoints(make: Callable[..., CheckpointWriter], tmp_path: Path) -> None:

@@ -156,6 +156,10 @@ def test_what_cannot_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[st
         path.unlink()
     assert main(["resume", str(tmp_path), "--epochs", "2"]) == 2
     assert "Received: one without; begin the run again" in capsys.readouterr().err
+    assert logistic_regression.main([*OPTIONS, "--output-directory", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "replace it with --overwrite, or use another --output-directory" in error
+    assert "crossbow resume" not in error
 
 
 def start(directory: Path, *options: str, resume: bool = False) -> subprocess.Popen[str]:
