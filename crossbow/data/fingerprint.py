@@ -43,5 +43,5 @@ def _digest(examples: Examples) -> str:
         if images.nbytes > LARGEST:
             count = max(1, LARGEST * len(images) // images.nbytes)
             images = images[np.linspace(0, len(images) - 1, count).astype(np.intp)]
-        digest.update(np.ascontiguousarray(images).reshape(-1).view(np.uint8))
+        digest.update(np.ascontiguousarray(images).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()[:16]
