@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -46,6 +47,11 @@ def reason(error: Exception) -> str:
     """An exception's message on one line; for system errors, the system's message."""
     text = (isinstance(error, OSError) and error.strerror) or str(error)
     return " ".join(text.split()) or type(error).__name__
+
+
+def is_full(error: OSError) -> bool:
+    """Whether a disk, or the user's share of it, is full. Others may make room."""
+    return error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 def file_error(error: OSError | ValueError, path: Path, expected: str) -> DataError:

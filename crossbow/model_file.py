@@ -142,7 +142,17 @@ def write_model(
         model["no_graph"] = str(error)
     tensors = {**variables, **{f"graph/{name}": array for name, array in arrays.items()}}
     metadata = {"format": "crossbow", "model": json.dumps(model, allow_nan=False)}
-    write_whole(path, safetensors.numpy.save(tensors, metadata=metadata))  # type: ignore[arg-type, unused-ignore]
+    # safetensors writes several entries in random order, and equal models should be equal files.
+    whole = safetensors.numpy.save(tensors, metadata=metadata)  # type: ignore[arg-type, unused-ignore]
+    write_whole(path, _with_metadata(whole, metadata))
+
+
+def _with_metadata(whole: bytes, metadata: Mapping[str, str]) -> bytes:
+    """A file in the format safetensors with its metadata in the order that is given."""
+    end = 8 + int.from_bytes(whole[:8], "little")
+    header = json.dumps({**json.loads(whole[8:end]), "__metadata__": metadata}, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # the tensors begin at a multiple of 8 bytes
+    return len(header).to_bytes(8, "little") + header + whole[end:]
 
 
 def model_path(path: str | os.PathLike[str]) -> Path:
@@ -177,7 +187,8 @@ def read_model(path: str | os.PathLike[str]) -> ModelFile:
         model = opened.model
         if model is None:
             expected = "expected a model with its graph, as ExecutionContext.save writes"
-            raise DataError(f"{path}: {expected}. Received: one without a graph, of an older version")
+            received = "one without a graph, of an older version or another program"
+            raise DataError(f"{path}: {expected}. Received: {received}")
         if "no_graph" in model:
             received = f"one without a graph, because it had no description: {model['no_graph']}"
             raise DataError(f"{path}: expected a model with its graph. Received: {received}")

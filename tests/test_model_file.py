@@ -14,7 +14,7 @@ import safetensors.numpy
 
 from crossbow import DataError, DataflowNode, Operator, Phase, Predictor, SubGraph
 from crossbow.dataflow import Dataflow
-from crossbow.model_file import ModelSettings, model_path, read_model, read_variables
+from crossbow.model_file import ModelSettings, model_path, read_model, read_variables, write_model
 from crossbow.ops import DataTransform, Dropout, InnerProduct, ReLU, SoftMax, SoftMaxLoss
 from tests.support import Probe, context, perceptron, pictures, same_weights, training
 
@@ -64,6 +64,18 @@ def test_what_a_file_carries(path: Path) -> None:
     assert head.kernel == DataTransform(mean=0.5, scale=2.0, padding=1)
     values = file.by_operator(training)
     np.testing.assert_array_equal(values[id(second), "weights"], file.variables["InnerProduct1.weights"])
+
+
+def test_equal_models_are_equal_files(path: Path) -> None:
+    """Metadata from a library would be in random order: ten files, so that equal ones by chance are rare."""
+    file = read_model(path)
+    training, check = file.dataflows()
+    whole = {path.read_bytes()}
+    for number in range(10):
+        again = path.with_name(f"{number}.safetensors")
+        write_model(again, file.variables, training, check, file.settings)
+        whole.add(again.read_bytes())
+    assert len(whole) == 1
 
 
 def test_other_programs_read_the_variables(path: Path) -> None:

@@ -10,13 +10,14 @@ import numpy as np
 from crossbow.data.dataset import Dataset
 from crossbow.data.examples import ArrayExamples, Examples
 
-SAMPLES = 64
-"""Number of images in memory that count, evenly spaced. Images in files are known by their labels alone."""
+LARGEST = 64 << 20
+"""Size in bytes of the images in memory that count: all of a data set that is not larger, otherwise so many, evenly
+spaced. Images in files are known by their labels alone."""
 
 
 def fingerprint(data: Dataset) -> dict[str, Any]:
     """What identifies a data set, as JSON values: numbers of examples, shape and type of an image, number of classes,
-    and digests of all labels and of some images.
+    and digests of all labels and of the images in memory.
 
     >>> data = Dataset((np.zeros((4, 2), np.float32), np.array([0, 1, 1, 0])))
     >>> fingerprint(data)["training_examples"], fingerprint(data)["classes"]
@@ -38,6 +39,9 @@ def fingerprint(data: Dataset) -> dict[str, Any]:
 def _digest(examples: Examples) -> str:
     digest = hashlib.sha256(np.ascontiguousarray(examples.labels).tobytes())
     if isinstance(examples, ArrayExamples):
-        chosen = np.linspace(0, len(examples) - 1, min(SAMPLES, len(examples))).astype(np.intp)
-        digest.update(examples.images[chosen].tobytes())
+        images = examples.images
+        if images.nbytes > LARGEST:
+            count = max(1, LARGEST * len(images) // images.nbytes)
+            images = images[np.linspace(0, len(images) - 1, count).astype(np.intp)]
+        digest.update(np.ascontiguousarray(images).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()[:16]

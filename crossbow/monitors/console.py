@@ -87,7 +87,7 @@ class ConsoleMonitor(Monitor):
 
     def checkpoint(self, written: Written) -> None:
         if written.error:
-            self._print(f"no checkpoint after {written.tasks:,} tasks, training goes on: {written.error}")
+            self._print(written.warning)
 
     def _shown(self) -> _View:
         if self._view is None:

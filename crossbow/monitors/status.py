@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from crossbow.files import checked_path, make_directory, reason
+from crossbow.files import checked_path, is_full, make_directory, reason
 from crossbow.runtime.monitor import Monitor, Progress
 from crossbow.runtime.results import LearnerRecord, Record
 from crossbow.types import DataError
@@ -37,7 +37,8 @@ class Status:
 class StatusMonitor(Monitor):
     """Writes progress to a JSON file once a second, and that training has ended when the monitor is closed.
 
-    The file is replaced atomically. Raises DataError, which ends the training, if it cannot be written.
+    The file is replaced atomically. On a full disk it stays as it is, and training goes on. Raises DataError, which
+    ends the training, if it cannot be written for another reason.
     """
 
     interval = 1.0
@@ -85,6 +86,8 @@ class StatusMonitor(Monitor):
         except OSError as error:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
+            if is_full(error):
+                return
             raise DataError(
                 f"{self.path}: expected to write the progress of training. Received: {reason(error)}"
             ) from error

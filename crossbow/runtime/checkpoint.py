@@ -104,7 +104,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
 def _check(path: Path, data: mmap.mmap) -> None:
     length = int.from_bytes(data[:8], "little")
     if length > min(LARGEST_HEADER, len(data) - 8):
-        raise DataError(f"{path}: expected a checkpoint (safetensors). Received: a header of {length:,} bytes")
+        received = f"a header of {length:,} bytes in a file of {len(data):,} bytes"
+        raise DataError(f"{path}: expected a checkpoint (safetensors). Received: {received}")
     described = json.loads(data[8 : 8 + length]).get("__metadata__", {}).get("crossbow checkpoint")
     if described is None:
         raise DataError(f"{path}: expected a checkpoint. Received: safetensors of something else")

@@ -127,6 +127,11 @@ class Written:
     error: str = ""
     """Why the checkpoint could not be written; empty if it was."""
 
+    @property
+    def warning(self) -> str:
+        """The sentence about a checkpoint that could not be written."""
+        return f"no checkpoint after {self.tasks:,} tasks, training goes on: {self.error}"
+
 
 class CheckpointWriter:
     """Decides when a run needs a checkpoint, and writes it in a thread of its own."""
@@ -144,11 +149,14 @@ class CheckpointWriter:
         if self._unit not in ("auto", "none"):
             self._number, self._unit = parse_interval(settings.interval)
         self._last_tasks, self._last_time = 0, time.monotonic()
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._is_first = True
+        self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._pending = 0
         self._done = threading.Condition()
         self._news: list[Written] = []
+        self._late_best: tuple[Mapping[str, Array], int] | None = None
+        """The best model, if it could not be written, and the number of tasks before. Of the thread."""
 
     @property
     def writes_checkpoints(self) -> bool:
@@ -189,7 +197,7 @@ class CheckpointWriter:
         """Whether to write a checkpoint at the end of this epoch, counted from 1."""
         if self._unit == "epochs":
             return epoch % int(self._number) == 0
-        late = time.monotonic() >= self._last_time + SECONDS_BETWEEN_EPOCHS
+        late = self._is_first or time.monotonic() >= self._last_time + SECONDS_BETWEEN_EPOCHS
         return self.is_due(tasks) or (self._unit == "auto" and late and not self._pending)
 
     def write(self, tensors: Mapping[str, Array], state: Mapping[str, Any], model: Mapping[str, Array]) -> None:
@@ -198,16 +206,22 @@ class CheckpointWriter:
         self.wait()
         tasks: int = state["tasks"]
         self.begin(tasks)
+        self._is_first = False
         text = json.dumps(state)
         self._submit(lambda: self._news.append(self._write(tasks, tensors, text, model)))
 
-    def write_best(self, model: Mapping[str, Array]) -> None:
-        """Write the best model in the thread. The arrays must not change."""
-        self._submit(lambda: self._write_or_note(self.settings.best_path, model))
+    def write_best(self, model: Mapping[str, Array], tasks: int) -> None:
+        """Write the best model in the thread. The arrays must not change. tasks: number of tasks before."""
 
-    def write_last(self, model: Mapping[str, Array]) -> None:
-        """Write the base model, without a checkpoint."""
-        self._submit(lambda: self._write_or_note(self.settings.model_path, model))
+        def write() -> None:
+            written = self._write_or_note(self.settings.best_path, model, tasks)
+            self._late_best = None if written else (model, tasks)
+
+        self._submit(write)
+
+    def write_last(self, model: Mapping[str, Array], tasks: int) -> None:
+        """Write the base model, without a checkpoint. tasks: number of tasks before."""
+        self._submit(lambda: self._write_or_note(self.settings.model_path, model, tasks))
 
     def wait(self) -> None:
         """Wait until everything is written."""
@@ -229,7 +243,7 @@ class CheckpointWriter:
             self._thread.join()
             self._thread = None
 
-    def _submit(self, job: Callable[[], None]) -> None:
+    def _submit(self, job: Callable[[], object]) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="crossbow-checkpoints", daemon=True)
             self._thread.start()
@@ -252,20 +266,28 @@ class CheckpointWriter:
                     self._done.notify_all()
 
     def _write(self, tasks: int, tensors: Mapping[str, Array], state: str, model: Mapping[str, Array]) -> Written:
+        if self._late_best is not None and self._write_or_note(self.settings.best_path, *self._late_best):
+            self._late_best = None
         path, began = checkpoint_path(self.settings.checkpoint_directory, tasks), time.perf_counter()
         try:
             write_checkpoint(path, tensors, state)
             self._write_model(self.settings.model_path, model)
         except (DataError, OSError, MemoryError) as error:
+            # The model, which is smaller, may fit on a disk that is too full for the checkpoint.
+            with contextlib.suppress(DataError, OSError, MemoryError):
+                self._write_model(self.settings.model_path, model)
             return Written(path, tasks, time.perf_counter() - began, str(error) or type(error).__name__)
         for old in checkpoint_files(self.settings.checkpoint_directory)[self.settings.keep :]:
             with contextlib.suppress(OSError):  # tried again after the next checkpoint
                 old.unlink()
         return Written(path, tasks, time.perf_counter() - began)
 
-    def _write_or_note(self, path: Path, model: Mapping[str, Array]) -> None:
+    def _write_or_note(self, path: Path, model: Mapping[str, Array], tasks: int) -> bool:
+        """Returns whether that was possible."""
         began = time.perf_counter()
         try:
             self._write_model(path, model)
         except (DataError, OSError, MemoryError) as error:
-            self._news.append(Written(path, 0, time.perf_counter() - began, str(error) or type(error).__name__))
+            self._news.append(Written(path, tasks, time.perf_counter() - began, str(error) or type(error).__name__))
+            return False
+        return True

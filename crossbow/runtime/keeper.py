@@ -66,17 +66,19 @@ class RunKeeper:
         self._write(run.state(), len(run.history.records))
 
     def recorded(self, run: TrainingRun, record: Record, *, epoch_ended: bool) -> None:
-        tasks = self._engine.tasks
-        if run.history.best is record:
+        tasks, is_best = self._engine.tasks, run.history.best is record
+        if is_best:
             self._best = self._engine.weights
-            self._writer.write_best(self._best)
         epoch = self._engine.order.epochs_in_tasks(tasks)
         if self._writer.is_due_at_epoch(epoch, tasks) if epoch_ended else self._writer.is_due(tasks):
             self.keep(run)
+        # After the checkpoint, which would not be due, or would wait, while the best model is being written.
+        if is_best:
+            self._writer.write_best(self._best, tasks)
 
     def end(self, run: TrainingRun) -> None:
         if not self._writer.writes_checkpoints:
-            self._writer.write_last(self._engine.weights)
+            self._writer.write_last(self._engine.weights, self._engine.tasks)
         elif self._last != (self._engine.tasks, len(run.history.records)):
             self.keep(run)
         self._writer.wait()
@@ -132,7 +134,7 @@ class RunKeeper:
             bad.take_new()  # they were reported when they were found
         self._best = _part(checkpoint, "best/")
         if self._best:
-            self._writer.write_best(self._best)
+            self._writer.write_best(self._best, self._engine.tasks)
         states = list(state["monitors"])
         for monitor in self._monitors:
             found = next((each for each in states if each[0] == type(monitor).__name__), None)

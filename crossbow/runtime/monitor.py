@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -10,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from crossbow.data.examples import BadExample
-from crossbow.files import check_regular, checked_path, make_directory, reason
+from crossbow.files import check_regular, checked_path, is_full, make_directory, reason
 from crossbow.runtime.checkpointing import Written
 from crossbow.runtime.new_view import Departure, NewRanks
 from crossbow.runtime.results import AnyDecision, LearnerRecord, Record
@@ -112,12 +113,15 @@ class JsonLinesMonitor(Monitor):
     decision has its text as "decision", and its numbers.
 
     The file is created when training begins: before that (a context may reject its configuration), an existing file is
-    kept. Raises DataError, which ends the training, if it cannot be written.
+    kept. While the disk is full, lines wait in memory for the next one. Raises DataError, which ends the training, if
+    it cannot be written for another reason, and when the monitor is closed while lines wait.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = checked_path("JsonLinesMonitor", path)
         self._begun = False
+        self._waiting = b""
+        """Lines that did not fit on the disk."""
 
     def header(self, run: Mapping[str, Any]) -> None:
         """Write a line {"run": …} with a description of the run before its first record."""
@@ -147,8 +151,8 @@ class JsonLinesMonitor(Monitor):
             self._write({"checkpoint": str(written.path), "error": written.error})
 
     def state(self) -> int:
-        """Length of the file in bytes."""
-        return self.path.stat().st_size if self._begun else 0
+        """Length of the file in bytes, with the lines that wait."""
+        return self.path.stat().st_size + len(self._waiting) if self._begun else 0
 
     def resume(self, state: Any) -> None:
         """Cut the file after the lines that were written before the checkpoint."""
@@ -165,11 +169,32 @@ class JsonLinesMonitor(Monitor):
         self._begin()
         # JSON has no NaN and no infinity.
         line = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in line.items()}
+        self._waiting += (json.dumps(line) + "\n").encode()
         try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            self._write_waiting()
+        except OSError as error:
+            if not is_full(error):
+                raise self._unwritable(error) from error
+
+    def close(self) -> None:
+        try:
+            self._write_waiting()
         except OSError as error:
             raise self._unwritable(error) from error
+
+    def _write_waiting(self) -> None:
+        if not self._waiting:
+            return
+        with self.path.open("ab", buffering=0) as file:
+            begin = file.tell()
+            try:
+                written = file.write(self._waiting)
+                if written < len(self._waiting):  # what a nearly full disk had room for
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                file.truncate(begin)  # a line is written as a whole or not at all
+                raise
+        self._waiting = b""
 
     def _begin(self) -> None:
         if not self._begun:

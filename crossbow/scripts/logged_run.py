@@ -11,6 +11,7 @@ from typing import Any
 
 from crossbow import History, Record
 from crossbow.files import reason
+from crossbow.scripts.run_directory import VERSION, check_version
 from crossbow.types import DataError
 
 LOG, DESCRIPTION = "log.jsonl", "run.json"
@@ -85,6 +86,7 @@ def _description(path: Path) -> dict[str, Any]:
         raise DataError(f"{path}: expected a description of a run (JSON). Received: {reason(error)}") from error
     if not isinstance(content, dict):
         raise DataError(f"{path}: expected a description of a run, a JSON object. Received: {type(content).__name__}")
+    check_version(path, content.get("version", VERSION))
     return content
 
 

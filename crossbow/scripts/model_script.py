@@ -32,13 +32,14 @@ from crossbow.cluster.process import join, leave
 from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray.launching import RayLaunch, launch_on_ray
 from crossbow.conf import settings
-from crossbow.console import run_command
+from crossbow.console import printable, run_command
 from crossbow.data.fingerprint import fingerprint
 from crossbow.data.rank_shares import share_of_rank
 from crossbow.files import reason
 from crossbow.host_memory import peak_memory
 from crossbow.monitors.status import StatusMonitor
 from crossbow.runtime.checkpoint import checkpoint_files
+from crossbow.runtime.checkpointing import Written
 from crossbow.runtime.device import parse_devices
 from crossbow.runtime.recorded import differences, recorded
 from crossbow.runtime.resumption import Resumption
@@ -255,6 +256,19 @@ def train_with_first(script: ModelScript, options: argparse.Namespace, defaults:
         train(context, options)
 
 
+class _CheckpointWarnings(Monitor):
+    """Prints with --quiet, on stderr, that a checkpoint could not be written."""
+
+    def checkpoint(self, written: Written) -> None:
+        if written.error:
+            warn(written.warning)
+
+
+def warn(sentence: str) -> None:
+    """Print a warning on stderr."""
+    print(printable(sentence, sys.stderr), file=sys.stderr, flush=True)
+
+
 class _Run:
     """One training run of a script."""
 
@@ -279,6 +293,8 @@ class _Run:
         if not (options.resume or options.overwrite):
             self.directory.check_new()
         monitors = [self.log, self.status, *self.others, self.bad, self.console]
+        if options.quiet:
+            monitors.append(_CheckpointWarnings())
         profile = None if options.profile is None else Profile(self.directory.timeline, tasks=options.profile)
         context, dataflow, initial = new_context(self.script, options, self.defaults, monitors, profile)
         with context:
@@ -331,6 +347,9 @@ class _Run:
         ]
         changed = list(differences(*limits))
         print("\n".join([str(resumed), *changed]), flush=True)
+        if self.options.quiet:
+            for sentence in resumed.damaged:
+                warn(sentence)
         self._replay(resumed.tasks)
         self.log.note(resumed=resumed.tasks, changes=[*changed, *resumed.changes], exact=resumed.exact)
         times = [*before.get("resumed", []), {"at": description["started"], "tasks": resumed.tasks}]

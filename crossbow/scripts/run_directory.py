@@ -73,15 +73,17 @@ class RunDirectory:
     def check_new(self) -> None:
         """Raises ConfigurationError if the directory has a run, and DataError if a process is using it."""
         check_unused(self.path)
-        if not (self.description.exists() or checkpoint_files(self.checkpoints)):
+        checkpoints = checkpoint_files(self.checkpoints)
+        if not (self.description.exists() or checkpoints):
             return
         state = "a run"
         if self.description.exists():
             found = self.read()
             state = f"a run that {STATES.get(self.state(found), 'has begun')} ({found.get('started', '')})"
+        go_on = f"continue it with `crossbow resume {self.path}`, " if checkpoints else ""
         raise ConfigurationError(
-            f"{self.path}: expected a directory without a run. Received: {state}; continue it with "
-            f"`crossbow resume {self.path}`, replace it with --overwrite, or use another --output-directory"
+            f"{self.path}: expected a directory without a run. Received: {state}; {go_on}replace it with --overwrite, "
+            "or use another --output-directory"
         )
 
     def write(self, description: Mapping[str, Any]) -> None:
@@ -100,15 +102,19 @@ class RunDirectory:
             ) from error
         if not isinstance(found, dict) or not isinstance(found.get("version"), int):
             raise DataError(f"{self.description}: expected the description of a run. Received: other JSON")
-        if found["version"] > VERSION:
-            expected = f"expected a run of version {VERSION} or older"
-            raise DataError(f"{self.description}: {expected}. Received: {found['version']}; update Crossbow")
+        check_version(self.description, found["version"])
         return found
 
     def state(self, description: Mapping[str, Any]) -> str:
         """ "running", "finished", "interrupted" or "failed". A run that no process works on does not run."""
         state = str(description.get("state"))
         return "interrupted" if state == "running" and not is_in_use(self.path) else state
+
+
+def check_version(path: Path, version: Any) -> None:
+    """Raises DataError if a `run.json` is of a newer version."""
+    if isinstance(version, int) and version > VERSION:
+        raise DataError(f"{path}: expected a run of version {VERSION} or older. Received: {version}; update Crossbow")
 
 
 STATES = {

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 
 from crossbow import Dataset
+from crossbow.data import fingerprint as module
 from crossbow.data import sequence
 from crossbow.data.fingerprint import fingerprint
 from tests.support import blobs, pictures
@@ -32,6 +34,17 @@ def test_each_difference_shows() -> None:
     ):
         found = fingerprint(changed)
         assert {name for name in base.keys() | found.keys() if base.get(name) != found.get(name)} == names
+
+
+def test_every_image_counts_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = np.zeros((300, 3), np.float32), np.zeros(300, np.int64)
+    one, last = x.copy(), x.copy()
+    one[1, 2], last[-1, 2] = 1e-3, 1e-3
+    digests = [fingerprint(Dataset((images, y), number_of_classes=2))["training_digest"] for images in (x, one, last)]
+    assert len(set(digests)) == 3
+    monkeypatch.setattr(module, "LARGEST", 12 * 100)
+    digests = [fingerprint(Dataset((images, y), number_of_classes=2))["training_digest"] for images in (x, one, last)]
+    assert digests[0] == digests[1] != digests[2]
 
 
 def test_images_that_are_not_in_memory_are_not_read() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -62,6 +63,24 @@ def test_a_killed_process_has_ended(tmp_path: Path) -> None:
     status = read_status(path)
     assert status is not None
     assert not status.running
+
+
+def test_a_full_disk_does_not_end_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "progress.json"
+    StatusMonitor(path).progress(progress())
+    before = path.read_text()
+
+    def full(self: Path, text: str, **options: object) -> int:
+        self.write_bytes(b"{")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        StatusMonitor(path, epochs=7).progress(progress())
+    assert path.read_text() == before
+    assert os.listdir(tmp_path) == ["progress.json"]
+    StatusMonitor(path, epochs=7).progress(progress())
+    assert path.read_text() != before
 
 
 def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:

@@ -85,6 +85,10 @@ def test_an_interval_of_time(make: Callable[..., CheckpointWriter], monkeypatch:
 
 def test_the_automatic_interval(make: Callable[..., CheckpointWriter], monkeypatch: pytest.MonkeyPatch) -> None:
     clock, writer = Time(monkeypatch), make()
+    assert writer.is_due_at_epoch(1, 5), "there is none yet"
+    assert not writer.is_due(5)
+    save(writer, 5)
+    writer.wait()
     clock.now = 159.0
     assert not writer.is_due_at_epoch(1, 5)
     clock.now = 160.0
@@ -92,6 +96,7 @@ def test_the_automatic_interval(make: Callable[..., CheckpointWriter], monkeypat
     assert not writer.is_due(5)
     clock.now = 700.0
     assert writer.is_due(5)
+    writer.close()
 
 
 def test_no_checkpoints(make: Callable[..., CheckpointWriter], tmp_path: Path) -> None:
@@ -99,7 +104,7 @@ def test_no_checkpoints(make: Callable[..., CheckpointWriter], tmp_path: Path) -
     assert not writer.writes_checkpoints
     assert not writer.is_due(10**9)
     assert not writer.is_due_at_epoch(1, 10**9)
-    writer.write_last({"w": np.zeros(1)})
+    writer.write_last({"w": np.zeros(1)}, 4)
     writer.close()
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
 
@@ -136,6 +141,51 @@ def test_a_failure_is_told_and_the_next_one_is_written(
     errors = {each.tasks: each.error for each in writer.take_news()}
     assert errors == {1: "", 2: "No space left on device", 3: ""}
     assert [int(path.stem) for path in checkpoint_files(tmp_path / "checkpoints")] == [3, 1]
+
+
+def test_a_model_that_fits_is_written_without_its_checkpoint(
+    make: Callable[..., CheckpointWriter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise DataError("No space left on device")
+
+    monkeypatch.setattr(checkpointing, "write_checkpoint", full)
+    writer = make()
+    save(writer, 2)
+    writer.close()
+    assert (tmp_path / "model.safetensors").exists()
+    assert [each.error for each in writer.take_news()] == ["No space left on device"]
+
+
+def test_a_model_that_does_not_fit_is_told_with_its_number_of_tasks(tmp_path: Path) -> None:
+    def full(path: Path, model: Mapping[str, Any]) -> None:
+        raise DataError(f"{path.name}: no space")
+
+    writer = CheckpointWriter(Checkpoints(tmp_path), full)
+    writer.write_best({"w": np.zeros(1)}, 5)
+    writer.write_last({"w": np.zeros(1)}, 6)
+    writer.close()
+    assert [each.warning for each in writer.take_news()] == [
+        "no checkpoint after 5 tasks, training goes on: best.safetensors: no space",
+        "no checkpoint after 6 tasks, training goes on: model.safetensors: no space",
+    ]
+
+
+def test_the_best_model_is_written_when_there_is_room_again(tmp_path: Path) -> None:
+    is_full, files = True, dict[str, int]()
+
+    def write(path: Path, model: Mapping[str, Any]) -> None:
+        if is_full:
+            raise DataError("no space")
+        files[path.name] = int(model["w"][0])
+
+    writer = CheckpointWriter(Checkpoints(tmp_path), write)
+    writer.write_best({"w": np.full(1, 5.0)}, 5)
+    writer.wait()
+    is_full = False
+    save(writer, 7)
+    writer.close()
+    assert files == {"best.safetensors": 5, "model.safetensors": 0}
 
 
 def test_while_one_is_written_another_is_due_only_for_a_given_interval(

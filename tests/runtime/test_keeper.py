@@ -30,7 +30,7 @@ from crossbow import (
 from crossbow.data.examples import ArrayExamples, BadExample, Selection
 from crossbow.runtime import checkpointing
 from crossbow.runtime.checkpoint import checkpoint_files
-from crossbow.runtime.checkpointing import Written
+from crossbow.runtime.checkpointing import CheckpointWriter, Written
 from crossbow.runtime.keeper import find_checkpoint
 from crossbow.runtime.run import Terminated
 from tests.support import blobs, context, perceptron, same_weights
@@ -120,7 +120,7 @@ def test_the_state_of_monitors(tmp_path: Path) -> None:
     watching = Watching()
     with context(perceptron(), data=DATA, checkpoints=Checkpoints(tmp_path), monitors=[watching]) as running:
         running.train_and_test(3)
-    assert [written.tasks for written in watching.written] == [30]
+    assert [written.tasks for written in watching.written] == [10, 30]
     again = Watching()
     with context(perceptron(), data=DATA, resume=tmp_path, monitors=[again]) as resumed:
         resumed.continue_training(count=5)
@@ -164,6 +164,24 @@ def test_a_full_disk_does_not_end_training(tmp_path: Path, monkeypatch: pytest.M
     with context(perceptron(), data=DATA) as unbroken:
         unbroken.train(8, TrainingUnit.TASKS)
         assert same_weights(unbroken.variables, weights)
+
+
+def test_the_first_epoch_ends_with_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also because its model is the best so far, and takes long to be written."""
+    write = CheckpointWriter._write_or_note
+
+    def slow(self: CheckpointWriter, *arguments: Any) -> bool:
+        time.sleep(0.2)
+        return write(self, *arguments)
+
+    monkeypatch.setattr(CheckpointWriter, "_write_or_note", slow)
+    with context(perceptron(), data=DATA, checkpoints=Checkpoints(tmp_path)) as running:
+        history = running.train_and_test(3)
+    assert files(tmp_path) == [30, 10], "within a minute, only the last one follows"
+    assert same_weights(
+        safetensors.numpy.load_file(tmp_path / "best.safetensors"),
+        safetensors.numpy.load_file(tmp_path / "model.safetensors"),
+    ) == (history.best is history.records[-1])
 
 
 def test_bad_examples_are_not_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import math
 import os
@@ -74,16 +76,40 @@ def test_a_log_below_a_file(tmp_path: Path) -> None:
         JsonLinesMonitor(tmp_path / "file" / "log").progress(progress())
 
 
-def test_a_log_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_on_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monitor = JsonLinesMonitor(tmp_path / "log")
     monitor.progress(progress())
 
     def fail(*arguments: Any, **options: Any) -> Any:
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(Path, "open", fail)
-    with pytest.raises(DataError, match=r"log: expected to write the log .*\. Received: No space left on device$"):
+    with pytest.raises(DataError, match=r"log: expected to write the log .*\. Received: Input/output error$"):
         monitor.record(record())
+
+
+def test_a_log_waits_while_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is room for a part of a line. Lines follow, each once, when there is room for all."""
+    path = tmp_path / "log"
+    monitor = JsonLinesMonitor(path)
+    monitor.note(number=1)
+    length, opened = path.stat().st_size, Path.open
+
+    class Full(io.FileIO):
+        def write(self, data: Any, /) -> int:
+            return super().write(bytes(data)[:5])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", lambda self, mode, buffering: Full(self, mode))
+        monitor.note(number=2)
+        assert path.stat().st_size == length, "no part of a line"
+        assert monitor.state() == 2 * length, "a checkpoint counts the lines that wait"
+        with pytest.raises(DataError, match=r"log: expected to write the log .*\. Received: No space left on device$"):
+            monitor.close()
+    assert Path.open is opened
+    monitor.note(number=3)
+    monitor.close()
+    assert [json.loads(line)["number"] for line in path.read_text().splitlines()] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("path", [None, 5, b"log"])

@@ -177,7 +177,7 @@ def test_targets_are_reached_at_the_same_task(limits: dict[str, float], tmp_path
 def test_a_state_without_a_barrier_is_kept_as_it_is(name: str, tmp_path: Path) -> None:
     """With several learners training depends on timing, but what was saved is restored, bit for bit."""
     make = maker(made(name, 3), learners=3)
-    with make(checkpoints=Checkpoints(tmp_path)) as running:
+    with make(checkpoints=Checkpoints(tmp_path, keep=1)) as running:
         running.train(17, TrainingUnit.TASKS)
     (found,) = checkpoint_files(tmp_path / "checkpoints")
     with make(resume=tmp_path) as resumed:

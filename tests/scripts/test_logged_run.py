@@ -9,6 +9,7 @@ import pytest
 from crossbow import DataError, JsonLinesMonitor
 from crossbow.runtime.tuner import Decision
 from crossbow.scripts.logged_run import read_run
+from crossbow.scripts.run_directory import VERSION
 from tests.scripts.run_files import record, write_run
 
 RECORDS = [record(1, 0.5), record(2, 0.8), record(2.5, None), record(3, 0.8)]
@@ -68,3 +69,9 @@ def test_directories_without_a_run(tmp_path: Path) -> None:
         (directory / "run.json").write_text(text)
         with pytest.raises(DataError, match=rf"run\.json: expected a description of a run.*\. Received: {received}"):
             read_run(directory)
+
+
+def test_a_run_of_a_newer_version(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "run", RECORDS, description={"version": VERSION + 1})
+    with pytest.raises(DataError, match=rf"run\.json: expected a run of version {VERSION} or older\. Received"):
+        read_run(directory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import safetensors.numpy
 
 from crossbow.cli import main
+from crossbow.runtime import checkpointing
 from crossbow.runtime.checkpoint import checkpoint_files
 from crossbow.runtime.directory_lock import DirectoryLock
 from crossbow.scripts.run_commands import resume_run
@@ -109,6 +111,35 @@ def test_an_older_run_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixt
     assert len(records(tmp_path)) == 1
 
 
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also by a quiet run, as a warning."""
+    train(tmp_path, "--epochs", "2", "--checkpoint-interval", "1epochs")
+    newest = checkpoint_files(tmp_path / "checkpoints")[0]
+    content = bytearray(newest.read_bytes())
+    content[-1] ^= 1
+    for options, stream in ([], "out"), (["--quiet"], "err"):
+        newest.write_bytes(content)
+        capsys.readouterr()
+        assert main(["resume", str(tmp_path), "--epochs", "2", *options]) == 0
+        assert f"{newest}: expected a checkpoint as it was written" in getattr(capsys.readouterr(), stream)
+
+
+def test_a_checkpoint_that_cannot_be_written_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a quiet run, as a warning."""
+
+    def full(*arguments: object) -> None:
+        raise DataError("No space left on device")
+
+    monkeypatch.setattr(checkpointing, "write_checkpoint", full)
+    for options, stream in ([], "out"), (["--quiet"], "err"):
+        capsys.readouterr()
+        train(tmp_path, "--epochs", "1", "--overwrite", *options)
+        said = getattr(capsys.readouterr(), stream)
+        assert re.search(r"no checkpoint after \d+ tasks, training goes on: No space left on device", said)
+
+
 def test_what_cannot_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["resume", str(tmp_path)]) == 2
     assert "expected the directory of a run" in capsys.readouterr().err
@@ -125,6 +156,10 @@ def test_what_cannot_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[st
         path.unlink()
     assert main(["resume", str(tmp_path), "--epochs", "2"]) == 2
     assert "Received: one without; begin the run again" in capsys.readouterr().err
+    assert logistic_regression.main([*OPTIONS, "--output-directory", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "replace it with --overwrite, or use another --output-directory" in error
+    assert "crossbow resume" not in error
 
 
 def start(directory: Path, *options: str, resume: bool = False) -> subprocess.Popen[str]:

@@ -32,10 +32,15 @@ def test_a_new_run_does_not_replace_an_older_one(run: RunDirectory) -> None:
     run.prepare()
     run.check_new()
     run.write({**DESCRIPTION, "state": "finished"})
+    with pytest.raises(
+        ConfigurationError, match=r"a run that has finished \(2026-01-02[^;]*; replace it with --overwrite"
+    ):
+        run.check_new()
+    run.checkpoints.mkdir()
+    (run.checkpoints / "0000000001.safetensors").touch()
     with pytest.raises(ConfigurationError, match=r"a run that has finished \(2026-01-02.*crossbow resume.*--overwrite"):
         run.check_new()
     run.description.unlink()
-    run.checkpoints.mkdir()
     (run.checkpoints / "0000000003.safetensors").write_bytes(b"")
     with pytest.raises(ConfigurationError, match="Received: a run; continue"):
         run.check_new()
