@@ -54,6 +54,41 @@ def is_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
+class Lines:
+    """Lines to append to a file, each as a whole or not at all. While the disk is full, they wait in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._waiting = path, b""
+
+    @property
+    def waiting(self) -> int:
+        """Number of bytes that wait."""
+        return len(self._waiting)
+
+    def add(self, lines: bytes) -> None:
+        """Append lines, now or later. Raises OSError if that fails for another reason than a full disk."""
+        self._waiting += lines
+        try:
+            self.finish()
+        except OSError as error:
+            if not is_full(error):
+                raise
+
+    def finish(self) -> None:
+        """Append the lines that wait. Raises OSError."""
+        if not self._waiting:
+            return
+        with self._path.open("ab", buffering=0) as file:
+            begin = file.tell()
+            try:
+                if file.write(self._waiting) < len(self._waiting):  # as much as a nearly full disk had room for
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                file.truncate(begin)
+                raise
+        self._waiting = b""
+
+
 def file_error(error: OSError | ValueError, path: Path, expected: str) -> DataError:
     """The error for a file that the system rejects (with a ValueError if its name is invalid)."""
     where = getattr(error, "filename", None) or path

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Iterable
 from typing import Any
 
-from crossbow.files import check_regular, checked_path, file_error, make_directory
+from crossbow.files import Lines, check_regular, checked_path, file_error, make_directory
 from crossbow.runtime.monitor import Monitor, Progress
 from crossbow.runtime.results import COLUMNS, Record
 from crossbow.types import DataError
@@ -17,7 +18,9 @@ class CsvMonitor(Monitor):
     """Writes a header and one row per record (RFC 4180), with the numbers of the record in columns. A number that is
     unknown is an empty cell. Each row is flushed before the next begins.
 
-    The file is created when training begins. Raises DataError, which ends the training, if it cannot be written.
+    The file is created when training begins. While the disk is full, rows wait in memory for the next one. Raises
+    DataError, which ends the training, if it cannot be written for another reason, and when the monitor is closed while
+    rows wait.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, resume: bool = False) -> None:
@@ -25,6 +28,7 @@ class CsvMonitor(Monitor):
         where an earlier process ended; otherwise an existing file is replaced."""
         self.path = checked_path("CsvMonitor", path)
         self._resume, self._begun = resume, False
+        self._lines = Lines(self.path)
         self._last: int | None = None
         """The task of the last record, if it is known."""
 
@@ -41,7 +45,7 @@ class CsvMonitor(Monitor):
     def record(self, record: Record) -> None:
         values = record.numbers()
         try:
-            self._write([["" if values[name] is None else values[name] for name in COLUMNS]], "a")
+            self._lines.add(_text([["" if values[name] is None else values[name] for name in COLUMNS]]))
         except OSError as error:
             raise self._unwritable(error) from error
         self._last = record.tasks
@@ -55,12 +59,18 @@ class CsvMonitor(Monitor):
         unfinished epoch."""
         self._last = state
 
+    def close(self) -> None:
+        try:
+            self._lines.finish()
+        except OSError as error:
+            raise self._unwritable(error) from error
+
     def _begin(self, tasks: int) -> None:
         older = check_regular(self.path)
         make_directory(self.path.parent)
         last = tasks if self._last is None else self._last
         kept = self._rows_until(last) if self._resume and older is not None else []
-        self._write([COLUMNS, *kept], "w")
+        self.path.write_bytes(_text([COLUMNS, *kept]))
 
     def _rows_until(self, tasks: int) -> list[list[str]]:
         """The rows of the existing file whose last task is not later."""
@@ -73,9 +83,11 @@ class CsvMonitor(Monitor):
             # A killed process may have left half a row.
             return [row for row in rows if len(row) == len(COLUMNS) and int(row[COLUMNS.index("tasks")]) <= tasks]
 
-    def _write(self, rows: Iterable[Iterable[object]], mode: str) -> None:
-        with self.path.open(mode, newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows(rows)
-
     def _unwritable(self, error: OSError | ValueError) -> DataError:
         return file_error(error, self.path, "to write the table of records")
+
+
+def _text(rows: Iterable[Iterable[object]]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    return text.getvalue().encode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -11,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from crossbow.data.examples import BadExample
-from crossbow.files import check_regular, checked_path, is_full, make_directory, reason
+from crossbow.files import Lines, check_regular, checked_path, make_directory, reason
 from crossbow.runtime.checkpointing import Written
 from crossbow.runtime.new_view import Departure, NewRanks
 from crossbow.runtime.results import AnyDecision, LearnerRecord, Record
@@ -120,8 +119,7 @@ class JsonLinesMonitor(Monitor):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = checked_path("JsonLinesMonitor", path)
         self._begun = False
-        self._waiting = b""
-        """Lines that did not fit on the disk."""
+        self._lines = Lines(self.path)
 
     def header(self, run: Mapping[str, Any]) -> None:
         """Write a line {"run": …} with a description of the run before its first record."""
@@ -152,7 +150,7 @@ class JsonLinesMonitor(Monitor):
 
     def state(self) -> int:
         """Length of the file in bytes, with the lines that wait."""
-        return self.path.stat().st_size + len(self._waiting) if self._begun else 0
+        return self.path.stat().st_size + self._lines.waiting if self._begun else 0
 
     def resume(self, state: Any) -> None:
         """Cut the file after the lines that were written before the checkpoint."""
@@ -169,32 +167,16 @@ class JsonLinesMonitor(Monitor):
         self._begin()
         # JSON has no NaN and no infinity.
         line = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in line.items()}
-        self._waiting += (json.dumps(line) + "\n").encode()
         try:
-            self._write_waiting()
-        except OSError as error:
-            if not is_full(error):
-                raise self._unwritable(error) from error
-
-    def close(self) -> None:
-        try:
-            self._write_waiting()
+            self._lines.add((json.dumps(line) + "\n").encode())
         except OSError as error:
             raise self._unwritable(error) from error
 
-    def _write_waiting(self) -> None:
-        if not self._waiting:
-            return
-        with self.path.open("ab", buffering=0) as file:
-            begin = file.tell()
-            try:
-                written = file.write(self._waiting)
-                if written < len(self._waiting):  # what a nearly full disk had room for
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            except OSError:
-                file.truncate(begin)  # a line is written as a whole or not at all
-                raise
-        self._waiting = b""
+    def close(self) -> None:
+        try:
+            self._lines.finish()
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     def _begin(self) -> None:
         if not self._begun:

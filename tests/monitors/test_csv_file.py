@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +48,27 @@ def test_an_older_file_is_replaced_or_continued(tmp_path: Path) -> None:
     monitor.progress(progress(200))
     monitor.record(record(3))
     assert [row["tasks"] for row in rows(path)] == ["200", "300"]
+
+
+def test_rows_wait_while_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log.csv"
+    monitor = CsvMonitor(path)
+    monitor.progress(progress())
+    size = path.stat().st_size
+
+    class Full(io.FileIO):
+        def write(self, data: Any, /) -> int:
+            return super().write(bytes(data)[:5])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", lambda self, mode, buffering: Full(self, mode))
+        monitor.record(record(1))
+        assert path.stat().st_size == size, "no part of a row"
+        with pytest.raises(DataError, match=r"to write the table of records. Received: No space left on device$"):
+            monitor.close()
+    monitor.record(record(2))
+    monitor.close()
+    assert [row["tasks"] for row in rows(path)] == ["100", "200"]
 
 
 def test_a_record_after_the_checkpoint_is_dropped(tmp_path: Path) -> None:

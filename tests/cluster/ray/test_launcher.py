@@ -6,6 +6,7 @@ import importlib.util
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -98,6 +99,14 @@ def test_training_goes_on_without_a_rank(tmp_path: Path, fault: str, reason: str
     (left,) = [line for line in lines if "left" in line]
     assert (left["tick"], left["tasks"], left["ranks"]) == (20, 60, 2)
     assert lines[-1]["tasks"] == 94
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_a_check_tries_the_network_between_ranks() -> None:
+    status, out, err = launch("-n", "2", "--check")
+    assert (status, err) == (0, "")
+    assert re.search(r"^rank 0 .* and rank 1 .*: latency [\d,]+ µs, bandwidth [\d,]+ MB/s$", out, re.MULTILINE)
 
 
 @NEEDS_RAY
