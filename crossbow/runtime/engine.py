@@ -6,7 +6,6 @@ The engine does not depend on the kind of devices, or on whether the rule has a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
 from typing import NamedTuple
 
 from crossbow.cluster.process import join
@@ -200,15 +199,9 @@ class Engine:
         return self._snapshots.take()
 
     def salvage(self) -> Snapshot:
-        """A snapshot for ranks that go on without others, or with more. If training was ended by a loss, and the rule
-        has no barrier, z is this rank's part of the whole, which `state["part"]` describes."""
-        snapshot, part = self.snapshot(), self.recovery.part
-        if part is None:
-            return snapshot
-        program, places = self.parts.program, self.parts.arithmetic.ranges.kept
-        kept = [segment.name for segment in program.model if segment.place in places]
-        means = [*kept, *(segment.name for segment in program.statistics)]
-        return replace(snapshot, state={**snapshot.state, "part": {**asdict(part), "means": means}})
+        """A snapshot for ranks that go on without others, or with more; see `Snapshots.salvage`."""
+        self.check_usable()
+        return self._snapshots.salvage()
 
     def restore(self, snapshot: Snapshot, source: str) -> bool:
         """Continue from a snapshot; see `Snapshots.restore`."""

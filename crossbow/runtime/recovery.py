@@ -24,7 +24,7 @@ DRAIN_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class Part:
+class PartOfModel:
     """What a rank has if another one is lost while they train without a barrier. Its z is its part of the whole."""
 
     tasks: int
@@ -49,7 +49,7 @@ class Recovery:
         self._keeps = backend.runs_ahead or not assembly.setting.barrier or assembly.outer is not None
         self._kept: tuple[int, Sequence[Array]] | None = None
         """Tick, z and its statistics at the beginning of the last training call, if a failure may lose them."""
-        self.part: Part | None = None
+        self.part: PartOfModel | None = None
         """What this rank has if the last training was ended by the loss of another one, without a barrier."""
         self.base_changes = 0
         """Number of times that training began, or that z was assigned or restored: z may be another one since."""
@@ -94,7 +94,7 @@ class Recovery:
                 return False
         weights = self._coordination.keep_part() if lost else None
         if weights is not None:
-            self.part = Part(self._flow.done, tuple(self._flow.salvage()), *weights)
+            self.part = PartOfModel(self._flow.done, tuple(self._flow.salvage()), *weights)
         done = self._flow.done - self._position.tasks_before
         self._flow.clear()
         tick = self._coordination.whole_ticks(done) if self._outer is None else self._position.tick_of_z

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,17 @@ class Snapshots:
         variables = {**program.model.export(z), **program.statistics.export(statistics)}
         own = {} if self._assembly.setting.ranks.several else self._vectors()
         return Snapshot(variables, {name: np.array(on_host(each)) for name, each in own.items()}, state)
+
+    def salvage(self) -> Snapshot:
+        """A snapshot for ranks that go on without others, or with more. If training was ended by a loss, and the rule
+        has no barrier, z is this rank's part of the whole, which `state["part"]` describes."""
+        snapshot, part = self.take(), self._recovery.part
+        if part is None:
+            return snapshot
+        program, places = self._assembly.program, self._assembly.arithmetic.ranges.kept
+        kept = [segment.name for segment in program.model if segment.place in places]
+        means = [*kept, *(segment.name for segment in program.statistics)]
+        return replace(snapshot, state={**snapshot.state, "part": {**asdict(part), "means": means}})
 
     def restore(self, snapshot: Snapshot, source: str) -> bool:
         """Continue from a snapshot of the same network and batch size. Returns whether it was restored whole; otherwise

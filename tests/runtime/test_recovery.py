@@ -11,7 +11,7 @@ import pytest
 from crossbow import SMA, SSGD, SolverConf, TrainingUnit
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.position import Position
-from crossbow.runtime.recovery import Part, Recovery
+from crossbow.runtime.recovery import PartOfModel, Recovery
 from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Completed
@@ -163,7 +163,7 @@ def test_after_a_loss_a_rank_keeps_its_part(lost: bool, weights: tuple[float, fl
     parts.flow.restore(3, 0.0, [Completed(5, 0.5, None, 4, 0)])
     assert parts.recovery.recover(lost=lost)
     assert parts.coordination.log[:2] == (["abandon", "keep part"] if lost else ["abandon", ("whole ticks of", 3)])
-    expected = Part(3, (Completed(5, 0.5, None, 4, 0),), 0.5, 0.25) if lost and weights is not None else None
+    expected = PartOfModel(3, (Completed(5, 0.5, None, 4, 0),), 0.5, 0.25) if lost and weights is not None else None
     assert parts.recovery.part == expected
     parts.recovery.keep()
     assert parts.recovery.part is None

@@ -394,12 +394,19 @@ MORE_FREE = (AsynchronousSGD(sends="gradient"), SSP(), Hogwild(), Default(), Wee
 def test_without_a_barrier_the_others_go_on(monkeypatch: pytest.MonkeyPatch, rule: FreeRule | PeerRule) -> None:
     """What they have done ahead of the lost rank is not done again."""
     done, known, first = list[int](), list[int](), 3 * 3 * rule.tau
-    report, add = FreeCoordination._report, Reports.add
+    abandoned = set[FreeCoordination]()
+    report, abandon, add = FreeCoordination._report, FreeCoordination.abandon, Reports.add
 
     def note(coordination: FreeCoordination, result: Completed | Failed) -> None:
-        if isinstance(result, Completed) and coordination._unfinished:  # no test
+        trains = coordination._unfinished or coordination in abandoned  # and does not test
+        if isinstance(result, Completed) and trains:
             done.append(result.task)
         report(coordination, result)
+
+    def note_end(coordination: FreeCoordination) -> None:
+        """After it, running tasks are finished."""
+        abandoned.add(coordination)
+        abandon(coordination)
 
     def arrive(reports: Reports, result: Completed | Failed) -> None:
         add(reports, result)
@@ -413,6 +420,7 @@ def test_without_a_barrier_the_others_go_on(monkeypatch: pytest.MonkeyPatch, rul
 
     lose_at_once = Processes.lose
     monkeypatch.setattr(FreeCoordination, "_report", note)
+    monkeypatch.setattr(FreeCoordination, "abandon", note_end)
     monkeypatch.setattr(Reports, "add", arrive)
     monkeypatch.setattr(Processes, "lose", lose)
     results, (departure,) = train_and_lose(monkeypatch, "kill:1@3", 3, replace(MODEL, rule=rule))

@@ -105,9 +105,9 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     original = Loader.start
 
-    def start(loader: Loader, task: int, tasks: int | None = None) -> None:
+    def start(loader: Loader, task: int, *others: Any) -> None:
         seen.append(task)
-        original(loader, task, tasks)
+        original(loader, task, *others)
 
     monkeypatch.setattr(Loader, "start", start)
     return seen
