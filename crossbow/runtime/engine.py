@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from crossbow.cluster.process import join
 from crossbow.cluster.ranks import Ranks
-from crossbow.compile import Program, load_vectors
+from crossbow.compile import Program
 from crossbow.data import Dataset
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.loader import Loader
@@ -28,7 +28,6 @@ from crossbow.runtime.building import (
 from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.evaluation import Evaluation
-from crossbow.runtime.memory import on_host
 from crossbow.runtime.observation import Observation
 from crossbow.runtime.position import Position
 from crossbow.runtime.recovery import Recovery
@@ -218,16 +217,12 @@ class Engine:
     def weights(self) -> dict[str, Array]:
         """A copy of the base model's variables and statistics, by name, in logical shape."""
         self.check_usable()
-        z, statistics = map(on_host, self.recovery.base)
-        return {**self.program.model.export(z), **self.program.statistics.export(statistics)}
+        return self.recovery.export()
 
     def load(self, variables: dict[str, Array], source: str) -> None:
         """Set the base model, and restart every learner from it. Raises DataError if it does not fit."""
         self.check_usable()
-        loaded = [on_host(vector).copy() for vector in self.recovery.base]
-        layouts = (self.program.model, self.program.statistics)
-        load_vectors(variables, list(zip(layouts, loaded, strict=True)), source)
-        self.recovery.set_base(loaded)
+        self.recovery.set_base(self.recovery.read(variables, source))
         self.recovery.restart()
 
     def test(self) -> TestResult:

@@ -4,11 +4,12 @@ down."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from crossbow.compile import load_vectors
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Backend
 from crossbow.runtime.coordination import Coordination
@@ -42,7 +43,8 @@ class Recovery:
     def __init__(
         self, assembly: Assembly, backend: Backend, coordination: Coordination, flow: Flow, position: Position
     ) -> None:
-        self._bases, self._replicas, self._flags = assembly.bases, assembly.replicas, assembly.flags
+        self._program, self._flags = assembly.program, assembly.flags
+        self._bases, self._replicas = assembly.bases, assembly.replicas
         self._mirrors = assembly.mirrors
         self._backend, self._coordination, self._flow, self._position = backend, coordination, flow, position
         self._base, self._outer = assembly.base, assembly.outer
@@ -59,6 +61,18 @@ class Recovery:
         """The current z and its statistics."""
         base, tick = self._base, self._position.tick
         return base.current(tick), base.statistics[tick % 2]
+
+    def export(self) -> dict[str, Array]:
+        """A copy of the base model's variables and statistics, by name, in logical shape."""
+        z, statistics = map(on_host, self.base)
+        return {**self._program.model.export(z), **self._program.statistics.export(statistics)}
+
+    def read(self, variables: Mapping[str, Array], source: str) -> list[Array]:
+        """z and its statistics with these values, for `set_base`. Raises DataError if they do not fit."""
+        values = [on_host(vector).copy() for vector in self.base]
+        layouts = self._program.model, self._program.statistics
+        load_vectors(dict(variables), list(zip(layouts, values, strict=True)), source)
+        return values
 
     def keep(self) -> None:
         """At the beginning of training, copy z if a failure may lose it. The cost is small compared with the work

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from crossbow.compile import Program, load_vectors
+from crossbow.compile import Program
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Backend
 from crossbow.runtime.coordination import Coordination
@@ -56,7 +56,6 @@ class Snapshots:
 
     def take(self) -> Snapshot:
         """A copy of the state. With several ranks, it has the base model, but no rank's own vectors."""
-        program, (z, statistics) = self._assembly.program, map(on_host, self._recovery.base)
         state = {
             "form": self._form(),
             "position": self._position.state(),
@@ -67,9 +66,9 @@ class Snapshots:
             "known": self._flow.known_results,
             "coordination": self._coordination.state(),
         }
-        variables = {**program.model.export(z), **program.statistics.export(statistics)}
         own = {} if self._assembly.setting.ranks.several else self._vectors()
-        return Snapshot(variables, {name: np.array(on_host(each)) for name, each in own.items()}, state)
+        vectors = {name: np.array(on_host(each)) for name, each in own.items()}
+        return Snapshot(self._recovery.export(), vectors, state)
 
     def salvage(self) -> Snapshot:
         """A snapshot for ranks that go on without others, or with more. If training was ended by a loss, and the rule
@@ -106,14 +105,12 @@ class Snapshots:
         self._coordination.restore(state["coordination"])
 
     def _restore_base(self, snapshot: Snapshot, source: str) -> None:
-        state, program, position = snapshot.state, self._assembly.program, self._position
-        loaded = [on_host(vector).copy() for vector in self._recovery.base]
-        layouts = (program.model, program.statistics)
-        load_vectors(dict(snapshot.variables), list(zip(layouts, loaded, strict=True)), source)
+        state, position = snapshot.state, self._position
+        base = self._recovery.read(snapshot.variables, source)
         tick = state["position"]["tick"]
         position.continue_from(tick, state["tasks"], state["merges"], self._coordination.merges(tick))
         self._scheduler.restore(state["restarts"])
-        self._recovery.set_base(loaded)
+        self._recovery.set_base(base)
         self._recovery.restart()
         self._coordination.begin(position.tick)
         self._flow.restore(position.tasks, state["data_wait"], _known(state))

@@ -82,7 +82,7 @@ class Parts:
         self.flow = new_flow(self.coordination, reports)
         setting = SimpleNamespace(barrier=barrier)
         vectors = {"bases": self.bases, "base": self.bases[0], "outer": None, "replicas": self.replicas, "mirrors": ()}
-        assembly: Any = SimpleNamespace(**vectors, flags=self.flags, setting=setting)
+        assembly: Any = SimpleNamespace(**vectors, program=None, flags=self.flags, setting=setting)
         self.recovery = Recovery(assembly, self.backend, self.coordination, self.flow, self.position)  # type: ignore[arg-type]
 
     def recover(self, whole: int) -> bool:
