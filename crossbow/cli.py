@@ -12,7 +12,7 @@ import numpy as np
 
 import crossbow
 from crossbow.cluster.output import arrange_output
-from crossbow.cluster.process import leave
+from crossbow.cluster.process import is_first, leave
 from crossbow.console import run_command
 from crossbow.kernels import select_library, why_not_compiled, why_not_onednn
 from crossbow.kernels.cuda.api import gpus
@@ -55,7 +55,7 @@ EXTRAS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit status, or exits with 2 if the command line is wrong."""
-    arrange_output()
+    arrange_output(is_first)
     return leave(run_command("crossbow", lambda: _run(arguments)))
 
 

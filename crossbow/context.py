@@ -11,9 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
+from crossbow.cluster.failure import LOST
 from crossbow.cluster.process import join
 from crossbow.compile.model import check_names
 from crossbow.conf import is_number, shown
+from crossbow.console import say
 from crossbow.data import Dataset
 from crossbow.data.dataset import checked_like
 from crossbow.data.examples import BadExample
@@ -43,7 +45,7 @@ from crossbow.runtime.profiling import Profile, Profiler
 from crossbow.runtime.recorded import rebuilt, recorded
 from crossbow.runtime.results import History, TestResult
 from crossbow.runtime.resumption import Resumption, changes, check_same_run, describe_network
-from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.runtime.run import Limits, Renewal, TrainingRun
 from crossbow.runtime.shared_checkpoint import shared
 from crossbow.runtime.snapshot import layout_digest
 from crossbow.runtime.stretch import RunState
@@ -130,8 +132,10 @@ class ExecutionContext:
         self._ranks = join()
         with self._ranks.call():
             self._given_monitors = monitors
-            checked = checked_monitors(monitors)
-            self._monitors = checked if self._ranks.is_first else ()
+            self._own_monitors = checked_monitors(monitors)
+            """They are used on rank 0."""
+            self._leads = self._ranks.is_first
+            """Whether this is rank 0. It may become that during training."""
             self.model = model or ModelConf()
             self.solver = solver or SolverConf()
             self.system = system or SystemConf()
@@ -150,9 +154,9 @@ class ExecutionContext:
             self._given_check = check
             check = check or Dataflow(training.subgraph).set_phase(Phase.CHECK)
             self._training, self._check = training, check
-            recorder = Recorder()
+            self._recorder, self._checkpoints = Recorder(), checkpoints
             given = profile if self._ranks.is_first else None
-            self._profiler = None if given is None else Profiler(given, recorder, self._write_timeline)
+            self._profiler = None if given is None else Profiler(given, self._recorder, self._write_timeline)
             self.timeline: Timeline | None = None
             """The timeline that was recorded; None without `profile`, or before its end."""
             described = checkpoints is not None or self._ranks.connected
@@ -161,7 +165,7 @@ class ExecutionContext:
             check_alike(self._ranks, self._about)
             confs = self.model, self.solver, self.system
             self._new_engine = functools.partial(
-                new_engine, graph, check.graph, data, *confs, collective, recorder, self._ranks
+                new_engine, graph, check.graph, data, *confs, collective, self._recorder, self._ranks
             )
             self._closed = False
             self._run: TrainingRun | None = None
@@ -174,12 +178,24 @@ class ExecutionContext:
             self.engine = self._new_engine()
             try:
                 check_layout(self._ranks, layout_digest(self.engine.program))
-                if checkpoints is not None and self._ranks.is_first:
-                    writer = CheckpointWriter(checkpoints, self._write_model, recorder)
-                    self._keeper = RunKeeper(self.engine, writer, self._about, self._monitors, recorder)
+                if self._leads:
+                    self._keeper = self._new_keeper()
+                self._mark: str = self._ranks.agree(lambda: "" if self._keeper is None else self._keeper.mark)
+                """Identifies the run in its directory."""
             except BaseException:
                 self.engine.close()
                 raise
+
+    @property
+    def _monitors(self) -> tuple[Monitor, ...]:
+        return self._own_monitors if self._leads else ()
+
+    def _new_keeper(self, succeeds: str = "") -> RunKeeper | None:
+        """The keeper of this run, if there are checkpoints. succeeds: see `RunKeeper`."""
+        if self._checkpoints is None:
+            return None
+        writer = CheckpointWriter(self._checkpoints, self._write_model, self._recorder)
+        return RunKeeper(self.engine, writer, self._about, self._monitors, self._recorder, succeeds)
 
     def _describe(self, graph: Graph) -> dict[str, Any]:
         return {
@@ -267,9 +283,7 @@ class ExecutionContext:
 
     def add_monitor(self, monitor: Monitor) -> None:
         """Add a monitor. It does not change whether training shows its progress by itself."""
-        (checked,) = checked_monitors([monitor])
-        if self._ranks.is_first:
-            self._monitors = (*self._monitors, checked)
+        self._own_monitors = (*self._own_monitors, *checked_monitors([monitor]))
 
     def close(self) -> None:
         """End all threads, and close the monitors. The base model is lost unless it was saved before."""
@@ -430,15 +444,37 @@ class ExecutionContext:
         return self._begin(run, verbose)
 
     def _begin(self, run: TrainingRun, verbose: Verbosity) -> History:
-        console = add_console(run, verbose, self._given_monitors) if self._ranks.is_first else None
         self._run, self._unfinished = run, None
-        with console or contextlib.nullcontext():
-            return run.run(self._rebuild)
+        with contextlib.ExitStack() as consoles:
+
+            def show() -> None:
+                if console := add_console(run, verbose, self._given_monitors):
+                    consoles.enter_context(console)
+
+            def lead(run: TrainingRun) -> None:
+                self._lead(run)
+                show()
+
+            if self._leads:
+                show()
+            return run.run(Renewal(self._rebuild, lead))
 
     def _rebuild(self) -> TrainingEngine:
         """Another engine, after ranks have left or joined and the engine was closed."""
         self.engine = self._new_engine()
         return self.engine
+
+    def _lead(self, run: TrainingRun) -> None:
+        """Take the place of rank 0, which has left during training."""
+        self._leads = True
+        try:
+            self._keeper = self._new_keeper(self._mark)
+            for monitor in self._monitors:
+                tell(monitor, "take_over", run.history)
+        except DataError as error:
+            say(f"error: {self._ranks.own} cannot take the place of rank 0: {error}")
+            raise SystemExit(LOST) from error
+        run.monitors, run.keeper = self._monitors, self._keeper
 
     def continue_training(self, *, verbose: Verbosity = "auto", **limits: Any) -> History:
         """Continue the training call that was interrupted, after `resume`. Returns its whole history, from its

@@ -27,8 +27,8 @@ class Journal(NamedTuple):
 
 
 class Admission:
-    """Rank 0's part: keeps the journal, and answers the launcher. Ranks can join the first training call of a program,
-    unless it tests before."""
+    """Keeps the journal and, on rank 0, answers the launcher. Every rank that has been there from the beginning has
+    one: it may become rank 0. Ranks can join the first training call of a program, unless it tests before."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

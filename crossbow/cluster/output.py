@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import TextIO
 
 from crossbow.cluster.launch import launch_of
@@ -47,8 +48,27 @@ class PrefixedLines(io.TextIOBase):
         return begins
 
 
-def arrange_output(*, log_all: bool = False) -> None:
-    """Let only rank 0 print, except errors. log_all: let all ranks print, each line with its rank and host."""
+class OutputOfFirst(io.TextIOBase):
+    """A text stream that discards what is written while this process is not rank 0."""
+
+    def __init__(self, stream: TextIO, is_first: Callable[[], bool]) -> None:
+        self._stream, self._is_first = stream, is_first
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """The encoding of the stream."""
+        return self._stream.encoding
+
+    def write(self, text: str) -> int:
+        return self._stream.write(text) if self._is_first() else len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+def arrange_output(is_first: Callable[[], bool], *, log_all: bool = False) -> None:
+    """Let only rank 0 print, except errors. is_first: whether this process is rank 0. log_all: let all ranks print,
+    each line with its rank and host."""
     launch = launch_of(os.environ)
     if launch.size == 1:
         return
@@ -57,7 +77,7 @@ def arrange_output(*, log_all: bool = False) -> None:
     if launch.rank:
         sys.stderr = PrefixedLines(sys.stderr, prefix, SECONDS_BEFORE_ERRORS)
     if launch.rank and not log_all:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open until the process ends
+        sys.stdout = OutputOfFirst(sys.stdout, is_first)
     else:
         # Not the terminal that mpirun pretends to be: its own output may be a file.
         sys.stdout = PrefixedLines(sys.stdout, prefix if log_all else "")

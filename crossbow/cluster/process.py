@@ -34,6 +34,11 @@ def join() -> Ranks:
         return _joined[0]
 
 
+def is_first() -> bool:
+    """Whether this process is rank 0, or will be when it joins the others."""
+    return _joined[0].is_first if _joined else launch_of(os.environ).rank == 0
+
+
 def connected(ranks: Ranks) -> None:
     """Let `join` return these ranks, which the caller has connected."""
     with _lock:

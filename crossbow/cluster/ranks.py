@@ -55,7 +55,7 @@ class Ranks:
         admission: Admission | None = None,
         joining: Joining | None = None,
     ) -> None:
-        """admission: on rank 0, if ranks can join. joining: on a rank that joins the others."""
+        """admission: if ranks can join. joining: on a rank that joins the others."""
         self.view, self.rank, self._transport = view, rank, transport
         self._admission, self._joining = admission, joining
         self._call = 0
@@ -204,12 +204,12 @@ class Ranks:
 
     @property
     def join_wanted(self) -> bool:
-        """Whether a rank waits to join at a tick. On rank 0."""
+        """Whether a rank waits to join at a tick. Only rank 0 knows."""
         return self._admission is not None and self._admission.wanted
 
     def admit(self) -> None:
         """Let the launcher add a rank. All ranks have paused."""
-        if self._admission is not None:
+        if self._admission is not None and self.is_first:
             self._admission.pause()
 
     def together(self, work: Callable[[], Any]) -> Any:
@@ -277,7 +277,9 @@ class Ranks:
             return [value]
         if not self.is_first:
             self.transport.send(json.dumps(value).encode(), 0, Channel.GATHERING)
-            return list(json.loads(self._await(Channel.GATHERING, 0, Waiting(seconds=2 * SECONDS_TO_START))))
+            text = self._await(Channel.GATHERING, 0, Waiting(seconds=2 * SECONDS_TO_START))
+            self._note(text)
+            return list(json.loads(text))
         values = {0: value}
         deadline = time.monotonic() + SECONDS_TO_START
         for rank in self.view.ranks[1:]:

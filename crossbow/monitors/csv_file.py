@@ -10,7 +10,7 @@ from typing import Any
 
 from crossbow.files import Lines, check_regular, checked_path, file_error, make_directory
 from crossbow.runtime.monitor import Monitor, Progress
-from crossbow.runtime.results import COLUMNS, Record
+from crossbow.runtime.results import COLUMNS, History, Record
 from crossbow.types import DataError
 
 
@@ -34,12 +34,7 @@ class CsvMonitor(Monitor):
 
     def progress(self, progress: Progress) -> None:
         if not self._begun:
-            try:
-                self._begin(progress.tasks)
-            except DataError:
-                raise
-            except (OSError, ValueError) as error:
-                raise self._unwritable(error) from error
+            self._begin(progress.tasks)
             self._begun = True
 
     def record(self, record: Record) -> None:
@@ -59,18 +54,34 @@ class CsvMonitor(Monitor):
         unfinished epoch."""
         self._last = state
 
+    def take_over(self, history: History) -> None:
+        """Go on after the rows of the file, if it is here. Records that it does not have are added."""
+        self._resume = self._begun = True
+        self._last = history.records[-1].tasks if history.records else 0
+        written = self._begin(self._last)
+        for record in history.records:
+            if record.tasks > written:
+                self.record(record)
+
     def close(self) -> None:
         try:
             self._lines.finish()
         except OSError as error:
             raise self._unwritable(error) from error
 
-    def _begin(self, tasks: int) -> None:
-        older = check_regular(self.path)
-        make_directory(self.path.parent)
-        last = tasks if self._last is None else self._last
-        kept = self._rows_until(last) if self._resume and older is not None else []
-        self.path.write_bytes(_text([COLUMNS, *kept]))
+    def _begin(self, tasks: int) -> int:
+        """Returns the task of the last row that is kept; 0 if there is none."""
+        try:
+            older = check_regular(self.path)
+            make_directory(self.path.parent)
+            last = tasks if self._last is None else self._last
+            kept = self._rows_until(last) if self._resume and older is not None else []
+            self.path.write_bytes(_text([COLUMNS, *kept]))
+            return max((int(row[COLUMNS.index("tasks")]) for row in kept), default=0)
+        except DataError:
+            raise
+        except (OSError, ValueError) as error:
+            raise self._unwritable(error) from error
 
     def _rows_until(self, tasks: int) -> list[list[str]]:
         """The rows of the existing file whose last task is not later."""

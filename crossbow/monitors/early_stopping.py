@@ -6,7 +6,7 @@ import math
 
 from crossbow.conf import is_integer, is_number, shown
 from crossbow.runtime.monitor import Monitor
-from crossbow.runtime.results import Record
+from crossbow.runtime.results import History, Record
 from crossbow.types import ConfigurationError
 
 MEASURES = {"test_accuracy": 1.0, "test_loss": -1.0, "accuracy": 1.0, "loss": -1.0}
@@ -48,3 +48,9 @@ class EarlyStopping(Monitor):
         if self.waited >= self.patience:
             name = self.measure.replace("_", " ")
             self.end_training(f"{name} not better than {self.best:.4g} in {self.waited} records")
+
+    def take_over(self, history: History) -> None:
+        """Watch the records so far."""
+        for record in history.records:
+            self.record(record)
+        self.take_request()  # training has gone on

@@ -10,7 +10,7 @@ from typing import Any
 from crossbow.extras import optional_module
 from crossbow.files import checked_path, file_error, make_directory
 from crossbow.runtime.monitor import Monitor, Progress
-from crossbow.runtime.results import Record
+from crossbow.runtime.results import History, Record
 
 TAGS = {
     "loss": "loss/training",
@@ -74,6 +74,10 @@ class TensorBoardMonitor(Monitor):
         """Keep the events that were written before the checkpoint. The end of an interrupted process adds a record for
         an unfinished epoch."""
         self._last = state
+
+    def take_over(self, history: History) -> None:
+        """Write a file of its own, which begins after the records so far."""
+        self._last = history.records[-1].tasks if history.records else 0
 
     def close(self) -> None:
         """Close the event file, and end the thread that writes it."""

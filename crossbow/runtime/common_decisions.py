@@ -59,7 +59,7 @@ class CommonDecisions:
 
         def decide() -> tuple[bool, bool, int, list[int], bool]:
             self.interrupted = self._signal()
-            if self._wanting and not elastic:
+            if self._wanting and not (elastic and len(self._wanting) < self._ranks.size):
                 self.interrupted = self.interrupted or signal.SIGTERM
             stop = stops()
             leaving = [] if stop else sorted(self._wanting)
@@ -87,7 +87,7 @@ class CommonDecisions:
         if self.fault_is_due(tick):
             self._struck = self._ranks.view.number
             fault = self._faults[self._struck]
-            if fault.kind == "leave" and fault.rank and elastic:
+            if fault.kind == "leave" and elastic and self._ranks.several:
                 self._leaving = (fault.rank,)
             elif fault.kind == "join":
                 self._joins = elastic
@@ -124,8 +124,8 @@ class CommonDecisions:
         ranks = self._ranks
         if ranks.asked_to_leave and self._asked != ranks.view.number:
             self._asked = ranks.view.number
-            if ranks.is_first:  # which cannot be replaced
-                self.received = signal.SIGTERM
+            if ranks.is_first:
+                self._wanting.add(ranks.rank)
             else:
                 ranks.ask_to_leave()
         if self.received and not self._ranks.is_first:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import sys
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -18,28 +20,51 @@ else:
     import fcntl
 
 NAME = ".lock"
-"""The file that is locked. It has the number of the process that holds the lock, and stays when the lock is gone."""
+"""The file that is locked. It has the number of the process that holds the lock and a mark of the run, and stays when
+the lock is gone."""
+SECONDS_TO_SUCCEED = 10.0
+"""Time that a process which has left a run gets to give the lock back."""
 
 
 class DirectoryLock:
     """Holds the lock of a directory until `close`, or until the process ends, however it ends."""
 
-    def __init__(self, directory: Path) -> None:
-        """Create the directory if necessary. Raises DataError if another process has the lock, which is named, or if
-        the directory cannot be written to."""
+    def __init__(self, directory: Path, succeeds: str = "") -> None:
+        """Create the directory if necessary. succeeds: the mark of a run that another process has begun and left, which
+        goes on here. Raises DataError if another process has the lock, which is named, if the directory cannot be
+        written to, or if it has another run than that."""
         self._directory, self._created = directory, not directory.exists()
         make_directory(directory)
         try:
             self._file = (directory / NAME).open("a+", encoding="ascii")
         except OSError as error:
             raise file_error(error, directory, "a directory to write to") from error
-        if not _lock(self._file):
-            used = _used(directory, self._file)
-            self._file.close()
-            raise used
+        deadline = time.monotonic() + (SECONDS_TO_SUCCEED if succeeds else 0.0)
+        while not _lock(self._file):
+            if time.monotonic() >= deadline:
+                used = _used(directory, self._file)
+                self._file.close()
+                raise used
+            time.sleep(0.05)
+        self._check(succeeds)
+        self.mark = succeeds or secrets.token_hex(8)
+        """Identifies the run, also in another process that goes on with it."""
         self._file.truncate(0)
-        self._file.write(f"{os.getpid()}\n")
+        self._file.write(f"{os.getpid()} {self.mark}\n")
         self._file.flush()
+
+    def _check(self, succeeds: str) -> None:
+        """Raise DataError if the directory belongs to another run than the one that goes on."""
+        if not succeeds:
+            return
+        words = _words(self._file)
+        empty = not words and os.listdir(self._directory) == [NAME]
+        if not (empty or words[1:] == [succeeds]):
+            self._file.close()
+            raise DataError(
+                f"{self._directory}: expected the directory of the run that goes on, or none. Received: another run's; "
+                "the hosts need a common file system, or another --output-directory"
+            )
 
     def __enter__(self) -> DirectoryLock:
         return self
@@ -87,11 +112,16 @@ def _lock(file: IO[str]) -> bool:
     return True
 
 
-def _used(directory: Path, file: IO[str]) -> DataError:
-    """The error that names the process that has locked the file of a directory."""
-    number = ""
+def _words(file: IO[str]) -> list[str]:
+    """The number of the process, and the mark of its run; nothing if they cannot be read."""
     with contextlib.suppress(OSError, ValueError):
         file.seek(0)
-        number = file.read().strip()
-    owner = f"process {number}" if number else "another process"
+        return file.read().split()
+    return []
+
+
+def _used(directory: Path, file: IO[str]) -> DataError:
+    """The error that names the process that has locked the file of a directory."""
+    words = _words(file)
+    owner = f"process {words[0]}" if words else "another process"
     return DataError(f"{directory}: expected a directory that no run is using. Received: one {owner} is using")

@@ -13,7 +13,7 @@ from crossbow.data.examples import BadExample
 from crossbow.files import Lines, check_regular, checked_path, make_directory, reason
 from crossbow.runtime.checkpointing import Written
 from crossbow.runtime.new_view import Departure, NewRanks
-from crossbow.runtime.results import AnyDecision, LearnerRecord, Record
+from crossbow.runtime.results import AnyDecision, History, LearnerRecord, Record
 from crossbow.types import CrossbowError, DataError, MonitorError, Phase
 
 
@@ -74,6 +74,10 @@ class Monitor:
 
     def resume(self, state: Any) -> None:
         """Called with the state in a checkpoint, before training continues from it."""
+
+    def take_over(self, history: History) -> None:
+        """Called on a rank that becomes rank 0 during training, because that has left. The monitor goes on with what
+        this monitor of the other process has begun, perhaps on another machine. history: that of the training call."""
 
     def decision(self, decision: AnyDecision) -> None:
         """Called when the auto-tuner (learners_per_device="auto") has compared numbers of learners, and when it starts
@@ -162,6 +166,19 @@ class JsonLinesMonitor(Monitor):
         except (OSError, ValueError) as error:
             raise self._unwritable(error) from error
         self._begun = True
+
+    def take_over(self, history: History) -> None:
+        """Go on after the last whole line of the file, if it is here. Records that it does not have are added."""
+        try:
+            text = self.path.read_bytes() if check_regular(self.path) else b""
+            whole = text[: text.rfind(b"\n") + 1]
+            written = [line["tasks"] for line in map(json.loads, whole.splitlines()) if "epoch" in line]
+        except (OSError, ValueError) as error:
+            raise self._unwritable(error) from error
+        self.resume(len(whole))
+        for record in history.records:
+            if record.tasks > max(written, default=0):
+                self.record(record)
 
     def _write(self, line: dict[str, Any]) -> None:
         self._begin()

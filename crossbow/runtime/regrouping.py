@@ -5,19 +5,20 @@ tick that it has completed. The newest of these goes to all ranks, with its plac
 Ticks are whole: the tasks of a tick that was not completed are done again.
 
 If a rank is lost while others train without a barrier, z is not whole on every rank: rank 0 has it or, under gossip,
-every rank has a part. The parts of the ranks that are left make the new z. Tasks whose results are known are not done
-again.
+every rank has a part. The parts of the ranks that are left make the new z. If rank 0 is lost, the mean of the other
+learners' weights takes its place. Tasks whose results are known are not done again.
 
-So every example of the epoch counts once. Rank 0 gives the state of the training call. Then each rank builds an engine
-for the new number of learners, all of which begin at that base model.
+So every example of the epoch counts once. Rank 0, which may be another one now, gives the state of the training call.
+Then each rank builds an engine for the new number of learners, all of which begin at that base model.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load, save
@@ -104,16 +105,22 @@ def _check_same_call(ranks: Ranks, state: RunState) -> None:
 
 def _newest(ranks: Ranks, own: Snapshot) -> Snapshot:
     """The newest base model of the ranks, on all of them."""
-    whole = ranks.gather(own.state["tasks"] if "part" not in own.state else None)
-    if whole[0] is None:
-        return _combined(ranks, own)
-    return _shared_snapshot(ranks, own, whole.index(max(tasks for tasks in whole if tasks is not None)))
+    found = ranks.gather([own.state["tasks"], own.state.get("part")])
+    parts = [part for _, part in found]
+    present = [part for part in parts if part is not None]
+    whole = [tasks if part is None else -1 for tasks, part in found]
+    if parts[0] is None or (len(present) < len(parts) and not any(part["mass"] for part in present)):
+        return _shared_snapshot(ranks, own, whole.index(max(whole)))
+    return _combined(ranks, own, parts)
 
 
-def _combined(ranks: Ranks, own: Snapshot) -> Snapshot:
+def _combined(ranks: Ranks, own: Snapshot, parts: Sequence[Any]) -> Snapshot:
     """The base model that the ranks' parts make, with rank 0's state."""
-    parts = ranks.gather(own.state.get("part"))
     state, means = json.loads(ranks.agree_on_bytes(json.dumps(own.state).encode())), set(parts[0]["means"])
+    present = [part for part in parts if part is not None]
+    mass, share = (sum(part[kind] for part in present) for kind in ("mass", "share"))
+    if not mass:  # rank 0, which had z, is lost
+        means |= {*own.variables}
     sums: dict[str, Array] = {}
     for rank, part in enumerate(parts):
         if part is None:
@@ -121,8 +128,6 @@ def _combined(ranks: Ranks, own: Snapshot) -> Snapshot:
         given = {name: each for name, each in own.variables.items() if part["mass"] or name in means}
         for name, each in load(ranks.agree_on_bytes(save(given), rank)).items():
             sums[name] = sums[name] + each if name in sums else each
-    present = [part for part in parts if part is not None]
-    mass, share = (sum(part[kind] for part in present) for kind in ("mass", "share"))
     variables = {name: np.asarray(each / (share if name in means else mass)) for name, each in sums.items()}
     tasks: int = parts[0]["tasks"]
     known = {result[0]: result for part in present for result in part["results"] if result[0] >= tasks}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from crossbow.cluster.failure import LOST, TERMINATED
 from crossbow.cluster.members import ViewChangedError
@@ -90,6 +90,15 @@ class Keeper(Protocol):
 
     def tell(self, run: TrainingRun) -> None:
         """Tell monitors what was written."""
+
+
+class Renewal(NamedTuple):
+    """How training goes on with the ranks of a new view."""
+
+    rebuild: Callable[[], TrainingEngine]
+    """Builds an engine for them."""
+    lead: Callable[[TrainingRun], None] = lambda run: None
+    """Called on a rank that becomes rank 0: gives the run monitors and a keeper."""
 
 
 class Terminated(SystemExit):
@@ -188,16 +197,16 @@ class TrainingRun:
         self.history = restored_history(values["history"])
         self.mean.restore(values["mean"], state.losses)
 
-    def run(self, rebuild: Callable[[], TrainingEngine] | None = None) -> History:
+    def run(self, renewal: Renewal | None = None) -> History:
         """Train. On Ctrl-C the tick is finished, or undone if that would take long; the completed part is recorded, and
         KeyboardInterrupt is raised. Other signals, if a keeper asks for them, end the process in the same way.
 
-        rebuild: builds another engine after ranks have left. It is not kept: it may hold what holds this run. None:
-        training then ends with ViewChangedError.
+        renewal: how training goes on after ranks have left or joined. It is not kept: it may hold what holds this run.
+        None: training then ends with ViewChangedError.
         """
         with self._ranks.call():
             try:
-                self._train(rebuild)
+                self._train(renewal)
             finally:
                 self._ranks.end_joining()
         if self.interrupted == signal.SIGINT:
@@ -208,15 +217,15 @@ class TrainingRun:
             raise SystemExit(LOST)
         return self.history
 
-    def _train(self, rebuild: Callable[[], TrainingEngine] | None) -> None:
+    def _train(self, renewal: Renewal | None) -> None:
         """Train until a limit is reached, or a signal arrives."""
-        self._rebuilds = rebuild is not None
+        self._rebuilds = renewal is not None
         if self.keeper is not None:
             self.keeper.begin(self)
         if self.profiler is not None:
             self.profiler.begin(self.engine, self.end)
         with self._interrupts(), self._failures():
-            self._joined_late(rebuild)
+            self._joined_late(renewal)
             if self.history.records:
                 self.history.stop(self._reason(self.seconds_before) or self._accuracy_reached(self.history.records[-1]))
             try:
@@ -225,7 +234,7 @@ class TrainingRun:
                         self._ranks.check_others()
                         self._stretch()
                     except ViewChangedError:
-                        self._regroup(rebuild)
+                        self._regroup(renewal)
             except BaseException:
                 if self.profiler is not None:
                     self.profiler.cancel()
@@ -330,27 +339,29 @@ class TrainingRun:
             epoch_ended = engine.order.epochs_in_tasks(engine.tasks) > epochs
             self.keeper.recorded(self, record, epoch_ended=epoch_ended)
 
-    def _joined_late(self, rebuild: Callable[[], TrainingEngine] | None) -> None:
+    def _joined_late(self, renewal: Renewal | None) -> None:
         """Let ranks join from now on. A rank that joins waits until it is one, and goes on with the others."""
         try:
             self._ranks.begin_training(elastic=self._elastic)
         except ViewChangedError:
-            self._regroup(rebuild)
+            self._regroup(renewal)
 
-    def _regroup(self, rebuild: Callable[[], TrainingEngine] | None) -> None:
+    def _regroup(self, renewal: Renewal | None) -> None:
         """Go on with the ranks of the new view. Raises ViewChangedError if that is not possible."""
-        if rebuild is None:
+        if renewal is None:
             self._ranks.check_others()
             raise ViewChangedError("ranks have left")
         began, first = self._began, self._ranks.is_first
         call = self.state(), self.history.stopped, self._counted, self.end
-        found = regroup(self._ranks, self.engine, rebuild, *call)
+        found = regroup(self._ranks, self.engine, renewal.rebuild, *call)
         self.engine, self._counted, self.end = found.engine, found.counted, found.end
         if not first:
             self._restore(found.state)
             self.history.stop(found.stopped)
         self._common.regrouped()
-        if self.keeper is not None:
+        if self._ranks.is_first and not first:
+            renewal.lead(self)
+        elif self.keeper is not None:
             self.keeper.use(self.engine)
         if self.profiler is not None:
             self.profiler.cancel()

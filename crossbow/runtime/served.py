@@ -21,11 +21,13 @@ from typing import Any
 from crossbow.cluster.placement import Placement
 from crossbow.cluster.ranks import Ranks
 from crossbow.cluster.sums import Waiting, tree
+from crossbow.runtime.backend import Combination
 from crossbow.runtime.exchange import BaseExchange, Exchange, Participants
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.messages import END, Messages, Note
 from crossbow.runtime.replica import Replica
-from crossbow.solver import Pace, SolverConf
+from crossbow.solver import Pace, SolverConf, Update
+from crossbow.solver.update import CONSTANT, total
 from crossbow.synch import FreeRule
 from crossbow.types import Array
 
@@ -127,6 +129,7 @@ class RemoteExchange(Exchange):
         """Merges and arrivals, as rank 0 counted them in the last session."""
         self._messages = Messages(link.ranks, [0], link.flags)
         self._messages.connect(self._into, self._replied, link.failed)
+        self._part = self._part_of_mean()
         self.restart()
 
     def begin_session(self) -> None:
@@ -142,6 +145,21 @@ class RemoteExchange(Exchange):
         self._messages.flush()
         super().settle()
         self._link.sum(mean_parts(self._participants))
+
+    def keep_part(self) -> tuple[float, float]:
+        """See `Exchange.keep_part`. If rank 0 is lost, z is the mean of what the learners that are left read from it
+        last, with their own steps since. Of it, this is this rank's part."""
+        self._participants.meeting.settle(lambda: self._part.run(Pace(0.0, 0.0), None))
+        return super().keep_part()
+
+    def _part_of_mean(self) -> Combination[None]:
+        """base ← this rank's part of the mean of all learners' weights or, if they read z itself, copies of z."""
+        vectors, terms = self._participants.base.vectors(0), {"base": self._own / self._learners}
+        if self._participants.replicas[0].weights is not None:
+            own = {f"weights{i}": each.vectors()["weights"] for i, each in enumerate(self._participants.replicas)}
+            vectors, terms = {**vectors, **own}, total("weights", [1 / self._learners] * self._own)
+        update = Update((("base", terms),), depends_on=CONSTANT)
+        return self._participants.bind("part", lambda pace, _: update, None, vectors)
 
     @property
     def _mass(self) -> float:

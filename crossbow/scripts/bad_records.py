@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from crossbow import Monitor
+from crossbow import History, Monitor
 from crossbow.data.examples import BadExample
 from crossbow.files import reason
 from crossbow.types import DataError, Phase
@@ -56,6 +57,11 @@ class BadRecordsMonitor(Monitor):
                 file.truncate(min(state["bytes"], file.tell()))
         except OSError as error:
             raise self._unwritable(error) from error
+
+    def take_over(self, history: History) -> None:
+        """Count the examples that are in the file."""
+        with contextlib.suppress(OSError, ValueError, KeyError), self.path.open(encoding="utf-8") as file:
+            self.counts = Counter(Phase(json.loads(line)["phase"]) for line in file)
 
     def summary(self) -> str:
         """The text to print at the end of training; empty without such examples."""

@@ -8,7 +8,7 @@ import functools
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,8 +27,9 @@ from crossbow import (
 )
 from crossbow.cluster.host_files import read_data_sharding
 from crossbow.cluster.launch import is_rank
+from crossbow.cluster.members import GivenUp, Left
 from crossbow.cluster.output import arrange_output
-from crossbow.cluster.process import join, leave
+from crossbow.cluster.process import is_first, join, leave
 from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray.launching import RayLaunch, launch_on_ray
 from crossbow.conf import settings
@@ -134,7 +135,7 @@ class ModelScript:
             module = module_of(self.build)
             program = RankProgram(module, tuple(given), is_module=not module.endswith(".py"))
             return run_command(command, lambda: launch_on_ray(program, RayLaunch()))
-        arrange_output(log_all="--log-all" in given)
+        arrange_output(is_first, log_all="--log-all" in given)
         return leave(run_command(command, lambda: self._train(arguments)))
 
     def describe(self, arguments: Sequence[str] = ()) -> ModelDescription:
@@ -189,10 +190,7 @@ class ModelScript:
         if options.epochs is None:
             options.epochs = defaults.epochs_with(options.dataset)
         with _silence() if options.quiet else contextlib.nullcontext():
-            if join().is_first:
-                _Run(self, options, defaults, sys.argv[1:] if arguments is None else arguments).run()
-            else:
-                train_with_first(self, options, defaults)
+            _Run(self, options, defaults, sys.argv[1:] if arguments is None else arguments).run()
         return 0
 
 
@@ -249,13 +247,6 @@ def train(context: ExecutionContext, options: argparse.Namespace) -> History:
     return context.continue_training(count=options.epochs, seconds=options.time_limit, accuracy=options.target_accuracy)
 
 
-def train_with_first(script: ModelScript, options: argparse.Namespace, defaults: Defaults) -> None:
-    """Train as another rank than the first, which alone prints and writes files."""
-    context, _, _ = new_context(script, options, defaults)
-    with context:
-        train(context, options)
-
-
 class _CheckpointWarnings(Monitor):
     """Prints with --quiet, on stderr, that a checkpoint could not be written."""
 
@@ -269,8 +260,18 @@ def warn(sentence: str) -> None:
     print(printable(sentence, sys.stderr), file=sys.stderr, flush=True)
 
 
+class _Successor(Monitor):
+    """Goes on with the files of a run on a rank that becomes rank 0."""
+
+    def __init__(self) -> None:
+        self.succeed: Callable[[], None]
+
+    def take_over(self, history: History) -> None:
+        self.succeed()
+
+
 class _Run:
-    """One training run of a script."""
+    """One training run of a script. Only rank 0 prints, and writes files."""
 
     def __init__(
         self, script: ModelScript, options: argparse.Namespace, defaults: Defaults, arguments: Sequence[str]
@@ -283,6 +284,8 @@ class _Run:
             options.output_directory / STATUS, epochs=options.epochs, seconds=options.time_limit
         )
         self.others = log_monitors(options.log, options.output_directory, script.name, resume=options.resume)
+        self.description: dict[str, Any] = {}
+        """The contents of `run.json`."""
         if options.patience is not None:
             measure = "test_loss" if defaults.number_of_classes is None else "test_accuracy"
             self.others.append(EarlyStopping(options.patience, measure))
@@ -290,29 +293,52 @@ class _Run:
 
     def run(self) -> None:
         options = self.options
-        if not (options.resume or options.overwrite):
+        leads = join().is_first
+        if leads and not (options.resume or options.overwrite):
             self.directory.check_new()
-        monitors = [self.log, self.status, *self.others, self.bad, self.console]
+        successor = _Successor()
+        monitors = [successor, self.log, self.status, *self.others, self.bad, self.console]
         if options.quiet:
             monitors.append(_CheckpointWarnings())
         profile = None if options.profile is None else Profile(self.directory.timeline, tasks=options.profile)
         context, dataflow, initial = new_context(self.script, options, self.defaults, monitors, profile)
         with context:
             weights, variant = weights_of_losses(dataflow), self.script.variant(options)
-            print_configuration(self.script.name, variant, options, context, context.data, weights, initial)
-            self.directory.prepare()
             head = header(self.script.name, variant, options.dataset, context, weights)
             for monitor in self.others:
                 if isinstance(monitor, WandbMonitor):
                     monitor.settings.update(head)
-            description = self._describe(context)
-            if context.resumed is None:
-                self.directory.timeline.unlink(missing_ok=True)  # of an older run
-                self.bad.prepare()
-                self.log.header(head)
-            else:
-                description = self._continue(context.resumed, description)
-            self._train(context, dataflow, description)
+            successor.succeed = functools.partial(self._succeed, context, head)
+            if leads:
+                print_configuration(self.script.name, variant, options, context, context.data, weights, initial)
+                self._begin(context, head)
+            self._train(context, dataflow)
+
+    def _begin(self, context: ExecutionContext, head: Mapping[str, Any]) -> None:
+        """Begin to write the files. head: the first line of the log."""
+        self.directory.prepare()
+        self.description = self._describe(context)
+        if context.resumed is None:
+            self.directory.timeline.unlink(missing_ok=True)  # of an older run
+            self.bad.prepare()
+            self.log.header(head)
+        else:
+            self.description = self._continue(context.resumed, self.description)
+        self._write("running")
+
+    def _succeed(self, context: ExecutionContext, head: Mapping[str, Any]) -> None:
+        """Go on with the files of a run whose rank 0 has left, or begin with them on this machine."""
+        self.directory.prepare()
+        self.description = self._describe(context)
+        if self.directory.description.exists():
+            before = self.directory.read()
+            self.description |= {name: before[name] for name in ("command", "started", "resumed") if name in before}
+        else:
+            self.log.header(head)
+        self._write("running")
+
+    def _write(self, state: str, **more: Any) -> None:
+        self.directory.write({**self.description, "state": state, **more})
 
     def _describe(self, context: ExecutionContext) -> dict[str, Any]:
         """The contents of `run.json`."""
@@ -364,24 +390,32 @@ class _Run:
                         monitor.record(record)
                 monitor.take_request()
 
-    def _train(self, context: ExecutionContext, dataflow: Dataflow, description: dict[str, Any]) -> None:
-        """Train, and keep the state in `run.json`."""
+    def _train(self, context: ExecutionContext, dataflow: Dataflow) -> None:
+        """Train and, on rank 0, end the files."""
         options = self.options
-        self.directory.write({**description, "state": "running"})
-        state = "failed"
         try:
             with self.console:
                 history = train(context, options)
-            state = "finished"
+        except (Left, GivenUp):
+            raise  # the others go on with the files
         except BaseException as error:
             interrupted = isinstance(error, KeyboardInterrupt | SystemExit)
-            state = "interrupted" if interrupted else "failed"
-            self._end(context, f"{state}: ")
-            if interrupted and context.model and checkpoint_files(self.directory.checkpoints):
-                print(f"continue with: crossbow resume {shlex.quote(str(self.directory.path))}", flush=True)
+            if join().is_first:
+                self._fail(context, "interrupted" if interrupted else "failed")
             raise
+        if join().is_first:
+            self._write("finished", ended=now())
+            self._finish(context, dataflow, history)
+
+    def _fail(self, context: ExecutionContext, state: str) -> None:
+        try:
+            self._end(context, f"{state}: ")
+            if state == "interrupted" and checkpoint_files(self.directory.checkpoints):
+                print(f"continue with: crossbow resume {shlex.quote(str(self.directory.path))}", flush=True)
         finally:
-            self.directory.write({**description, "state": state, "ended": now()})
+            self._write(state, ended=now())
+
+    def _finish(self, context: ExecutionContext, dataflow: Dataflow, history: History) -> None:
         try:
             write_summary(context, dataflow, self.directory.path / SUMMARY)
         except CrossbowError as error:  # training was not in vain

@@ -23,7 +23,7 @@ def test_every_line_has_the_prefix() -> None:
 def test_a_process_alone_keeps_its_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
     before = sys.stdout, sys.stderr
-    arrange_output()
+    arrange_output(lambda: True)
     assert (sys.stdout, sys.stderr) == before
 
 
@@ -42,10 +42,22 @@ def test_only_rank_0_prints_except_errors(
     printed, errors = io.StringIO(), io.StringIO()
     monkeypatch.setattr(sys, "stdout", printed)
     monkeypatch.setattr(sys, "stderr", errors)
-    arrange_output(log_all=log_all)
+    arrange_output(lambda: rank == 0, log_all=log_all)
     print("text")
     print("error", file=sys.stderr)
-    if rank == 1 and not log_all:
-        sys.stdout.close()
     assert printed.getvalue() == (f"[rank {rank} b] {out}" if log_all else out)
     assert errors.getvalue() == (f"[rank {rank} b] {err}" if rank else err)
+
+
+def test_a_rank_prints_once_it_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    monkeypatch.setattr(output, "open_standard_streams", lambda: None)
+    printed, first = io.StringIO(), list[bool]()
+    monkeypatch.setattr(sys, "stdout", printed)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    arrange_output(lambda: bool(first))
+    print("before")
+    first.append(True)
+    print("after", flush=True)
+    assert printed.getvalue() == "after\n"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from crossbow import CsvMonitor, DataError
+from crossbow import CsvMonitor, DataError, History
 from tests.monitors.records import progress, record
 
 
@@ -84,6 +84,22 @@ def test_a_record_after_the_checkpoint_is_dropped(tmp_path: Path) -> None:
     second.progress(progress(150))
     second.record(record(2))
     assert [row["tasks"] for row in rows(tmp_path / "log.csv")] == ["100", "200"]
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_another_process_goes_on_with_the_table(tmp_path: Path, here: bool) -> None:
+    history, path = History([record(1), record(2)]), tmp_path / "log.csv"
+    if here:
+        first = CsvMonitor(path)
+        first.progress(progress())
+        first.record(record(1))  # it was lost before the second record
+        with path.open("a") as file:
+            file.write("2.0,200,8.")
+    second = CsvMonitor(path)
+    second.take_over(history)
+    second.progress(progress(200))
+    second.record(record(3))
+    assert [row["tasks"] for row in rows(path)] == ["100", "200", "300"]
 
 
 def test_files_that_cannot_be_written_or_continued(tmp_path: Path) -> None:

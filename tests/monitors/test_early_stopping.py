@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crossbow import ConfigurationError, EarlyStopping, Record
+from crossbow import ConfigurationError, EarlyStopping, History, Record
 from crossbow.runtime.monitor import tell
 from tests.monitors.records import record
 
@@ -43,3 +43,11 @@ def test_a_loss_improves_when_it_falls() -> None:
 def test_bad_settings(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         EarlyStopping(**arguments)
+
+
+def test_another_process_goes_on_with_the_records_so_far() -> None:
+    first, second = EarlyStopping(2, "loss"), EarlyStopping(2, "loss")
+    history = History([record(1, loss=1.0), record(2, loss=2.0)])
+    stops(first, *history.records)
+    second.take_over(history)
+    assert stops(first, record(3, loss=3.0)) == stops(second, record(3, loss=3.0)) != [""]

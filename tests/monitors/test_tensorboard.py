@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from crossbow import ConfigurationError, DataError, TensorBoardMonitor
+from crossbow import ConfigurationError, DataError, History, TensorBoardMonitor
 from tests.monitors.records import progress, record
 
 accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -71,6 +71,16 @@ def test_a_record_after_the_checkpoint_is_dropped(tmp_path: Path) -> None:
     second.record(record(2))
     second.close()
     assert [step for step, _ in scalars(tmp_path)["loss/training"]] == [100, 200]
+
+
+def test_another_process_goes_on_with_the_records(tmp_path: Path) -> None:
+    train(tmp_path, 1, 2, 1.0)
+    second = TensorBoardMonitor(tmp_path)
+    second.take_over(History([record(1), record(2)]))
+    second.progress(progress(250))
+    second.record(record(3))
+    second.close()
+    assert [step for step, _ in scalars(tmp_path)["loss/training"]] == [100, 200, 300]
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from crossbow.runtime import directory_lock
 from crossbow.runtime.directory_lock import DirectoryLock, is_in_use
 from crossbow.types import DataError
 
@@ -45,6 +47,29 @@ def test_a_killed_process_has_no_lock(tmp_path: Path) -> None:
         other.kill()
         other.wait()
     DirectoryLock(tmp_path).close()
+
+
+def test_a_process_goes_on_with_the_run_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = tmp_path / "run"
+    with DirectoryLock(directory) as before:
+        (directory / "model").write_text("")
+        monkeypatch.setattr(directory_lock, "SECONDS_TO_SUCCEED", 0.01)
+        with pytest.raises(DataError, match=f"process {os.getpid()} is using"):
+            DirectoryLock(directory, before.mark)
+    with DirectoryLock(directory, before.mark) as after:
+        assert after.mark == before.mark
+    with pytest.raises(DataError, match=r"expected the directory of the run that goes on, or none\. Received: another"):
+        DirectoryLock(directory, "another mark")
+    with DirectoryLock(directory) as new:
+        assert new.mark != before.mark
+    with DirectoryLock(tmp_path / "new", before.mark) as elsewhere:
+        assert elsewhere.mark == before.mark
+
+
+def test_it_waits_for_the_process_before(tmp_path: Path) -> None:
+    before = DirectoryLock(tmp_path)
+    threading.Timer(0.2, before.close).start()
+    DirectoryLock(tmp_path, before.mark).close()
 
 
 def test_a_file_in_the_way(tmp_path: Path) -> None:

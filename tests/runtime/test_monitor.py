@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from crossbow import DataError, JsonLinesMonitor, Record, TestResult
+from crossbow import DataError, History, JsonLinesMonitor, Record, TestResult
 from crossbow.cluster.members import Lost, Rank
 from crossbow.runtime.monitor import Progress
 from crossbow.runtime.new_view import Departure, NewRanks
 from crossbow.runtime.speeds import Regrouping
 from crossbow.runtime.tuner import Decision, Retuning
+from tests.monitors import records
 
 TESTED = TestResult(loss=0.25, accuracy=0.9765, examples=100)
 
@@ -128,3 +129,21 @@ def test_a_log_is_a_regular_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("HOME", str(tmp_path))
     JsonLinesMonitor("~/log").record(record())
     assert (tmp_path / "log").read_text().count("\n") == 1
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_another_process_goes_on_with_the_log(tmp_path: Path, here: bool) -> None:
+    history, path = History([records.record(1), records.record(2)]), tmp_path / "log.jsonl"
+    if here:
+        first = JsonLinesMonitor(path)
+        first.header({"rule": "SMA()"})
+        first.record(records.record(1))  # it was lost before the second record
+        first.note(last="line")
+        with path.open("a") as file:
+            file.write('{"epoch": 2.0, "ta')
+    second = JsonLinesMonitor(path)
+    second.take_over(history)
+    second.record(records.record(3))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [next(iter(line)) for line in lines] == (["run", "epoch", "last"] if here else ["epoch"]) + ["epoch"] * 2
+    assert [line["tasks"] for line in lines if "epoch" in line] == [100, 200, 300]

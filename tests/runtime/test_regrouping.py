@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import random
 import threading
 from collections.abc import Callable
@@ -27,7 +28,8 @@ from crossbow.runtime.free import FreeCoordination
 from crossbow.runtime.monitor import Monitor, Progress
 from crossbow.runtime.new_view import Departure, NewRanks
 from crossbow.runtime.reports import Reports
-from crossbow.runtime.run import Limits, Terminated, TrainingRun
+from crossbow.runtime.run import Limits, Renewal, Terminated, TrainingRun
+from crossbow.runtime.served import RemoteExchange
 from crossbow.runtime.snapshot import Snapshot
 from crossbow.runtime.task import Completed, Failed
 from crossbow.synch import (
@@ -104,10 +106,14 @@ def train(ranks: Ranks, model: ModelConf, monitors: tuple[Monitor, ...]) -> tupl
         engines.append(new_engine(model, ranks))
         return engines[-1]
 
+    def lead(run: TrainingRun) -> None:
+        assert ranks.is_first
+        run.monitors = monitors
+
     try:
         shown = monitors if ranks.is_first else ()
         run = TrainingRun(engines[0], model, Limits(count=3), shown, test=True, ranks=ranks)
-        history = run.run(rebuild)
+        history = run.run(Renewal(rebuild, lead))
         return engines[-1].weights, history
     except Killed:
         return None, History()
@@ -184,6 +190,7 @@ MORE_BARRIERS = (SynchronousEASGD(), ModelAveraging(tau=2), PolyakRuppert(), DiL
         (SMA(), 1),
         (SMA(tau=2), 2),
         (SSGD(), 1),
+        (SMA(), 0),
         *(pytest.param(rule, 1, marks=pytest.mark.slow) for rule in MORE_BARRIERS),
     ],
     ids=str,
@@ -268,9 +275,27 @@ def test_a_rank_that_is_asked_to_leave_finishes_its_tick(monkeypatch: pytest.Mon
     assert same_weights(results[0][0], results[1][0])
 
 
-def test_without_rank_0_training_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_0_leaves_if_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    results, (departure,) = train_and_lose(monkeypatch, "", 3, asked=0)
+    assert [weights is None for weights, _ in results] == [True, False, False]
+    assert (departure.lost[0].rank.number, departure.lost[0].reason) == (0, ASKED_TO_LEAVE)
+    assert results[1][1].records[-1].epoch == 3
+    assert same_weights(results[1][0], results[2][0])
+
+
+def test_without_others_rank_0_ends_training(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Terminated):
-        train_and_lose(monkeypatch, "", 2, asked=0)
+        train_and_lose(monkeypatch, "kill:1@2,leave:0@5", 2)
+
+
+def test_ranks_take_the_place_of_rank_0_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    results, departures = train_and_lose(monkeypatch, "kill:0@2,kill:0@5", 3)
+    assert [weights is None for weights, _ in results] == [True, True, False]
+    assert [(each.ranks, each.tick, each.lost[0].rank.number) for each in departures] == [(2, 2, 0), (1, 5, 0)]
+    assert results[2][1].stopped == "count"
+    assert [record.epoch for record in results[2][1].records] == [1, 2, 3]
+    again, _ = train_and_lose(monkeypatch, "kill:0@2,kill:0@5", 3)
+    assert same_weights(results[2][0], again[2][0])
 
 
 def test_a_rank_that_others_have_given_up_ends_itself(
@@ -435,6 +460,55 @@ def test_without_a_barrier_the_others_go_on(monkeypatch: pytest.MonkeyPatch, rul
     assert results[0][1].records[-1].tasks == max(done) + 1
 
 
+@pytest.mark.parametrize("rule", [*FREE, *(pytest.param(rule, marks=pytest.mark.slow) for rule in MORE_FREE)], ids=str)
+def test_without_a_barrier_rank_0_is_replaced(monkeypatch: pytest.MonkeyPatch, rule: FreeRule | PeerRule) -> None:
+    results, (departure,) = train_and_lose(monkeypatch, "kill:0@3", 3, replace(MODEL, rule=rule))
+    assert [weights is None for weights, _ in results] == [True, False, False]
+    assert (departure.ranks, departure.learners, departure.lost[0].rank.number) == (2, 2, 0)
+    assert departure.tasks >= 3 * 3 * rule.tau
+    assert same_weights(results[1][0], results[2][0])
+    for _, history in results[1:]:
+        assert [record.epoch for record in history.records] == [1, 2, 3]
+        assert history.records[-1].loss < math.log(3)  # that of a guess among three classes
+
+
+def test_without_rank_0_z_is_the_mean_of_the_weights_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    left, restored = list[Any](), list[tuple[Any, Any]]()
+    keep, restore, add = RemoteExchange.keep_part, Engine.restore, Reports.add
+    processes, lost, unknown = Processes(["host"] * 3), threading.Event(), {1, 2}
+
+    def note(exchange: RemoteExchange) -> tuple[float, float]:
+        left.extend(np.array(replica.weights) for replica in exchange._participants.replicas)
+        return keep(exchange)
+
+    def note_restored(engine: Engine, snapshot: Snapshot, source: str) -> bool:
+        mean = np.mean(left, axis=0, dtype=np.float32)
+        restored.append((snapshot.variables, engine.program.model.export(mean)))
+        return restore(engine, snapshot, source)
+
+    def arrive(reports: Reports, result: Completed | Failed) -> None:
+        add(reports, result)
+        unknown.discard(result.task)
+        if not unknown and not lost.is_set():  # both others are in the middle of a tick
+            lost.set()
+            processes.lose(0)
+
+    def work(ranks: Ranks) -> None:
+        with contextlib.suppress(*((CrossbowError, GivenUp) if ranks.rank == 0 else ())):
+            train(ranks, replace(MODEL, rule=AsynchronousSGD(tau=2)), ())
+
+    monkeypatch.setattr(RemoteExchange, "keep_part", note)
+    monkeypatch.setattr(Engine, "restore", note_restored)
+    monkeypatch.setattr(Reports, "add", arrive)
+    first, *others = processes.ranks()
+    threading.Thread(target=work, args=(first,), daemon=True).start()
+    at_once([functools.partial(work, ranks) for ranks in others])
+    assert len(left) == len(restored) == 2
+    for variables, mean in restored:
+        for name, value in mean.items():
+            np.testing.assert_allclose(variables[name], value, rtol=1e-6, atol=1e-7)
+
+
 def test_losses_are_tried_under_every_rule() -> None:
     tried = {type(rule) for rule in (SMA(), SSGD(), *MORE_BARRIERS, *FREE, *MORE_FREE)}
     assert {*RULES.values()} - tried == {PartiallySynchronous}  # which is refused across ranks
@@ -531,7 +605,7 @@ EVERY = (SMA(), SSGD(), *MORE_BARRIERS, *FREE, *MORE_FREE)
 def test_losses_at_any_moment(number: int) -> None:
     """Training ends on the ranks that are left, with the same weights."""
     generator, model = random.Random(number), replace(MODEL, rule=EVERY[number % len(EVERY)])
-    processes, lost = Processes(["host"] * 3), generator.choice([1, 2])
+    processes, lost = Processes(["host"] * 3), generator.randrange(3)
     loses = LosesLater(processes, lost, generator.uniform(0, 0.15))
 
     def of(ranks: Ranks) -> Callable[[], tuple[Any, History]]:

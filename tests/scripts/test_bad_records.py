@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from crossbow import History
 from crossbow.data.examples import BadExample
 from crossbow.scripts.bad_records import BadRecordsMonitor
 from crossbow.types import DataError, Phase
@@ -36,6 +37,16 @@ def test_without_bad_records_there_is_no_file(tmp_path: Path) -> None:
     monitor.path.write_text("of an earlier run\n")
     monitor.prepare()
     assert not monitor.path.exists()
+
+
+def test_another_process_goes_on_with_the_list(tmp_path: Path) -> None:
+    first, second = (BadRecordsMonitor(tmp_path / "bad_records.jsonl") for _ in range(2))
+    second.take_over(History())
+    assert second.summary() == ""
+    first.bad_example(Phase.TRAIN, example(7))
+    second.take_over(History())
+    second.bad_example(Phase.CHECK, example(0))
+    assert second.summary().startswith("left out 1 training and 1 test examples")
 
 
 def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ class RankProcess:
     def connect(self, change: ViewChange, peers: Sequence[Any], launch: RankLaunch, *, grows: bool = False) -> None:
         """Become one of the ranks. peers: the actors of all processes. launch: how this one was started. grows: whether
         others may join."""
-        self._admission = Admission() if grows and not launch.rank else None
+        self._admission = Admission() if grows else None
         self._become(change, peers, launch, alone=len(change.view) == 1 and not grows)
 
     def join(self, change: ViewChange, peers: Sequence[Any], launch: RankLaunch, journal: Journal) -> None:

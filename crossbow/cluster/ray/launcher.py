@@ -223,12 +223,13 @@ class Launcher:
         change = roster.lose(process, reason)
         if self._deadline is not None:
             return
-        if first or not change.view.enough:
-            ends = "rank 0 cannot be replaced" if first else f"expected at least {self.least} ranks"
+        late = first and bool(self._statuses)  # others have ended, and cannot take its place
+        if late or not change.view.enough:
+            ends = "the other ranks have ended" if late else f"expected at least {self.least} ranks"
             what = "left" if reason == ASKED_TO_LEAVE else "was lost"
             say(f"{name} {what}: {reason}. Training ends: {ends}")
             self._statuses[process] = LOST
-            self._end_within(0 if first else SECONDS_TO_STOP)
+            self._end_within(0 if late or not change.view.ranks else SECONDS_TO_STOP)
         self._announce(change)
 
     def _announce(self, change: ViewChange) -> None:
@@ -281,7 +282,7 @@ class Launcher:
             self._growth.later(lambda: self._begin(process))
             if not self._ray.get(actor.await_arrival.options(**joins).remote()):
                 return False
-            return bool(self._ray.get(self._actors[0].request_pause.options(**joins).remote()))
+            return bool(self._ray.get(self._actors[self._first].request_pause.options(**joins).remote()))
         except self._ray.exceptions.RayError as error:
             reason = _first_line(error)
             self._growth.later(lambda: self._fail_to_join(process, reason))

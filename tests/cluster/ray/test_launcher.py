@@ -127,11 +127,33 @@ def test_without_a_barrier_training_goes_on_too(tmp_path: Path, rule: str) -> No
 
 @NEEDS_RAY
 @pytest.mark.slow
-def test_without_rank_0_the_program_begins_again_from_its_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rule", ["sma", "easgd"])
+def test_another_rank_takes_the_place_of_rank_0(tmp_path: Path, rule: str) -> None:
+    directory = tmp_path / "run"
+    options = lenet(directory, "--rule", rule, "--log", "csv", "--epochs", "3")
+    status, out, err = launch("-n", "3", *options, fault="kill:0@40")
+    assert (status, err) == (0, "")
+    assert "rank 0 (" in out
+    assert "left: its process has ended. Training goes on after task 120, with 2 ranks and 2 learners" in out
+    assert [out.count(f"epoch {number}/3") for number in (1, 2, 3)] == [1, 1, 1]
+    assert out.count("trained 3 epochs") == 1
+    lines = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
+    assert "run" in lines[0]
+    assert [line["epoch"] for line in lines if "epoch" in line] == [1, 2, 3]
+    assert len([line for line in lines if "left" in line]) == 1
+    assert len((directory / "log.csv").read_text().splitlines()) == 4
+    assert json.loads((directory / "run.json").read_text())["state"] == "finished"
+    assert (directory / "model.safetensors").exists()
+    assert list((directory / "checkpoints").iterdir())
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_with_too_few_ranks_the_program_begins_again_from_its_checkpoint(tmp_path: Path) -> None:
     options = lenet(tmp_path / "run", "--checkpoint-interval", "10tasks")
-    status, out, err = launch("-n", "2", "--restarts", "1", *options, fault="kill:0@20")
+    status, out, err = launch("-n", "2", "--min-ranks", "2", "--restarts", "1", *options, fault="kill:0@20")
     assert status == 0
-    assert "was lost: its process has ended. Training ends: rank 0 cannot be replaced" in err
+    assert "was lost: its process has ended. Training ends: expected at least 2 ranks" in err
     assert "resumed from" in out
     assert out.count("epoch 1/1") == 1
 
@@ -191,7 +213,7 @@ def with_numbers(directory: Path) -> tuple[str, ...]:
 
 @NEEDS_RAY
 @pytest.mark.slow
-def test_sigterm_to_a_rank_lets_it_leave_and_to_rank_0_ends_training(tmp_path: Path) -> None:
+def test_sigterm_to_a_rank_lets_it_leave_and_to_the_last_one_ends_training(tmp_path: Path) -> None:
     with begin("-n", "3", *with_numbers(tmp_path)) as process:
         assert process.stdout is not None
         assert any(line.startswith("epoch ") for line in process.stdout)
@@ -199,6 +221,9 @@ def test_sigterm_to_a_rank_lets_it_leave_and_to_rank_0_ends_training(tmp_path: P
         left = next(line for line in process.stdout if " left: " in line)
         assert any(line.startswith("epoch ") for line in process.stdout)
         os.kill(int((tmp_path / "0").read_text()), signal.SIGTERM)
+        assert any(line.startswith("rank 0 ") and "left: it was asked" in line for line in process.stdout)
+        assert any(line.startswith("epoch ") for line in process.stdout)
+        os.kill(int((tmp_path / "2").read_text()), signal.SIGTERM)
         _, err = process.communicate(timeout=120)
     assert left.startswith("rank 1 ")
     assert "left: it was asked to leave. Training goes on after task" in left
