@@ -195,7 +195,11 @@ class ExecutionContext:
         if self._checkpoints is None:
             return None
         writer = CheckpointWriter(self._checkpoints, self._write_model, self._recorder)
-        return RunKeeper(self.engine, writer, self._about, self._monitors, self._recorder, succeeds)
+        best: Mapping[str, Array] = {}
+        if succeeds and self._checkpoints.best_path.exists():
+            with contextlib.suppress(DataError):  # then the next best model is the first
+                best = read_variables(self._checkpoints.best_path)
+        return RunKeeper(self.engine, writer, self._about, self._monitors, self._recorder, succeeds, best)
 
     def _describe(self, graph: Graph) -> dict[str, Any]:
         return {

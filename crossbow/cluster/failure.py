@@ -15,7 +15,7 @@ from crossbow.console import say
 FAILED = 1
 """Exit status after an exception."""
 LOST = 3
-"""Exit status after the loss of rank 0, or of too many ranks."""
+"""Exit status after the loss of ranks without which training cannot go on."""
 TERMINATED = 143
 """Exit status after SIGTERM."""
 ASKED_TO_LEAVE = "it was asked to leave"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from typing import Any
 from crossbow.clock import now
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import BadExample
-from crossbow.model_file import read_variables
 from crossbow.runtime.checkpoint import Checkpoint, checkpoint_files, read_checkpoint
 from crossbow.runtime.checkpointing import CheckpointWriter
 from crossbow.runtime.directory_lock import DirectoryLock
@@ -41,32 +39,26 @@ class RunKeeper:
         monitors: Sequence[Monitor],
         recorder: Recorder,
         succeeds: str = "",
+        best: Mapping[str, Array] | None = None,
     ) -> None:
         """about: description of the run, as JSON values, which every checkpoint contains. succeeds: the mark of a run
-        with which this process goes on, in the place of a lost rank 0."""
+        with which this process goes on, in the place of a lost rank 0; best: that run's best model so far."""
         self._recorder = recorder
         self._engine, self._writer, self.about, self._monitors = engine, writer, dict(about), monitors
-        self._best: Mapping[str, Array] = {}
+        self._best: Mapping[str, Array] = best or {}
         """The base model with the best test accuracy."""
         self._last: tuple[int, int] | None = None
         """Numbers of tasks and records at the last checkpoint."""
         self._lock = DirectoryLock(writer.settings.path, succeeds)
         self._owned = bool(succeeds)
         """Whether the checkpoints in the directory are those of this context."""
-        if succeeds:
-            self._succeed()
+        if succeeds:  # intervals are counted from now on
+            writer.begin(engine.tasks)
 
     @property
     def mark(self) -> str:
         """Identifies the run."""
         return self._lock.mark
-
-    def _succeed(self) -> None:
-        """Take over the best model, and count intervals from now on."""
-        if self._writer.settings.best_path.exists():
-            with contextlib.suppress(DataError):  # then the next best one is the first
-                self._best = read_variables(self._writer.settings.best_path)
-        self._writer.begin(self._engine.tasks)
 
     def begin(self, run: TrainingRun) -> None:
         if not self._owned:

@@ -28,9 +28,9 @@ def add_launch_command(commands: Any) -> None:
         help="run a program on several ranks, which Ray or MPI connects",
         usage="%(prog)s [options] (-m MODULE | SCRIPT) [arguments]",
         description="Runs a module or a script on several ranks that train together. On Ray, training goes on when a "
-        "rank is lost, unless it is rank 0, and nodes that join the cluster get ranks.",
+        "rank is lost, and nodes that join the cluster get ranks.",
         epilog="Exit status: that of the program; 2 if an option is wrong or the cluster cannot be reached; 3 after "
-        "the loss of rank 0 or of too many ranks.",
+        "a loss of ranks that ends training.",
         allow_abbrev=False,
     )
     parser.add_argument(

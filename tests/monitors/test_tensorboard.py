@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +29,14 @@ def train(directory: Path, first: int, last: int, loss: float) -> None:
     monitor.close()
 
 
+def next_second() -> None:
+    """Wait for the next second of the clock. The names of event files order them by it, and files of the same second by
+    numbers as strings: "9" comes after "10"."""
+    begin = int(time.time())
+    while int(time.time()) == begin:
+        time.sleep(0.02)
+
+
 def test_tags_and_steps(tmp_path: Path) -> None:
     train(tmp_path / "events", 1, 3, 0.5)
     found = scalars(tmp_path / "events")
@@ -50,8 +59,10 @@ def test_a_record_is_read_at_once(tmp_path: Path) -> None:
 
 def test_resumed_training_replaces_what_came_after_its_start(tmp_path: Path) -> None:
     train(tmp_path, 1, 4, 1.0)
+    next_second()
     train(tmp_path, 3, 5, 2.0)
     assert scalars(tmp_path)["loss/training"] == [(100, 1.0), (200, 1.0), (300, 2.0), (400, 2.0), (500, 2.0)]
+    next_second()
     train(tmp_path, 1, 1, 3.0)
     assert scalars(tmp_path)["loss/training"] == [(100, 3.0)]
 
@@ -64,6 +75,7 @@ def test_a_record_after_the_checkpoint_is_dropped(tmp_path: Path) -> None:
     state = first.state()
     first.record(replace(record(2), epoch=1.5, tasks=150))
     first.close()
+    next_second()
     second = TensorBoardMonitor(tmp_path)
     second.resume(state)
     assert second.state() == state
@@ -75,6 +87,7 @@ def test_a_record_after_the_checkpoint_is_dropped(tmp_path: Path) -> None:
 
 def test_another_process_goes_on_with_the_records(tmp_path: Path) -> None:
     train(tmp_path, 1, 2, 1.0)
+    next_second()
     second = TensorBoardMonitor(tmp_path)
     second.take_over(History([record(1), record(2)]))
     second.progress(progress(250))

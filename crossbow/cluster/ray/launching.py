@@ -36,7 +36,7 @@ class RayLaunch:
     least: int = 1
     """Number of ranks without which training ends."""
     restarts: int = 0
-    """How often the program begins again from its newest checkpoint after the loss of rank 0, or of too many ranks."""
+    """How often the program begins again from its newest checkpoint after a loss of ranks that ends training."""
     hosts: Path | None = None
     """File with a host in each line, as "node1 slots=2", on which a cluster is started."""
     agent: tuple[str, ...] = AGENT
