@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from benchmarks.gpu_rows import Clock, Row, Rows
 from crossbow import SMA, SSGD, Dataflow, Dataset, ExecutionContext, ModelConf, SolverConf, SystemConf, TrainingUnit
+from crossbow.cluster.process import join
 from crossbow.data import cifar10, digits, mnist, synthetic
 from crossbow.kernels.cuda.api import api, gpus
 from crossbow.kernels.cuda.launch import on
@@ -326,7 +327,7 @@ def nccl(settings: Settings, clock: Clock, rows: Rows) -> None:
     rows.title(f"sums of {size:,} numbers")
     for count in sorted({1, len(gpus())}):
         streams = [CudaStream(f"sum-{number}", number) for number in range(count)]
-        collective = NcclCollective(streams)
+        collective = NcclCollective(streams, join())
         own = [np.full(size, 1 + number, np.float32) for number in range(count)]
         vectors = []
         for stream, values in zip(streams, own, strict=True):

@@ -27,6 +27,8 @@ class MpiTransport:
     time, which every MPI library can serve.
     """
 
+    elastic = False
+
     def __init__(self, launch: RankLaunch) -> None:
         """Initialise MPI. Raises ConfigurationError if mpi4py is missing or belongs to another MPI library than the
         command that started the process."""

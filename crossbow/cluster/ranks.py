@@ -82,6 +82,11 @@ class Ranks:
         return self._transport is not None
 
     @property
+    def elastic(self) -> bool:
+        """Whether ranks may join and leave."""
+        return self._transport is not None and self._transport.elastic
+
+    @property
     def is_first(self) -> bool:
         """Whether this is rank 0, which decides, prints, and writes files."""
         return self.rank == 0

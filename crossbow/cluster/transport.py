@@ -53,6 +53,10 @@ class Transport(Protocol):
     @property
     def view(self) -> View: ...
 
+    @property
+    def elastic(self) -> bool:
+        """Whether ranks may join and leave. Otherwise a lost rank ends the job."""
+
     def changed(self) -> bool:
         """Whether there is a newer view, so that no answer may come from ranks of this one."""
 

@@ -77,21 +77,35 @@ def check_rule_of_ranks(rule: Rule | RuleSequence | TwoLevel | None) -> None:
             )
 
 
-def _check_ranks(model: ModelConf, solver: SolverConf, system: SystemConf, collective: Collective | None) -> None:
+def _check_ranks(
+    model: ModelConf, solver: SolverConf, system: SystemConf, ranks: Ranks, collective: Collective | None
+) -> None:
     """Raise ConfigurationError for what does not work across ranks."""
     check_rule_of_ranks(model.rule)
     if not has_barrier(model.rule):
         _check_free_ranks(model, solver)
-    if any(isinstance(device, CudaDevice) for device in parse_devices(system.devices)):
-        raise ConfigurationError(
-            f"SystemConf: devices must be CPUs across ranks. Received: devices={','.join(system.devices)}"
-        )
+    if isinstance(parse_devices(system.devices)[0], CudaDevice):
+        _check_gpus_of_ranks(model, system, ranks)
     if system.on_bad_record != "error":
         raise ConfigurationError(
             f"SystemConf: on_bad_record must be 'error' across ranks. Received: {system.on_bad_record!r}"
         )
     if collective is not None:
         raise ConfigurationError("collective must be None across ranks. Received: one")
+
+
+def _check_gpus_of_ranks(model: ModelConf, system: SystemConf, ranks: Ranks) -> None:
+    """Raise ConfigurationError for what does not work across ranks with GPUs."""
+    if ranks.elastic:
+        raise ConfigurationError(
+            "SystemConf: devices must be CPUs across ranks that may join and leave; MPI connects ranks with GPUs. "
+            f"Received: devices={','.join(system.devices)}"
+        )
+    if not has_barrier(model.rule):
+        raise ConfigurationError(
+            "ModelConf: rule must be one with a barrier across ranks with GPUs. "
+            f"Received: rule={model.rule}, devices={','.join(system.devices)}"
+        )
 
 
 def _check_free_ranks(model: ModelConf, solver: SolverConf) -> None:
@@ -105,6 +119,17 @@ def _check_free_ranks(model: ModelConf, solver: SolverConf) -> None:
             "SolverConf: learning_rate_step_unit must be 'tasks' or 'epochs' across ranks under a rule without a "
             "barrier, whose merges rank 0 alone counts during training. Received: 'merges'"
         )
+
+
+def _check_one_kind(threads: Sequence[Sequence[int]], ranks: Ranks) -> None:
+    """Raise ConfigurationError if some ranks have CPUs, and others GPUs, whose learners have 0 threads."""
+    kinds = ["CPUs" if of_rank[0] else "GPUs" for of_rank in threads]
+    for rank, kind in zip(ranks.view.ranks, kinds, strict=True):
+        if kind != kinds[0]:
+            raise ConfigurationError(
+                f"SystemConf: devices must be of one kind on all ranks: expected {kinds[0]}, as on "
+                f"{ranks.view.ranks[0]}. Received: {kind} on {rank}"
+            )
 
 
 def new_setting(
@@ -122,8 +147,9 @@ def new_setting(
     ConfigurationError for options that cannot be combined."""
     given = model.rule if isinstance(model.rule, Rule | TwoLevel) else SMA()
     if ranks.several:
-        _check_ranks(model, solver, system, collective)
+        _check_ranks(model, solver, system, ranks, collective)
     of_ranks = ranks.gather([backend.threads[device] for device in backend.device_of])
+    _check_one_kind(of_ranks, ranks)
     threads = [each for of_rank in of_ranks for each in of_rank]
     placement = Placement(len(threads), sum(map(len, of_ranks[: ranks.rank])), len(of_ranks[ranks.rank]))
     between = None

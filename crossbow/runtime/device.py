@@ -101,14 +101,14 @@ def parse_devices(names: Sequence[str]) -> tuple[Device, ...]:
     return cuda_devices(names)
 
 
-def cuda_devices(names: Sequence[str]) -> tuple[CudaDevice, ...]:
-    """The devices of "cuda" (the first) or "cuda:i" names."""
+def cuda_devices(names: Sequence[str], own: int = 0) -> tuple[CudaDevice, ...]:
+    """The devices of "cuda:i" names, or of "cuda", which is the GPU with the number `own`."""
     devices = []
     for name in names:
         match = re.fullmatch(r"cuda(?::(\d+))?", name)
         if match is None:
             raise ConfigurationError(f"{_ALLOWED}. Received: {name!r}")
-        number = int(match[1] or 0)
+        number = own if match[1] is None else int(match[1])
         devices.append(CudaDevice(f"cuda:{number}", number))
     if len({device.number for device in devices}) < len(devices):
         raise ConfigurationError(f"each GPU may be named once, as cuda:0,cuda:1. Received: {','.join(names)}")

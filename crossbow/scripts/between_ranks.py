@@ -12,6 +12,7 @@ from crossbow.cluster.ranks import Ranks
 from crossbow.data import Dataset
 from crossbow.dataflow import Dataflow
 from crossbow.runtime.configuration import ModelConf
+from crossbow.runtime.device import CudaDevice, parse_devices
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.run import Limits, TrainingRun
 from crossbow.runtime.setting import RANKS_IN_A_CHAIN
@@ -52,11 +53,15 @@ def chosen_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data
 
 
 def _measured(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dataset) -> tuple[int, str]:
-    """In how many ticks ranks average, and what was measured; no text on one host, where nothing is."""
+    """In how many ticks ranks average, and what was measured; no text on one host, where nothing is, nor with GPUs,
+    which have one level."""
     if len({rank.host for rank in ranks.view.ranks}) == 1:
         return 1, ""
-    model = confs.model
-    paces = [RankPace(*each) for each in ranks.gather(pace_of_rank(confs, dataflow, data, SECONDS, ranks))]
+    model, on_gpu = confs.model, isinstance(parse_devices(confs.system.devices)[0], CudaDevice)
+    found = ranks.gather(None if on_gpu else pace_of_rank(confs, dataflow, data, SECONDS, ranks))
+    if None in found:
+        return 1, ""
+    paces = [RankPace(*each) for each in found]
     links = measure_links(ranks, neighbours=True)
     size = dataflow.parameters((1, *data.image_shape)) * confs.system.dtype.itemsize
     latency, bandwidth = max(each.latency for each in links), min(each.bandwidth for each in links)

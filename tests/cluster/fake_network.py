@@ -47,6 +47,8 @@ class FakeNetwork:
 class FakeTransport:
     """Implements `Transport`."""
 
+    elastic = False
+
     def __init__(self, network: FakeNetwork, rank: int) -> None:
         self.network, self.rank, self.view = network, rank, network.view
 

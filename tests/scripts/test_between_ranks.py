@@ -71,6 +71,11 @@ def test_one_host_and_rules_without_a_barrier_are_not_measured(monkeypatch: pyte
     assert chosen_between(alone, CONFS, training(InnerProduct(number_of_outputs=3)), DATA) == (CONFS.model, "")
 
 
+def test_gpus_have_one_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = replace(CONFS, system=SystemConf(devices="cuda"))
+    assert choose(1.0, monkeypatch, gpus) == (gpus.model, "")
+
+
 HOSTS = """
 import sys
 from crossbow import cluster

@@ -35,6 +35,8 @@ class ViewChange:
 class RayTransport:
     """Implements `Transport`."""
 
+    elastic = True
+
     def __init__(self, process: int, change: ViewChange, mailbox: Mailbox, post: Post) -> None:
         """process: number with which this process was started. change: the first view."""
         self._process, self._mailbox, self._post = process, mailbox, post

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from crossbow.cluster.launch import launch_of
 from crossbow.cluster.placement import Placement
 from crossbow.compile import BatchSource, check_memory
 from crossbow.data.bad_examples import BadExamples
@@ -24,7 +26,7 @@ from crossbow.runtime.cuda.exchange import CudaMeeting, exchanging_learner
 from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.memory import INPUTS, CudaLearnerMemory, Slots, device_zeros
 from crossbow.runtime.cuda.stream import CUBLAS_WORKSPACE, CudaStream, Event, LearnerStreams
-from crossbow.runtime.cuda.synchroniser import CudaSynchroniser, device_tick
+from crossbow.runtime.cuda.synchroniser import CudaSynchroniser, NcclCollective, device_tick
 from crossbow.runtime.cuda.tick import tick_learner
 from crossbow.runtime.cuda.work import task_ranges
 from crossbow.runtime.device import cuda_devices
@@ -51,11 +53,12 @@ class CudaBackend:
 
     def __init__(self, system: SystemConf) -> None:
         """Raises ConfigurationError."""
-        self.devices = cuda_devices(system.devices)
         _check_system(system)
+        there = len(gpus())
+        # Each rank of a host takes a GPU of its own, unless it sees only that one.
+        self.devices = cuda_devices(system.devices, launch_of(os.environ).local_rank % max(1, there))
         if len(self.devices) > 1:
             api().nccl  # noqa: B018 - whether it is there
-        there = len(gpus())
         for device in self.devices:
             if device.number >= there:
                 raise ConfigurationError(
@@ -199,7 +202,8 @@ class CudaBackend:
         reports: Reports,
         collective: Collective | None,
     ) -> TickLearners:
-        """Return learners whose streams wait for the synchroniser's; a single learner ends its ticks itself."""
+        """Return learners whose streams wait for the synchroniser's; the only learner of a run ends its ticks
+        itself."""
         if collective is not None:
             raise ConfigurationError("collective must be None on GPUs, whose vectors NCCL adds up. Received: one")
         learners: list[CudaLearner] = []
@@ -208,13 +212,14 @@ class CudaBackend:
             made = assembly, merging, formulas, number, device, self._learner_streams[number]
             learners.append(tick_learner(*made, self._memory(assembly, number), merged[device], reports.put))
         ends = []
-        for number, gpu in enumerate(self.devices if len(learners) > 1 else ()):
+        for number, gpu in enumerate(self.devices if merging.learners > 1 else ()):
             stream = self._keep(CudaStream(f"synchroniser-{number}", gpu.number))
-            own = [learner for learner in learners if self.device_of[learner.number] == number]
+            own = [learner for learner, device in zip(learners, self.device_of, strict=True) if device == number]
             ends.append(device_tick(assembly, merging, formulas, number, stream, own, merged[number]))
+        nccl = NcclCollective([end.stream for end in ends], assembly.setting.ranks) if merging.adds_parts else None
         flags, recorder, ranges = assembly.flags, assembly.setting.recorder, task_ranges(assembly)
         synchroniser = CudaSynchroniser(
-            len(learners), ends, flags, self._submitting, reports.put_failure, recorder, ranges
+            merging.learners, ends, nccl, flags, self._submitting, reports.put_failure, recorder, ranges
         )
         return TickLearners(learners, synchroniser)
 

@@ -2,7 +2,7 @@
 
 Every device has a separate stream for it::
 
-    wait ready (the device's learners) ► sum ► all-reduce between devices ► merge ► (merged)
+    wait ready (the device's learners) ► sum ► all-reduce between the devices of all ranks ► merge ► (merged)
     learner:   wait merged ► step
 
 SMA's merge needs the weights from before the synchronising step, so it runs concurrently with the forward and backward
@@ -21,9 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from crossbow.cluster.members import Rank
+from crossbow.cluster.ranks import Ranks
 from crossbow.compile import BoundStep
 from crossbow.kernels.cuda.api import api
-from crossbow.kernels.cuda.launch import on
+from crossbow.kernels.cuda.launch import Stream, on
 from crossbow.kernels.cuda.ranges import Ranges
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.coefficients import BoundUpdate, Formulas
@@ -38,23 +40,28 @@ from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.runtime.task import Completed, Failed, Report, Task
 from crossbow.synch.collective import check_vectors
 from crossbow.timeline.recorder import Recorder, TaskEvent, synchroniser_track
-from crossbow.types import Array, address
+from crossbow.types import Array, ConfigurationError, address
 
 
 class NcclCollective:
-    """All-reduce of one vector per GPU, by NCCL, with one rank for each of this process's GPUs. One thread calls all
-    ranks as a group."""
+    """All-reduce of one vector per GPU of all ranks, by NCCL, with a communicator for each of this process's GPUs. One
+    thread calls all of them as a group."""
 
-    def __init__(self, streams: Sequence[CudaStream]) -> None:
-        """streams: for each GPU, the stream that computes its vector and uses the sum."""
+    def __init__(self, streams: Sequence[CudaStream], ranks: Ranks) -> None:
+        """streams: for each GPU of this process, the stream that computes its vector and uses the sum. All ranks must
+        call this. Raises ConfigurationError if ranks share a GPU."""
         self._streams = streams
-        self._ranks: list[Any] = api().nccl.NcclCommunicator.initAll([stream.device for stream in streams])
+        self._communicators = _new_communicators([stream.device for stream in streams], ranks)
 
-    def close(self) -> None:
-        """Destroy the ranks. No work may be running."""
-        for rank in self._ranks:
-            rank.destroy()
-        self._ranks = []
+    def close(self, *, finished: bool = True) -> None:
+        """Destroy the communicators. finished: whether no sum is unfinished. Otherwise other ranks may never come to
+        it, and it is aborted."""
+        for communicator in self._communicators:
+            if finished:
+                communicator.destroy()
+            else:
+                communicator.abort()
+        self._communicators = []
 
     def all_reduce(self, vectors: Sequence[Array]) -> None:
         """Submit the sum, in the order of the GPUs' streams."""
@@ -63,11 +70,43 @@ class NcclCollective:
         kind = nccl.NCCL_FLOAT32 if vectors[0].dtype == np.float32 else nccl.NCCL_FLOAT64
         nccl.groupStart()
         try:
-            for rank, stream, vector in zip(self._ranks, self._streams, vectors, strict=True):
+            for communicator, stream, vector in zip(self._communicators, self._streams, vectors, strict=True):
                 place = address(vector)
-                rank.allReduce(place, place, vector.size, kind, nccl.NCCL_SUM, stream.place.pointer)
+                communicator.allReduce(place, place, vector.size, kind, nccl.NCCL_SUM, stream.place.pointer)
         finally:
             nccl.groupEnd()  # otherwise later calls would belong to this group, and never run
+
+
+def _new_communicators(devices: Sequence[int], ranks: Ranks) -> list[Any]:
+    """One communicator for each of this process's GPUs, in a group of all ranks' GPUs in rank order. Waits for the
+    other ranks."""
+    nccl, runtime = api().nccl, api().runtime
+    gpus = ranks.gather([runtime.deviceGetPCIBusId(device) for device in devices])
+    _check_not_shared(gpus, ranks)
+    identity = ranks.agree_on_bytes(nccl.get_unique_id() if ranks.is_first else b"")
+    first, count = sum(map(len, gpus[: ranks.rank])), sum(map(len, gpus))
+    communicators = []
+    nccl.groupStart()
+    try:
+        for number, device in enumerate(devices, start=first):
+            with on(Stream(device, 0)):
+                communicators.append(nccl.NcclCommunicator(count, identity, number))
+    finally:
+        nccl.groupEnd()
+    return communicators
+
+
+def _check_not_shared(gpus: Sequence[Sequence[str]], ranks: Ranks) -> None:
+    """Raise ConfigurationError if two ranks have the same GPU of a host. gpus: of each rank, addresses on its bus."""
+    owners: dict[tuple[str, str], Rank] = {}
+    for rank, own in zip(ranks.view.ranks, gpus, strict=True):
+        for gpu in own:
+            owner = owners.setdefault((rank.host, gpu), rank)
+            if owner is not rank:
+                raise ConfigurationError(
+                    "SystemConf: devices: expected GPUs that no other rank has, as with devices='cuda', which is "
+                    f"another GPU for each rank of a host. Received: the GPU {gpu} of {owner} on {rank}, too"
+                )
 
 
 @dataclass(frozen=True)
@@ -78,7 +117,7 @@ class DeviceTick:
     learners: Sequence[CudaLearner]
     merged: Event
     sum: Mapping[int, Work]
-    """By the tick's parity; only with several devices."""
+    """By the tick's parity; only with several devices or ranks."""
     merge: Mapping[int, Work]
     numbers: DeviceNumbers
     means: Sequence[Array]
@@ -93,20 +132,21 @@ class CudaSynchroniser:
         self,
         number: int,
         devices: Sequence[DeviceTick],
+        collective: NcclCollective | None,
         flags: Flags,
         submitting: threading.RLock,
         report: Report,
         recorder: Recorder,
         ranges: Ranges,
     ) -> None:
-        """submitting: as for `LearnerStreams`."""
+        """collective: with several devices, of one or several ranks. submitting: as for `LearnerStreams`."""
         self._recorder, self._ranges = recorder, ranges
         self._clocks: list[StreamClock] = []
         """One for each device, made when a tick is recorded."""
         self.number, self.devices = number, devices
         self.scaling = self.activity = None
         self._flags, self._submitting, self._report = flags, submitting, report
-        self._collective = NcclCollective([device.stream for device in devices]) if len(devices) > 1 else None
+        self._collective = collective
 
     def submit(self, task: Task) -> None:
         """Submit the end of a tick, after its tasks. Errors are reported, not raised."""
@@ -184,12 +224,11 @@ class CudaSynchroniser:
         """Do nothing: there is no thread."""
 
     def close(self, timeout: float) -> None:
-        """Destroy streams, graphs and ranks."""
+        """Destroy streams, graphs and communicators."""
         with self._submitting:
-            for device in self.devices:
-                device.stream.close(timeout)
+            closed = [device.stream.close(timeout) for device in self.devices]
             if self._collective is not None:
-                self._collective.close()
+                self._collective.close(finished=all(closed))
             for device in self.devices:
                 for works in (device.sum, device.merge):
                     for work in works.values():
@@ -207,14 +246,15 @@ def device_tick(
 ) -> DeviceTick:
     """The end of a tick on a device, given by its number in the run. learners: the learners of this device. merged:
     recorded after the merge."""
-    base, replicas = assembly.bases[device], [assembly.replicas[learner.number] for learner in learners]
+    base = assembly.bases[device]
+    replicas = [assembly.replicas[learner.number - merging.first] for learner in learners]
     with on(stream.place):
         numbers = DeviceNumbers(formulas.length)
         merge = formulas.over(numbers.array)["merge"]
         sums: dict[int, Work] = {}
         merges: dict[int, Work] = {}
         for parity in PARITIES:
-            if merging.devices > 1:
+            if merging.adds_parts:
                 sums[parity] = new_work(assembly, sum_steps(merging, replicas, base, parity))
             merges[parity] = new_work(assembly, merge_steps(merging, merge, replicas, base, parity))
         means = [vector for vector in (base.mean, base.statistics_mean) if vector is not None and vector.size]
@@ -222,7 +262,7 @@ def device_tick(
 
 
 def sum_steps(merging: Merging, replicas: Sequence[Replica], base: BaseModel, parity: int) -> list[BoundStep]:
-    """With several devices: the sum of the vectors that this device's learners send, and its part of the mean
+    """With several devices or ranks: the sum of the vectors that this device's learners send, and its part of the mean
     statistics."""
     steps = merging.sum_of_device({**base.vectors(parity), **merging.sent(replicas)}, len(replicas))
     if base.statistics_mean is not None and base.statistics_mean.size:
@@ -233,8 +273,9 @@ def sum_steps(merging: Merging, replicas: Sequence[Replica], base: BaseModel, pa
 def merge_steps(
     merging: Merging, merge: BoundUpdate, replicas: Sequence[Replica], base: BaseModel, parity: int
 ) -> list[BoundStep]:
-    """The next z and its statistics, from the learners' vectors on a single device, otherwise from the sum of all."""
-    arithmetic, single = merging.arithmetic, merging.devices == 1
+    """The next z and its statistics, from the learners' vectors if one device has all, otherwise from the sum of
+    all."""
+    arithmetic, single = merging.arithmetic, not merging.adds_parts
     vectors = {**base.vectors(parity), **(merging.sent(replicas) if single else {})}
     whole, following = slice(0, base.buffers[0].size), base.statistics[1 - parity]
     steps: list[BoundStep] = []

@@ -44,15 +44,15 @@ def tick_learner(
     merged: Event,
     report: Report,
 ) -> CudaLearner:
-    """Create a learner with its work of both parities. device: number of the device in the run. merged: recorded after
-    the device's merge of a tick."""
+    """Create a learner with its work of both parities. number, device: among the learners and devices of this rank.
+    merged: recorded after the device's merge of a tick."""
     base, replica = assembly.bases[device], assembly.replicas[number]
     with on(streams.compute.place):
         numbers = DeviceNumbers(formulas.length)
         updates = formulas.over(numbers.array)
         tasks, steps = _works(assembly, merging, updates, memory, base, replica, merged)
         return CudaLearner(
-            number,
+            merging.first + number,
             streams,
             memory.turns,
             tasks | check_work(assembly, memory, base, replica),
@@ -61,7 +61,7 @@ def tick_learner(
             assembly.flags,
             report,
             sends=merging.rule.sends,
-            waits_inside=_waits_inside(assembly, merging),
+            waits_inside=_waits_inside(merging),
             scaling=memory.scaling,
             recorder=assembly.setting.recorder,
             ranges=task_ranges(assembly),
@@ -79,7 +79,7 @@ def _works(
 ) -> tuple[dict[WorkKey, BoundWork], dict[int, Work]]:
     """The tasks, and the steps after the merge by parity. There are none if the synchronising task includes the step,
     after a wait for the merge or, with the only learner of a run, after the merge itself."""
-    arithmetic, clipped, alone = merging.arithmetic, merging.clips_own, len(assembly.replicas) == 1
+    arithmetic, clipped, alone = merging.arithmetic, merging.clips_own, merging.learners == 1
     tasks: dict[WorkKey, BoundWork] = {}
     steps: dict[int, Work] = {}
 
@@ -98,7 +98,7 @@ def _works(
             end, step = step, merging.reply(updates["reply"], vectors)
         if alone:
             end = [*end, *merge_steps(merging, updates["merge"], [replica], base, parity), *step]
-        elif _waits_inside(assembly, merging):
+        elif _waits_inside(merging):
             end = [BoundStep("wait merged", WaitFor(merged)), *step]
         else:
             steps[parity] = new_work(assembly, step)
@@ -108,7 +108,7 @@ def _works(
     return tasks, steps
 
 
-def _waits_inside(assembly: Assembly, merging: Merging) -> bool:
+def _waits_inside(merging: Merging) -> bool:
     """Whether a synchronising task contains the wait for the merge, which then is submitted before it: the merge does
     not depend on the task."""
-    return merging.rule.sends == "weights" and len(assembly.replicas) > 1
+    return merging.rule.sends == "weights" and merging.learners > 1

@@ -40,6 +40,8 @@ NOT_READY = 600
 _contexts = threading.local()
 """Threads keep theirs as long as the process lives."""
 HELD_BACK_SECONDS = 1e-3
+SECONDS_FOR_OTHERS = 30.0
+"""How long threads that are ranks wait for each other."""
 UNDEFINED = 0xFF
 """What memory of the host holds while a copy to it is on its way: floating-point numbers are NaN."""
 
@@ -127,6 +129,8 @@ class FakeRuntime:
         """Nanoseconds."""
         self._measures: dict[int, bool] = {}
         self._handles = iter(range(1000, 10**9, 8))
+        self.unfinished_sums = 0
+        """Sums of several threads' GPUs to which some have not come yet."""
         for device in range(devices):
             self.order.names[_default(device)] = f"the default stream of cuda:{device}"
 
@@ -151,6 +155,10 @@ class FakeRuntime:
     def getDeviceProperties(self, device: int) -> dict[str, Any]:
         assert 0 <= device < self.devices
         return {"name": b"no GPU", "major": 9}
+
+    def deviceGetPCIBusId(self, device: int) -> str:
+        assert 0 <= device < self.devices
+        return f"0000:{device:02X}:00.0"
 
     def deviceSynchronize(self) -> None:
         with self.lock:
@@ -489,10 +497,21 @@ class FakeRuntime:
             time.sleep(HELD_BACK_SECONDS)
 
     def _until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + SECONDS_FOR_OTHERS
+        while not self._is_reached(condition):
+            if time.monotonic() > deadline:
+                raise FakeError("a deadlock: streams wait for a sum to which not all ranks come")
+            time.sleep(HELD_BACK_SECONDS)
+
+    def _is_reached(self, condition: Callable[[], bool]) -> bool:
+        """Go on until the condition holds, or nothing can go on before other threads come to a sum."""
         with self.lock:
             while not condition():
                 if not self._go_on():
+                    if self.unfinished_sums:
+                        return False
                     raise FakeError("a deadlock: every stream waits for an event that nobody will record")
+            return True
 
     def _go_on(self) -> bool:
         """Do one operation of some stream; whether there was one."""
@@ -525,77 +544,140 @@ def _default(device: int) -> int:
     return -1 - device
 
 
+@dataclass
+class _Sum:
+    """An all-reduce of GPUs, to which their threads come one after another."""
+
+    events: list[int]
+    """Which a GPU's stream records as it comes; nobody goes on before all have come."""
+    parts: dict[int, tuple[int, int, int, int]]
+    """By the communicator's number: source, target, number of elements and kind."""
+    done: bool = False
+
+    def add_up(self) -> None:
+        """In the order of the communicators; done by the stream that goes on first."""
+        if self.done:
+            return
+        self.done = True
+        arrays = [_array(self.parts[number][0], *self.parts[number][2:]) for number in sorted(self.parts)]
+        total = arrays[0].copy()
+        for array in arrays[1:]:
+            total += array
+        for _, target, count, kind in self.parts.values():
+            _array(target, count, kind)[:] = total
+
+
+_KINDS: dict[int, Any] = {7: ctypes.c_float, 8: ctypes.c_double}
+
+
+def _array(place: int, count: int, kind: int) -> NDArray[Any]:
+    found: NDArray[Any] = np.ctypeslib.as_array((_KINDS[kind] * count).from_address(place))
+    return found
+
+
 class FakeNccl:
-    """Sums between devices: the group's calls are one operation on all of their streams."""
+    """Sums between devices, of one thread or of several, which are ranks."""
 
     NCCL_FLOAT32, NCCL_FLOAT64, NCCL_SUM = 7, 8, 0
 
     def __init__(self, runtime: FakeRuntime) -> None:
         self.runtime = runtime
-        self._group: list[tuple[int, int, int, int, int]] | None = None
+        self._local = threading.local()
+        self._identities = 0
+        self.members: dict[bytes, list[Any]] = defaultdict(list)
+        """Communicators by the identity of their group."""
+        self._sums: dict[tuple[bytes, int], _Sum] = {}
         fake = self
 
         class Communicator:
-            def __init__(self, device: int) -> None:
-                self.device, self.destroyed = device, False
-
-            @staticmethod
-            def initAll(devices: list[int]) -> list[Communicator]:
-                return [Communicator(device) for device in devices]
+            def __init__(self, count: int, identity: bytes, number: int) -> None:
+                assert 0 <= number < count
+                assert fake._group is not None, "outside a group, one thread would wait for itself"
+                self.count, self.identity, self.number = count, identity, number
+                self.device, self.sums, self.ended = runtime.getDevice(), 0, ""
+                with runtime.lock:
+                    assert all(other.number != number for other in fake.members[identity])
+                    fake.members[identity].append(self)
+                fake._group.append((self,))
 
             def allReduce(self, source: int, target: int, count: int, kind: int, operation: int, stream: int) -> None:
                 assert operation == fake.NCCL_SUM
                 assert fake._group is not None, "outside a group, one thread would wait for itself"
-                fake._group.append((source, target, count, kind, stream))
+                assert not self.ended
+                assert runtime.device_of(stream) == self.device
+                fake._group.append((self, source, target, count, kind, stream))
 
             def destroy(self) -> None:
-                assert not self.destroyed
-                self.destroyed = True
+                self._end("destroyed")
+
+            def abort(self) -> None:
+                self._end("aborted")
+
+            def _end(self, how: str) -> None:
+                assert not self.ended
+                self.ended = how
 
         self.NcclCommunicator = Communicator
 
+    @property
+    def _group(self) -> list[tuple[Any, ...]] | None:
+        """The calls of this thread's group."""
+        return getattr(self._local, "group", None)
+
+    def get_unique_id(self) -> bytes:
+        with self.runtime.lock:
+            self._identities += 1
+            return self._identities.to_bytes(128, "little")
+
     def groupStart(self) -> None:
         assert self._group is None
-        self._group = []
+        self._local.group = []
 
     def groupEnd(self) -> None:
-        group, self._group = self._group or [], None
-        runtime, arrived = self.runtime, [0]
-        with runtime.lock:
-            events = []
-            for *_, stream in group:  # nobody goes on before all have come
-                event = runtime.eventCreateWithFlags(0)
-                runtime._recorded[event] = 1
-                runtime._queues[stream].append(_Record(event, 1))
-                events.append(event)
+        group, self._local.group = self._group or [], None
+        for communicator in (call[0] for call in group if len(call) == 1):
+            self._await_others(communicator)
+        with self.runtime.lock:
+            self._submit([call for call in group if len(call) > 1])
 
-            kinds = {7: ctypes.c_float, 8: ctypes.c_double}
-            everything: Clock = {}
-            for *_, stream in group:
-                join(everything, runtime.order.stream(stream))
-            uses: list[Use] = []
-            for source, target, count, kind, stream in group:
-                join(runtime.order.stream(stream), everything)
-                nbytes = count * ctypes.sizeof(kinds[kind])
-                parts = (("allReduce (send)", source, False), ("allReduce (receive)", target, True))
-                own = runtime.uses(stream, [(name, at, at + nbytes, writes) for name, at, writes in parts])
-                runtime._order(stream, own)
-                uses += own
+    def _await_others(self, communicator: Any) -> None:
+        """A communicator is there when all of its group are."""
+        deadline = time.monotonic() + SECONDS_FOR_OTHERS
+        while len(self.members[communicator.identity]) < communicator.count:
+            assert time.monotonic() < deadline, "not all ranks make their communicators"
+            time.sleep(HELD_BACK_SECONDS)
 
-            def add_up() -> None:
-                arrived[0] += 1
-                if arrived[0] > 1:
-                    return
-                arrays = [
-                    np.ctypeslib.as_array((kinds[kind] * count).from_address(source))
-                    for source, _, count, kind, _ in group
-                ]
-                total = arrays[0].copy()
-                for array in arrays[1:]:
-                    total += array
-                for (_, target, count, kind, _), _ in zip(group, arrays, strict=True):
-                    np.ctypeslib.as_array((kinds[kind] * count).from_address(target))[:] = total
+    def _submit(self, group: Sequence[tuple[Any, ...]]) -> None:
+        runtime = self.runtime
+        everything: Clock = {}
+        for *_, stream in group:
+            join(everything, runtime.order.stream(stream))
+        uses: list[Use] = []
+        for _, source, target, count, kind, stream in group:
+            join(runtime.order.stream(stream), everything)
+            nbytes = count * ctypes.sizeof(_KINDS[kind])
+            parts = (("allReduce (send)", source, False), ("allReduce (receive)", target, True))
+            own = runtime.uses(stream, [(name, at, at + nbytes, writes) for name, at, writes in parts])
+            runtime._order(stream, own)
+            uses += own
+        for communicator, source, target, count, kind, stream in group:
+            found = self._sum(communicator)
+            found.parts[communicator.number] = source, target, count, kind
+            runtime._queues[stream].append(_Record(found.events[communicator.number], 1))
+            runtime._queues[stream].extend(_Wait(event, 1) for event in found.events)
+            runtime._queues[stream].append(Operation(found.add_up, "allReduce", tuple(uses)))
+            if len(found.parts) == communicator.count:
+                assert len({part[2:] for part in found.parts.values()}) == 1, "ranks add up different vectors"
+                runtime.unfinished_sums -= 1
 
-            for *_, stream in group:
-                runtime._queues[stream].extend(_Wait(event, 1) for event in events)
-                runtime._queues[stream].append(Operation(add_up, "allReduce", tuple(uses)))
+    def _sum(self, communicator: Any) -> _Sum:
+        """The sum to which a communicator comes: each comes to all of its group, in the same order."""
+        key = communicator.identity, communicator.sums
+        communicator.sums += 1
+        if key not in self._sums:
+            events = [self.runtime.eventCreateWithFlags(0) for _ in range(communicator.count)]
+            for event in events:
+                self.runtime._recorded[event] = 1
+            self._sums[key] = _Sum(events, {})
+            self.runtime.unfinished_sums += 1
+        return self._sums[key]

@@ -20,7 +20,13 @@ from crossbow.kernels.cuda.api import CuPy, _OurStream
 from tests.kernels.cuda.fake import FakeCuda
 
 ROOT = Path(__file__).parent.parent.parent.parent
-MODULES = {"runtime": "runtime", "_runtime": "runtime", "driver": "driver", "nccl": "nccl", "rank": "rank"}
+MODULES = {
+    "runtime": "runtime",
+    "_runtime": "runtime",
+    "driver": "driver",
+    "nccl": "nccl",
+    "communicator": "communicator",
+}
 """What the objects are called in our code whose members are CuPy's."""
 
 
@@ -100,7 +106,7 @@ def cupy() -> dict[str, Any]:
     assert cuda is not None
     if not nccl.available:
         pytest.skip("NCCL, which cupy needs for its binding, is not installed")
-    return {"runtime": runtime, "driver": driver, "nccl": nccl, "rank": nccl.NcclCommunicator}
+    return {"runtime": runtime, "driver": driver, "nccl": nccl, "communicator": nccl.NcclCommunicator}
 
 
 def test_what_is_called_is_there_and_takes_what_it_is_given(cupy: dict[str, Any]) -> None:
@@ -137,7 +143,7 @@ def test_all_that_is_used_was_found() -> None:
     names = {(used.module, used.name) for used in all_used()}
     assert {
         *(("runtime", "memcpyAsync"), ("runtime", "graphInstantiate"), ("runtime", "streamNonBlocking")),
-        *(("driver", "launchKernel"), ("nccl", "groupStart"), ("rank", "allReduce")),
+        *(("driver", "launchKernel"), ("nccl", "groupStart"), ("communicator", "allReduce")),
         *(("runtime", "deviceGetPCIBusId"), ("runtime", "eventDestroy")),
     } <= names
 

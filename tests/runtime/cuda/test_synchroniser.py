@@ -21,10 +21,13 @@ from crossbow.runtime.cuda.synchroniser import NcclCollective
 from crossbow.runtime.task import Failed
 from crossbow.synch import ModelAveraging
 from crossbow.types import address
+from tests.cluster.fake_network import FakeNetwork
 from tests.kernels.cuda.fake import FakeDriver, fake_cuda
 from tests.kernels.cuda.fake_runtime import FakeRuntime
 from tests.runtime.cuda.test_training import context
 from tests.support import engine_of, raising
+
+ALONE = FakeNetwork(1).ranks()[0]
 
 
 class Counted:
@@ -100,40 +103,49 @@ def test_after_a_failure_no_tick_is_submitted(monkeypatch: pytest.MonkeyPatch) -
 
 
 class Communicator:
-    """A rank, which notes what it adds up."""
+    """One of NCCL's, which notes what it adds up."""
 
-    def __init__(self, rank: int, log: list[Any]) -> None:
-        self.rank, self.log, self.error = rank, log, None
+    def __init__(self, number: int, log: list[Any]) -> None:
+        self.number, self.log, self.error = number, log, None
 
     def allReduce(self, *arguments: Any) -> None:  # noqa: N802 - NCCL's name
         if self.error is not None:
             raise self.error
-        self.log.append((self.rank, *arguments))
+        self.log.append((self.number, *arguments))
 
     def destroy(self) -> None:
-        self.log.append((self.rank, "destroyed"))
+        self.log.append((self.number, "destroyed"))
 
 
-def test_all_ranks_are_called_as_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_communicators_are_called_as_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """The group ends also after an error: later calls would belong to it otherwise."""
     log: list[Any] = []
     with fake_cuda(2):
         nccl = api().nccl
-        ranks = [Communicator(rank, log) for rank in range(2)]
-        monkeypatch.setattr(nccl.NcclCommunicator, "initAll", staticmethod(lambda devices: ranks))
+        made: list[Any] = []
+
+        def new(count: int, identity: bytes, number: int) -> Communicator:
+            assert (count, identity, number) == (2, b"the group", len(made))
+            made.append(Communicator(number, log))
+            return made[-1]  # type: ignore[no-any-return]
+
+        monkeypatch.setattr(nccl, "get_unique_id", lambda: b"the group")
+        monkeypatch.setattr(nccl, "NcclCommunicator", new)
         monkeypatch.setattr(nccl, "groupStart", lambda: log.append("start"))
         monkeypatch.setattr(nccl, "groupEnd", lambda: log.append("end"))
         streams = [CudaStream(f"s{number}", number) for number in range(2)]
-        collective = NcclCollective(streams)
+        collective = NcclCollective(streams, ALONE)
+        assert log == ["start", "end"]
+        log.clear()
         vectors = [np.zeros(3, np.float64), np.zeros(3, np.float64)]
         collective.all_reduce(vectors)
         assert log[0] == "start"
         assert log[-1] == "end"
-        for rank, call in enumerate(log[1:-1]):
-            place = address(vectors[rank])
-            assert call == (rank, place, place, 3, nccl.NCCL_FLOAT64, nccl.NCCL_SUM, streams[rank].place.pointer)
+        for number, call in enumerate(log[1:-1]):
+            place = address(vectors[number])
+            assert call == (number, place, place, 3, nccl.NCCL_FLOAT64, nccl.NCCL_SUM, streams[number].place.pointer)
         log.clear()
-        ranks[1].error = RuntimeError("no luck")  # type: ignore[assignment]
+        made[1].error = RuntimeError("no luck")
         with pytest.raises(RuntimeError):
             collective.all_reduce([vector.astype(np.float32) for vector in vectors])
         assert log[-1] == "end"
@@ -149,7 +161,7 @@ def test_all_ranks_are_called_as_one_group(monkeypatch: pytest.MonkeyPatch) -> N
 def test_vectors_of_several_gpus_are_checked() -> None:
     with fake_cuda(2):
         streams = [CudaStream(f"s{number}", number) for number in range(2)]
-        collective = NcclCollective(streams)
+        collective = NcclCollective(streams, ALONE)
         with pytest.raises(ValueError, match="expected"):
             collective.all_reduce([np.zeros(3)])
         collective.close()

@@ -1,0 +1,121 @@
+"""Training on several ranks with GPUs that are none: the same bits as in one process with as many GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from crossbow import SMA, SSGD, ConfigurationError, ModelConf, SolverConf, SystemConf
+from crossbow.cluster.members import Rank, View
+from crossbow.cluster.ranks import Ranks
+from crossbow.runtime.cuda.backend import CudaBackend
+from crossbow.runtime.cuda.stream import CudaStream
+from crossbow.runtime.cuda.synchroniser import NcclCollective
+from crossbow.synch import EASGD, BarrierRule, ModelAveraging, Rule
+from tests.cluster.fake_network import FakeNetwork, FakeTransport, at_once
+from tests.kernels.cuda.fake import fake_cuda
+from tests.runtime.test_across_ranks import MODEL, SOLVER, Trained, losses, train
+from tests.support import same_weights
+
+FOUR = ("cuda:0", "cuda:1", "cuda:2", "cuda:3")
+
+
+def train_on(
+    devices: Sequence[str], rule: Rule | None = None, learners: int = 1, solver: SolverConf = SOLVER, seed: int = 0
+) -> list[Trained]:
+    """Train on as many ranks, each with these devices. A single one is a process without others."""
+    model = ModelConf(batch_size=MODEL.batch_size, rule=rule)
+
+    def of(ranks: Ranks | None, names: str) -> Callable[[], Trained]:
+        system = SystemConf(devices=names, learners_per_device=learners, seed=3)
+        return lambda: train(ranks, model, system, solver=solver)
+
+    known = FakeNetwork(len(devices)).ranks() if len(devices) > 1 else [None]
+    with fake_cuda(4, seed, threads_tell=True):
+        return at_once([of(ranks, names) for ranks, names in zip(known, devices, strict=True)])
+
+
+@pytest.mark.parametrize(
+    ("rule", "devices", "learners", "solver"),
+    [
+        (SMA(), FOUR[:2], 1, SOLVER),
+        (SMA(tau=2, base_momentum=0.3), ("cuda:0,cuda:1", "cuda:2,cuda:3"), 1, SOLVER),
+        (SSGD(), FOUR[:3], 2, SolverConf(learning_rate=0.05, momentum=0.9, clip_gradient_norm=0.5)),
+        (ModelAveraging(tau=3), ("cuda:0,cuda:1", "cuda:2"), 2, SOLVER),
+    ],
+    ids=["one learner", "two GPUs", "clipped", "unequal"],
+)
+def test_ranks_compute_the_bits_of_one_process(
+    rule: BarrierRule, devices: Sequence[str], learners: int, solver: SolverConf
+) -> None:
+    (alone,) = train_on([",".join(devices)], rule, learners, solver)
+    for seed in (0, 1):
+        for each in train_on(devices, rule, learners, solver, seed):
+            assert same_weights(alone.weights, each.weights)
+            assert losses(alone) == losses(each)
+
+
+def test_ranks_that_share_a_gpu_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"the GPU 0000:00:00\.0 of rank 0 \(here\) on rank 1 \(here\), too"):
+        _collectives(["here", "here"], [0, 0])
+
+
+def test_gpus_of_different_hosts_may_have_one_address() -> None:
+    for collective in _collectives(["here", "there"], [0, 0]):
+        collective.close()
+
+
+def _collectives(hosts: Sequence[str], devices: Sequence[int]) -> list[NcclCollective]:
+    """Of ranks with a GPU each."""
+    network = FakeNetwork(len(hosts))
+    network.view = View(0, tuple(Rank(number, host) for number, host in enumerate(hosts)))
+    with fake_cuda(2):
+        streams = [CudaStream(f"s{number}", device) for number, device in enumerate(devices)]
+        pairs = zip(streams, network.ranks(), strict=True)
+        try:
+            return at_once([lambda pair=pair: NcclCollective([pair[0]], pair[1]) for pair in pairs])
+        finally:
+            for stream in streams:
+                stream.close()
+
+
+def test_a_sum_to_which_not_all_ranks_come_is_aborted() -> None:
+    """Its stream does not end. NCCL's communicators may only be destroyed when they are idle."""
+    with fake_cuda(1) as fake:
+        stream = CudaStream("s", 0)
+        collective = NcclCollective([stream], FakeNetwork(1).ranks()[0])
+        (communicator,) = (each for group in fake.nccl.members.values() for each in group)
+        collective.close(finished=False)
+        assert communicator.ended == "aborted"
+        stream.close()
+
+
+@pytest.mark.parametrize(
+    ("devices", "rule", "message"),
+    [
+        (("cuda:0", "cpu"), None, r"expected GPUs, as on rank 0 \(host0\)\. Received: CPUs on rank 1 \(host1\)"),
+        (FOUR[:2], EASGD(), "rule must be one with a barrier across ranks with GPUs"),
+    ],
+)
+def test_what_does_not_work_is_refused(devices: Sequence[str], rule: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        train_on(devices, rule)
+
+
+def test_ranks_that_may_leave_have_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeTransport, "elastic", True)
+    with pytest.raises(ConfigurationError, match=r"MPI connects ranks with GPUs\. Received: devices=cuda:0"):
+        train_on(FOUR[:2])
+
+
+def test_each_rank_of_a_host_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it sees only one, as where a cluster's own scheduler shares them out."""
+    for name, value in (("RANK", 5), ("SIZE", 6), ("LOCAL_RANK", 2), ("LOCAL_SIZE", 3)):
+        monkeypatch.setenv(f"CROSSBOW_{name}", str(value))
+    for there, expected in ((4, "cuda:2"), (1, "cuda:0")):
+        with fake_cuda(there):
+            assert [device.name for device in CudaBackend(SystemConf(devices="cuda")).devices] == [expected]
+    with fake_cuda(4):
+        assert [device.name for device in CudaBackend(SystemConf(devices="cuda:1")).devices] == ["cuda:1"]
