@@ -131,6 +131,7 @@ class FakeRuntime:
         self._handles = iter(range(1000, 10**9, 8))
         self.unfinished_sums = 0
         """Sums of several threads' GPUs to which some have not come yet."""
+        self.aborted_sums = False
         for device in range(devices):
             self.order.names[_default(device)] = f"the default stream of cuda:{device}"
 
@@ -508,7 +509,7 @@ class FakeRuntime:
         with self.lock:
             while not condition():
                 if not self._go_on():
-                    if self.unfinished_sums:
+                    if self.unfinished_sums and not self.aborted_sums:
                         return False
                     raise FakeError("a deadlock: every stream waits for an event that nobody will record")
             return True
@@ -612,6 +613,7 @@ class FakeNccl:
 
             def abort(self) -> None:
                 self._end("aborted")
+                runtime.aborted_sums = True
 
             def _end(self, how: str) -> None:
                 assert not self.ended

@@ -14,6 +14,7 @@ from crossbow.runtime.cuda.backend import CudaBackend
 from crossbow.runtime.cuda.stream import CudaStream
 from crossbow.runtime.cuda.synchroniser import NcclCollective
 from crossbow.synch import EASGD, BarrierRule, ModelAveraging, Rule
+from crossbow.types import CrossbowError
 from tests.cluster.fake_network import FakeNetwork, FakeTransport, at_once
 from tests.kernels.cuda.fake import fake_cuda
 from tests.runtime.test_across_ranks import MODEL, SOLVER, Trained, losses, train
@@ -119,3 +120,39 @@ def test_each_rank_of_a_host_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatc
             assert [device.name for device in CudaBackend(SystemConf(devices="cuda")).devices] == [expected]
     with fake_cuda(4):
         assert [device.name for device in CudaBackend(SystemConf(devices="cuda:1")).devices] == ["cuda:1"]
+
+
+@pytest.mark.slow
+def test_a_failure_in_one_rank_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others' streams wait for a sum that does not come, and are given up."""
+    original, ended, close = NcclCollective.all_reduce, [], NcclCollective.close
+
+    def all_reduce(self: NcclCollective, vectors: Sequence[Any]) -> None:
+        number = self._communicators[0].number
+        if number == 1 and self._communicators[0].sums == 6:
+            raise MemoryError("no luck")
+        original(self, vectors)
+
+    def noted_close(self: NcclCollective, *, finished: bool = True) -> None:
+        ended.append((self._communicators[0].number, finished))
+        close(self, finished=finished)
+
+    monkeypatch.setattr(NcclCollective, "all_reduce", all_reduce)
+    monkeypatch.setattr(NcclCollective, "close", noted_close)
+    errors = []
+
+    def of(ranks: Ranks, name: str) -> Callable[[], None]:
+        def work() -> None:
+            try:
+                train(ranks, MODEL, SystemConf(devices=name, learners_per_device=1, seed=3))
+            except CrossbowError as error:
+                errors.append((ranks.rank, str(error)))
+
+        return work
+
+    with fake_cuda(2, threads_tell=True):
+        at_once([of(ranks, name) for ranks, name in zip(FakeNetwork(2).ranks(), FOUR, strict=False)])
+    assert sorted(ended) == [(0, False), (1, True)]
+    first, second = sorted(errors)
+    assert "rank 1 (host1) failed: " in first[1]
+    assert "no luck" in second[1]
