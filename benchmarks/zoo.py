@@ -38,7 +38,7 @@ ONE, MANY, TORCH = "one learner", "one learner per core", "PyTorch"
 WARM_UP = 0.25
 """Length of the warm-up before every turn, as a fraction of the counted seconds."""
 RATINGS_BATCH = 4096
-"""Batch of the network whose examples are not images."""
+"""Batch of the network whose examples are pairs of a user and an item."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def batch_of(described: ModelDescription, options: argparse.Namespace) -> int:
     """The batch that the options choose for a network."""
-    if len(described.input_shape) != 3:
+    if described.input_shape == (2,):
         return RATINGS_BATCH
     batch: int = options.large_batch if is_large(described) else options.batch
     return batch

@@ -148,6 +148,8 @@ def new_setting(
     given = model.rule if isinstance(model.rule, Rule | TwoLevel) else SMA()
     if ranks.several:
         _check_ranks(model, solver, system, ranks, collective)
+    elif isinstance(backend.devices[0], CudaDevice):
+        ranks.end_joining()  # training would end, because no rank can join one with GPUs
     of_ranks = ranks.gather([backend.threads[device] for device in backend.device_of])
     _check_one_kind(of_ranks, ranks)
     threads = [each for of_rank in of_ranks for each in of_rank]

@@ -27,6 +27,7 @@ from tests.benchmarks.test_learners import TORCH as HAS_TORCH
 
 SMALL = ModelDescription("mlp (8)", "python -m models.mlp --hidden 8", 6370, (1, 28, 28), "")
 LARGE = ModelDescription("vgg (a)", "python -m models.vgg --variant a", 132_863_336, (3, 224, 224), "")
+TEXT = ModelDescription("text", "python -m models.transformer", 437_856, (64,), "")
 RATINGS = ModelDescription("ratings", "python -m models.matrix_factorisation --users 9", 50_090, (2,), "")
 
 
@@ -101,7 +102,7 @@ def test_a_name_of_no_network_is_refused(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_batches() -> None:
     options = zoo.parse(["--batch", "16", "--large-batch", "2"])
-    assert [zoo.batch_of(described, options) for described in (SMALL, LARGE, RATINGS)] == [16, 2, 4096]
+    assert [zoo.batch_of(described, options) for described in (SMALL, LARGE, RATINGS, TEXT)] == [16, 2, 4096, 16]
     assert len(options.networks) == len(descriptions())
     assert not is_large(SMALL)
 

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from crossbow import SMA, SSGD, ConfigurationError, ModelConf, SolverConf, SystemConf
+from crossbow import SMA, SSGD, ConfigurationError, Dataflow, ModelConf, Phase, SolverConf, SystemConf
+from crossbow.cluster.admission import Admission
 from crossbow.cluster.members import Rank, View
 from crossbow.cluster.ranks import Ranks
+from crossbow.ops import InnerProduct
+from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.cuda.backend import CudaBackend
 from crossbow.runtime.cuda.stream import CudaStream
 from crossbow.runtime.cuda.synchroniser import NcclCollective
@@ -17,8 +20,8 @@ from crossbow.synch import EASGD, BarrierRule, ModelAveraging, Rule
 from crossbow.types import CrossbowError
 from tests.cluster.fake_network import FakeNetwork, FakeTransport, at_once
 from tests.kernels.cuda.fake import fake_cuda
-from tests.runtime.test_across_ranks import MODEL, SOLVER, Trained, losses, train
-from tests.support import same_weights
+from tests.runtime.test_across_ranks import DATA, MODEL, SOLVER, Trained, losses, train
+from tests.support import same_weights, training
 
 FOUR = ("cuda:0", "cuda:1", "cuda:2", "cuda:3")
 
@@ -156,3 +159,17 @@ def test_a_failure_in_one_rank_ends_all(monkeypatch: pytest.MonkeyPatch) -> None
     first, second = sorted(errors)
     assert "rank 1 (host1) failed: " in first[1]
     assert "no luck" in second[1]
+
+
+@pytest.mark.parametrize(("devices", "joinable"), [("cuda", False), ("cpu", True)])
+def test_no_rank_joins_one_with_gpus(devices: str, joinable: bool) -> None:
+    """They could not train together, and training would end."""
+    admission, network = Admission(), FakeNetwork(1)
+    ranks = Ranks(network.view, 0, network.transports()[0], admission=admission)
+    flow = training(InnerProduct(number_of_outputs=3))
+    check = Dataflow(flow.subgraph).set_phase(Phase.CHECK)
+    with fake_cuda(1):
+        system = SystemConf(devices=devices, learners_per_device=1)
+        new_engine(flow.graph, check.graph, DATA, MODEL, SOLVER, system, ranks=ranks).close()
+    admission.open(ranks.view.ranks)
+    assert (admission.journal() is not None) == joinable
