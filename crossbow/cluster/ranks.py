@@ -82,6 +82,11 @@ class Ranks:
         return self._transport is not None
 
     @property
+    def local_rank(self) -> int:
+        """The number of this rank among those of its host."""
+        return sum(rank.host == self.own.host for rank in self.view.ranks[: self.rank])
+
+    @property
     def elastic(self) -> bool:
         """Whether ranks may join and leave."""
         return self._transport is not None and self._transport.elastic

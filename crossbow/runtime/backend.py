@@ -64,6 +64,8 @@ class TickLearners(NamedTuple):
 
     learners: Sequence[Learner]
     synchroniser: Learner | None
+    abandon: Callable[[], bool] = lambda: True
+    """Ends, after a failure, what may wait for ever. Returns whether the learners can go on."""
 
 
 AboutIn = TypeVar("AboutIn", contravariant=True)

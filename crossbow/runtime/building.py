@@ -101,6 +101,8 @@ def _check_gpus_of_ranks(model: ModelConf, system: SystemConf, ranks: Ranks) -> 
             "SystemConf: devices must be CPUs across ranks that may join and leave; MPI connects ranks with GPUs. "
             f"Received: devices={','.join(system.devices)}"
         )
+    if system.check_numerics:  # the host would wait for a sum to which a rank that has failed does not come
+        raise ConfigurationError("SystemConf: check_numerics must be False across ranks with GPUs. Received: True")
     if not has_barrier(model.rule):
         raise ConfigurationError(
             "ModelConf: rule must be one with a barrier across ranks with GPUs. "

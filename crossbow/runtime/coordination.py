@@ -57,8 +57,8 @@ class Coordination(Protocol):
         """After the loss of a rank, when no task is running: let z be this rank's part of it. Returns the mass of the
         part, and the part of all learners that this rank has; None if every rank has the whole z of a tick."""
 
-    def abandon(self) -> None:
-        """Discard, after a failure, the tasks that wait for a learner."""
+    def abandon(self) -> bool:
+        """Discard, after a failure, the tasks that wait for a learner. Returns whether learners can go on."""
 
     def restart(self, tick: int) -> None:
         """Continue at this tick, after all learners have copied z."""

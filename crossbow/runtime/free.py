@@ -173,12 +173,13 @@ class FreeCoordination:
         """After the loss of a rank, compute this rank's part of z; see `Exchange.keep_part`."""
         return self.exchange.keep_part()
 
-    def abandon(self) -> None:
+    def abandon(self) -> bool:
         """Discard the waiting tasks."""
         self.exchange.give_up()
         with self._dealing:
             self._waiting.clear()
             self._unfinished.clear()
+        return True
 
     def restart(self, tick: int) -> None:
         """Let all learners begin: they have copied z."""

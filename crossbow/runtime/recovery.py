@@ -98,10 +98,13 @@ class Recovery:
 
     def recover(self, *, lost: bool = False) -> bool:
         """After a failure, wait for running tasks, then restart the learners from the last complete base model.
-        Returns False if a task takes too long. lost: whether ranks left during training."""
+        Returns False if a task takes too long, or if the learners cannot go on. lost: whether ranks left during
+        training."""
         self.base_changes += 1
-        self._coordination.abandon()
+        goes_on = self._coordination.abandon()
         self._flags.raise_abort()
+        if not goes_on:
+            return False
         deadline = time.monotonic() + DRAIN_SECONDS
         for member in self._coordination.members():
             if not member.wait(max(0.0, deadline - time.monotonic())):

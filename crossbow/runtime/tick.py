@@ -57,7 +57,7 @@ class TickCoordination:
             mean_first=setting.mean_first,
         )
         made = backend.tick(assembly, merging, self._formulas, reports, collective)
-        self.learners, self.synchroniser = made.learners, made.synchroniser
+        self.learners, self.synchroniser, self._abandon = made.learners, made.synchroniser, made.abandon
         self._hosts = None if assembly.outer is None else HostExchange(assembly, assembly.outer, backend)
 
     def coefficients(self, pace: Pace) -> Array:
@@ -92,8 +92,9 @@ class TickCoordination:
     def keep_part(self) -> None:
         """None: every rank has the whole z of a tick."""
 
-    def abandon(self) -> None:
-        """Do nothing: no task waits, as all were given to their learners."""
+    def abandon(self) -> bool:
+        """No task waits, as all were given to their learners. GPUs of several ranks cannot go on."""
+        return self._abandon()
 
     def restart(self, tick: int) -> None:
         """Continue at this tick, after all learners have copied z."""

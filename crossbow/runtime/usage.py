@@ -71,4 +71,7 @@ class Usage:
         if not self._settled:
             self._settled = self._recovery.recover(lost=self._lost)
         if not self._settled:
-            raise CrossbowError("not possible while a learner is still in a task that another's failure or Ctrl-C left")
+            raise CrossbowError(
+                "not possible while a learner is still in a task that another's failure or Ctrl-C left, nor after a "
+                "failure of ranks with GPUs. Make another context"
+            )

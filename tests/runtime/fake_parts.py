@@ -39,7 +39,7 @@ class FakeCoordination:
         self.learners = [FakeLearner(number, reports) for number in range(learners)]
         self.log: list[Any] = []
         self.decision: Any = None
-        self.whole = 0
+        self.whole, self.goes_on = 0, True
         self.part: tuple[float, float] | None = None
 
     def coefficients(self, pace: Pace) -> Array:
@@ -65,8 +65,9 @@ class FakeCoordination:
         self.log.append("keep part")
         return self.part
 
-    def abandon(self) -> None:
+    def abandon(self) -> bool:
         self.log.append("abandon")
+        return self.goes_on
 
     def restart(self, tick: int) -> None:
         self.log.append(("restart", tick))

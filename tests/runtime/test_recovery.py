@@ -155,6 +155,13 @@ def test_where_z_may_be_lost_it_is_kept_from_the_start_of_training(barrier: bool
         assert parts.bases[1].current(1).tolist() == [11] * 3
 
 
+def test_learners_that_cannot_go_on_are_not_restarted() -> None:
+    parts = Parts()
+    parts.coordination.goes_on = False
+    assert not parts.recovery.recover()
+    assert parts.coordination.log == ["abandon"]
+
+
 @pytest.mark.parametrize(("lost", "weights"), [(True, (0.5, 0.25)), (True, None), (False, (0.5, 0.25))])
 def test_after_a_loss_a_rank_keeps_its_part(lost: bool, weights: tuple[float, float] | None) -> None:
     """If the coordination has parts, and until the next training."""

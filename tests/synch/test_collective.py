@@ -20,6 +20,7 @@ from crossbow.runtime.cuda.synchroniser import NcclCollective
 from crossbow.synch import Collective, HostCollective
 from crossbow.testing import FakeCollective
 from crossbow.types import Array
+from tests.cluster.fake_network import FakeNetwork
 from tests.kernels.cuda.fake import fake_cuda
 from tests.support import SECONDS
 
@@ -48,7 +49,7 @@ def fake(devices: int) -> Iterator[Group]:
 def nccl(devices: int) -> Iterator[Group]:
     """On GPUs, each with a stream."""
     streams = [CudaStream(f"sum-{device}", device) for device in range(devices)]
-    collective = NcclCollective(streams)
+    collective = NcclCollective(streams, FakeNetwork(1).ranks()[0])
 
     def send(own: Sequence[Array]) -> list[Any]:
         vectors = []

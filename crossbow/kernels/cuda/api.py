@@ -121,7 +121,9 @@ class CuPy:
         from cupy.cuda import nccl
 
         if not nccl.available:
-            raise ConfigurationError(f"expected NCCL for several GPUs: {INSTALL}; or name one device. Received: none")
+            raise ConfigurationError(
+                f"expected NCCL, which several GPUs need, also those of several ranks: {INSTALL}. Received: none"
+            )
         return nccl
 
     @functools.cached_property

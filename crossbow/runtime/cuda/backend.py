@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from crossbow.cluster.launch import launch_of
 from crossbow.cluster.placement import Placement
+from crossbow.cluster.process import join
 from crossbow.compile import BatchSource, check_memory
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import Examples
@@ -55,9 +54,10 @@ class CudaBackend:
         """Raises ConfigurationError."""
         _check_system(system)
         there = len(gpus())
+        ranks = join()
         # Each rank of a host takes a GPU of its own, unless it sees only that one.
-        self.devices = cuda_devices(system.devices, launch_of(os.environ).local_rank % max(1, there))
-        if len(self.devices) > 1:
+        self.devices = cuda_devices(system.devices, ranks.local_rank % max(1, there))
+        if len(self.devices) > 1 or ranks.several:
             api().nccl  # noqa: B018 - whether it is there
         for device in self.devices:
             if device.number >= there:
@@ -221,7 +221,7 @@ class CudaBackend:
         synchroniser = CudaSynchroniser(
             merging.learners, ends, nccl, flags, self._submitting, reports.put_failure, recorder, ranges
         )
-        return TickLearners(learners, synchroniser)
+        return TickLearners(learners, synchroniser, synchroniser.abandon)
 
     def meeting(self, assembly: Assembly) -> CudaMeeting:
         """The learners' streams."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,9 @@ from crossbow.synch.collective import check_vectors
 from crossbow.timeline.recorder import Recorder, TaskEvent, synchroniser_track
 from crossbow.types import Array, ConfigurationError, address
 
+SECONDS_TO_END = 2.0
+"""Limit of the wait for NCCL to end."""
+
 
 class NcclCollective:
     """All-reduce of one vector per GPU of all ranks, by NCCL, with a communicator for each of this process's GPUs. One
@@ -50,21 +53,28 @@ class NcclCollective:
     def __init__(self, streams: Sequence[CudaStream], ranks: Ranks) -> None:
         """streams: for each GPU of this process, the stream that computes its vector and uses the sum. All ranks must
         call this. Raises ConfigurationError if ranks share a GPU."""
-        self._streams = streams
+        self._streams, self.across_ranks = streams, ranks.several
         self._communicators = _new_communicators([stream.device for stream in streams], ranks)
 
-    def close(self, *, finished: bool = True) -> None:
-        """Destroy the communicators. finished: whether no sum is unfinished. Otherwise other ranks may never come to
-        it, and it is aborted."""
-        for communicator in self._communicators:
-            if finished:
-                communicator.destroy()
-            else:
-                communicator.abort()
+    def close(self) -> None:
+        """Destroy the communicators. No sum may be unfinished on any rank."""
+        self._end([communicator.destroy for communicator in self._communicators])
+
+    def abort(self) -> None:
+        """End the sums, to which some ranks may never come, and then the communicators. All ranks must do this, not
+        close."""
+        self._end([communicator.abort for communicator in self._communicators])
+
+    def _end(self, calls: Sequence[Callable[[], None]]) -> None:
+        """NCCL may wait for the other ranks of the host here, and they may wait for this one to say that it failed."""
         self._communicators = []
+        thread = threading.Thread(target=lambda: [call() for call in calls], name="nccl-end", daemon=True)
+        thread.start()
+        thread.join(SECONDS_TO_END)
 
     def all_reduce(self, vectors: Sequence[Array]) -> None:
-        """Submit the sum, in the order of the GPUs' streams."""
+        """Submit the sum, in the order of the GPUs' streams. The first sum of a size waits until NCCL has connected the
+        GPUs."""
         check_vectors(len(self._streams), vectors)
         nccl = api().nccl
         kind = nccl.NCCL_FLOAT32 if vectors[0].dtype == np.float32 else nccl.NCCL_FLOAT64
@@ -104,8 +114,8 @@ def _check_not_shared(gpus: Sequence[Sequence[str]], ranks: Ranks) -> None:
             owner = owners.setdefault((rank.host, gpu), rank)
             if owner is not rank:
                 raise ConfigurationError(
-                    "SystemConf: devices: expected GPUs that no other rank has, as with devices='cuda', which is "
-                    f"another GPU for each rank of a host. Received: the GPU {gpu} of {owner} on {rank}, too"
+                    "SystemConf: devices: expected a GPU of its own for each rank, and at most as many ranks on a host "
+                    f"as it has GPUs. Received: the GPU {gpu} for {owner} and for {rank}"
                 )
 
 
@@ -125,7 +135,7 @@ class DeviceTick:
 
 
 class CudaSynchroniser:
-    """Ends ticks. The scheduler's thread submits all work, and the host does not wait. Implements `Learner`; its tasks
+    """Ends ticks. The scheduler's thread submits all work, and does not wait for it. Implements `Learner`; its tasks
     are the ends of ticks. If a run has one learner, its tasks have done the work, and there are no devices here."""
 
     def __init__(
@@ -215,6 +225,13 @@ class CudaSynchroniser:
         for vectors in zip(*(device.means for device in self.devices), strict=True):
             collective.all_reduce(vectors)
 
+    def abandon(self) -> bool:
+        """After a failure, end sums to which other ranks may never come. Returns whether there can be other ticks."""
+        if self._collective is None or not self._collective.across_ranks:
+            return True
+        self._collective.abort()
+        return False
+
     def wait(self, timeout: float) -> bool:
         """Wait until all submitted work is done. Returns whether it was within `timeout` seconds."""
         deadline = time.monotonic() + timeout
@@ -227,8 +244,10 @@ class CudaSynchroniser:
         """Destroy streams, graphs and communicators."""
         with self._submitting:
             closed = [device.stream.close(timeout) for device in self.devices]
-            if self._collective is not None:
-                self._collective.close(finished=all(closed))
+            if self._collective is not None and all(closed):
+                self._collective.close()
+            elif self._collective is not None:
+                self._collective.abort()
             for device in self.devices:
                 for works in (device.sum, device.merge):
                     for work in works.values():
@@ -244,7 +263,7 @@ def device_tick(
     learners: Sequence[CudaLearner],
     merged: Event,
 ) -> DeviceTick:
-    """The end of a tick on a device, given by its number in the run. learners: the learners of this device. merged:
+    """The end of a tick on a device, given by its number in this rank. learners: the learners of this device. merged:
     recorded after the merge."""
     base = assembly.bases[device]
     replicas = [assembly.replicas[learner.number - merging.first] for learner in learners]

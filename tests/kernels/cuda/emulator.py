@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,7 +135,7 @@ def _compiled(source: str, options: tuple[str, ...]) -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / f"{digest}.so"
     if not path.exists():
-        unfinished = folder / f"{digest}.{os.getpid()}.so"
+        unfinished = folder / f"{digest}.{os.getpid()}.{threading.get_ident()}.so"  # ranks of one test are threads
         command = [*compiler(), *FLAGS, *options, "-", "-o", str(unfinished)]
         done = subprocess.run(command, input=text, capture_output=True, text=True)
         if done.returncode:

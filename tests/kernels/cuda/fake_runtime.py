@@ -585,6 +585,7 @@ class FakeNccl:
         self.runtime = runtime
         self._local = threading.local()
         self._identities = 0
+        self.faults: list[str] = []
         self.members: dict[bytes, list[Any]] = defaultdict(list)
         """Communicators by the identity of their group."""
         self._sums: dict[tuple[bytes, int], _Sum] = {}
@@ -618,6 +619,8 @@ class FakeNccl:
             def _end(self, how: str) -> None:
                 assert not self.ended
                 self.ended = how
+                if {other.ended for other in fake.members[self.identity]} - {how, ""}:
+                    fake.faults.append("some communicators of a group were destroyed, and others aborted")
 
         self.NcclCommunicator = Communicator
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,9 +14,12 @@ from crossbow.cluster.members import Rank, View
 from crossbow.cluster.ranks import Ranks
 from crossbow.ops import InnerProduct
 from crossbow.runtime.changing_engine import new_engine
+from crossbow.runtime.cuda import backend, synchroniser
 from crossbow.runtime.cuda.backend import CudaBackend
 from crossbow.runtime.cuda.stream import CudaStream
 from crossbow.runtime.cuda.synchroniser import NcclCollective
+from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.runtime.training_engine import TrainingEngine
 from crossbow.synch import EASGD, BarrierRule, ModelAveraging, Rule
 from crossbow.types import CrossbowError
 from tests.cluster.fake_network import FakeNetwork, FakeTransport, at_once
@@ -27,13 +31,18 @@ FOUR = ("cuda:0", "cuda:1", "cuda:2", "cuda:3")
 
 
 def train_on(
-    devices: Sequence[str], rule: Rule | None = None, learners: int = 1, solver: SolverConf = SOLVER, seed: int = 0
+    devices: Sequence[str],
+    rule: Rule | None = None,
+    learners: int = 1,
+    solver: SolverConf = SOLVER,
+    seed: int = 0,
+    **more: Any,
 ) -> list[Trained]:
     """Train on as many ranks, each with these devices. A single one is a process without others."""
     model = ModelConf(batch_size=MODEL.batch_size, rule=rule)
 
     def of(ranks: Ranks | None, names: str) -> Callable[[], Trained]:
-        system = SystemConf(devices=names, learners_per_device=learners, seed=3)
+        system = SystemConf(devices=names, learners_per_device=learners, seed=3, **more)
         return lambda: train(ranks, model, system, solver=solver)
 
     known = FakeNetwork(len(devices)).ranks() if len(devices) > 1 else [None]
@@ -62,7 +71,7 @@ def test_ranks_compute_the_bits_of_one_process(
 
 
 def test_ranks_that_share_a_gpu_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"the GPU 0000:00:00\.0 of rank 0 \(here\) on rank 1 \(here\), too"):
+    with pytest.raises(ConfigurationError, match=r"the GPU 0000:00:00\.0 for rank 0 \(here\) and for rank 1"):
         _collectives(["here", "here"], [0, 0])
 
 
@@ -85,14 +94,19 @@ def _collectives(hosts: Sequence[str], devices: Sequence[int]) -> list[NcclColle
                 stream.close()
 
 
-def test_a_sum_to_which_not_all_ranks_come_is_aborted() -> None:
-    """Its stream does not end. NCCL's communicators may only be destroyed when they are idle."""
+def test_nccl_that_waits_for_other_ranks_does_not_keep_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may wait for this one to say that it has failed."""
+    monkeypatch.setattr(synchroniser, "SECONDS_TO_END", 0.01)
+    others = threading.Event()
     with fake_cuda(1) as fake:
         stream = CudaStream("s", 0)
         collective = NcclCollective([stream], FakeNetwork(1).ranks()[0])
-        (communicator,) = (each for group in fake.nccl.members.values() for each in group)
-        collective.close(finished=False)
-        assert communicator.ended == "aborted"
+        ((communicator,),) = fake.nccl.members.values()
+        communicator.abort = others.wait
+        collective.abort()
+        collective.close()
+        assert not communicator.ended
+        others.set()
         stream.close()
 
 
@@ -108,6 +122,12 @@ def test_what_does_not_work_is_refused(devices: Sequence[str], rule: Any, messag
         train_on(devices, rule)
 
 
+def test_numbers_are_not_checked_across_ranks() -> None:
+    """The host would wait for a sum to which a rank that has failed does not come."""
+    with pytest.raises(ConfigurationError, match="check_numerics must be False across ranks with GPUs"):
+        train_on(FOUR[:2], check_numerics=True)
+
+
 def test_ranks_that_may_leave_have_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeTransport, "elastic", True)
     with pytest.raises(ConfigurationError, match=r"MPI connects ranks with GPUs\. Received: devices=cuda:0"):
@@ -116,8 +136,9 @@ def test_ranks_that_may_leave_have_no_gpus(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_each_rank_of_a_host_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless it sees only one, as where a cluster's own scheduler shares them out."""
-    for name, value in (("RANK", 5), ("SIZE", 6), ("LOCAL_RANK", 2), ("LOCAL_SIZE", 3)):
-        monkeypatch.setenv(f"CROSSBOW_{name}", str(value))
+    hosts = "there", "here", "there", "here", "here"
+    ranks = Ranks(View(0, tuple(Rank(number, host) for number, host in enumerate(hosts))), 4)
+    monkeypatch.setattr(backend, "join", lambda: ranks)
     for there, expected in ((4, "cuda:2"), (1, "cuda:0")):
         with fake_cuda(there):
             assert [device.name for device in CudaBackend(SystemConf(devices="cuda")).devices] == [expected]
@@ -127,38 +148,47 @@ def test_each_rank_of_a_host_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 def test_a_failure_in_one_rank_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others' streams wait for a sum that does not come, and are given up."""
-    original, ended, close = NcclCollective.all_reduce, [], NcclCollective.close
+    """The others' streams wait for a sum that does not come. So all abort their sums, and no rank trains again."""
+    original = NcclCollective.all_reduce
 
     def all_reduce(self: NcclCollective, vectors: Sequence[Any]) -> None:
-        number = self._communicators[0].number
-        if number == 1 and self._communicators[0].sums == 6:
+        (communicator,) = self._communicators
+        if communicator.number == 1 and communicator.sums == 6:
             raise MemoryError("no luck")
         original(self, vectors)
 
-    def noted_close(self: NcclCollective, *, finished: bool = True) -> None:
-        ended.append((self._communicators[0].number, finished))
-        close(self, finished=finished)
-
     monkeypatch.setattr(NcclCollective, "all_reduce", all_reduce)
-    monkeypatch.setattr(NcclCollective, "close", noted_close)
-    errors = []
+    errors: dict[int, tuple[str, str]] = {}
 
     def of(ranks: Ranks, name: str) -> Callable[[], None]:
         def work() -> None:
+            engine = engine_on(ranks, name)
             try:
-                train(ranks, MODEL, SystemConf(devices=name, learners_per_device=1, seed=3))
-            except CrossbowError as error:
-                errors.append((ranks.rank, str(error)))
+                with pytest.raises(CrossbowError) as first:
+                    TrainingRun(engine, MODEL, Limits(count=2), (), test=True, ranks=ranks).run()
+                with pytest.raises(CrossbowError) as second:
+                    engine.check_usable()
+                errors[ranks.rank] = str(first.value), str(second.value)
+            finally:
+                engine.close()
 
         return work
 
-    with fake_cuda(2, threads_tell=True):
+    with fake_cuda(2, threads_tell=True) as fake:
         at_once([of(ranks, name) for ranks, name in zip(FakeNetwork(2).ranks(), FOUR, strict=False)])
-    assert sorted(ended) == [(0, False), (1, True)]
-    first, second = sorted(errors)
-    assert "rank 1 (host1) failed: " in first[1]
-    assert "no luck" in second[1]
+        assert [each.ended for each in next(iter(fake.nccl.members.values()))] == ["aborted", "aborted"]
+        assert not fake.nccl.faults
+    assert "rank 1 (host1) failed: " in errors[0][0]
+    assert "no luck" in errors[1][0]
+    assert all("Make another context" in second for _, second in errors.values())
+
+
+def engine_on(ranks: Ranks, devices: str) -> TrainingEngine:
+    """With one learner on each device."""
+    flow = training(InnerProduct(number_of_outputs=3))
+    check = Dataflow(flow.subgraph).set_phase(Phase.CHECK)
+    system = SystemConf(devices=devices, learners_per_device=1, seed=3)
+    return new_engine(flow.graph, check.graph, DATA, MODEL, SOLVER, system, ranks=ranks)
 
 
 @pytest.mark.parametrize(("devices", "joinable"), [("cuda", False), ("cpu", True)])
@@ -166,10 +196,7 @@ def test_no_rank_joins_one_with_gpus(devices: str, joinable: bool) -> None:
     """They could not train together, and training would end."""
     admission, network = Admission(), FakeNetwork(1)
     ranks = Ranks(network.view, 0, network.transports()[0], admission=admission)
-    flow = training(InnerProduct(number_of_outputs=3))
-    check = Dataflow(flow.subgraph).set_phase(Phase.CHECK)
     with fake_cuda(1):
-        system = SystemConf(devices=devices, learners_per_device=1)
-        new_engine(flow.graph, check.graph, DATA, MODEL, SOLVER, system, ranks=ranks).close()
+        engine_on(ranks, devices).close()
     admission.open(ranks.view.ranks)
     assert (admission.journal() is not None) == joinable
