@@ -66,7 +66,7 @@ class Devices(Domain):
 
     @property
     def allowed(self) -> str:
-        return "'cpu', 'cpu:i/n', 'cuda:i', or several separated by commas"
+        return "'cpu', 'cpu:i/n', 'cuda', 'cuda:i', or several separated by commas"
 
     @property
     def placeholder(self) -> str:
@@ -92,7 +92,7 @@ class SystemConf:
     """
 
     devices: str | Sequence[str] = setting(Devices(), default="cpu")
-    """cpu (all cores), slices of the cores as cpu:0/2,cpu:1/2, or NVIDIA GPUs as cuda:0,cuda:1."""
+    """cpu (all cores), slices of the cores as cpu:0/2,cpu:1/2, or NVIDIA GPUs as cuda:0,cuda:1; cuda is one GPU."""
     learners_per_device: int | str = setting(Integer(at_least=1, word="auto"), default="auto", option="learners")
     """Learners on each device; auto begins with one per core, four per GPU, and finds the fastest number in training.
 

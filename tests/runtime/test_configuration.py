@@ -40,7 +40,7 @@ BAD: list[BadValues] = [
     (
         SystemConf,
         "devices",
-        "'cpu', 'cpu:i/n', 'cuda:i', or several separated by commas",
+        "'cpu', 'cpu:i/n', 'cuda', 'cuda:i', or several separated by commas",
         ("", "cpu,", ",cpu", [], (), None, 0, ["cpu", ""], ["cpu", 1], " ", "cpu, ,cpu"),
         {},
     ),
