@@ -36,7 +36,7 @@ from crossbow.runtime.setting import RunSetting
 from crossbow.runtime.sharing import Sharing
 from crossbow.runtime.tick import TickCoordination
 from crossbow.solver import SolverConf
-from crossbow.synch import SMA, BarrierRule, Collective, PartiallySynchronous, Rule, RuleSequence, TwoLevel, has_barrier
+from crossbow.synch import SMA, BarrierRule, Collective, Rule, RuleSequence, TwoLevel, has_barrier
 from crossbow.synch.progress import check_local_variables, check_skip
 from crossbow.timeline.recorder import Recorder
 from crossbow.types import ConfigurationError, LabelRange, Phase
@@ -66,22 +66,10 @@ def new_backend(rule: Rule | RuleSequence | TwoLevel | None, system: SystemConf)
     return CpuBackend(system)
 
 
-def check_rule_of_ranks(rule: Rule | RuleSequence | TwoLevel | None) -> None:
-    """Raise ConfigurationError for a rule that does not work across ranks."""
-    rules = rule.rules if isinstance(rule, RuleSequence) else (rule,)
-    for each in rules:
-        if isinstance(each, PartiallySynchronous):
-            raise ConfigurationError(
-                "ModelConf: rule must be one under which all learners do equally many tasks across ranks. "
-                f"Received: {each}"
-            )
-
-
 def _check_ranks(
     model: ModelConf, solver: SolverConf, system: SystemConf, ranks: Ranks, collective: Collective | None
 ) -> None:
     """Raise ConfigurationError for what does not work across ranks."""
-    check_rule_of_ranks(model.rule)
     if not has_barrier(model.rule):
         _check_free_ranks(model, solver)
     if isinstance(parse_devices(system.devices)[0], CudaDevice):

@@ -13,7 +13,6 @@ from crossbow.data import Dataset
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.order import TrainingOrder
 from crossbow.dataflow.graph import Graph
-from crossbow.runtime.building import check_rule_of_ranks
 from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.engine import Engine
@@ -60,8 +59,6 @@ def new_engine(
     def with_learners(learners: int, beside: int) -> Engine:
         return make(model, dataclasses.replace(system, learners_per_device=learners), beside)
 
-    if ranks.connected:
-        check_rule_of_ranks(model.rule)
     if isinstance(model.rule, RuleSequence):
         engines = engines_of(model.rule, with_rule)
         return ChangingEngine(engines, Phases(model.rule, engines))

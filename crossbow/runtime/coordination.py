@@ -35,6 +35,9 @@ class Coordination(Protocol):
     def submit(self, task: Task, learner: int | None) -> None:
         """Give the task to this learner, or with None to the next free one."""
 
+    def await_results(self) -> None:
+        """Note that no task will be submitted until learners have ended some."""
+
     def end_tick(self, task: Task) -> None:
         """End a tick whose tasks were all submitted. task: the task that ends the tick."""
 

@@ -183,6 +183,10 @@ class Exchange(ABC):
     def _mass(self) -> float:
         """The mass of this rank's part of z, 1 if it has all of it."""
 
+    def rest(self, learner: int) -> None:  # noqa: B027 - on one rank, a learner without a task takes the next one
+        """Across ranks, let no learner wait for this one, which gets no task until others have ended theirs. learner:
+        its number on this rank."""
+
     def begin_session(self) -> None:  # noqa: B027 - learners of one rank send no messages
         """Exchange messages with other ranks from now on, until `settle`. Called before each task."""
 
@@ -281,11 +285,16 @@ class BaseExchange(Exchange):
             if merge is not None and not merge.dropped:
                 for combination in self._not_left_out(learner):
                     combination.run(pace, merge.arrival)
-            with self._counting:
-                going = self.progress.let_go()
-            for each in going:
-                self._replies[each].run(pace, None)
+            going = self._reply_to_waiting(pace)
             self._record(learner, begin, going)
+        return going
+
+    def _reply_to_waiting(self, pace: Pace) -> list[int]:
+        """Give z to the learners that may continue. Returns them."""
+        with self._counting:
+            going = self.progress.let_go()
+        for each in going:
+            self._replies[each].run(pace, None)
         return going
 
     def _not_left_out(self, learner: int) -> Sequence[Combination[Arrival]]:

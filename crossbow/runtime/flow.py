@@ -173,6 +173,7 @@ class Flow:
     def _make_room(self) -> None:
         """Wait until half of the tasks submitted ahead are done, and adapt their number to the duration."""
         began, before, learners, begin = time.monotonic(), self._in_flight, self._learners, now()
+        self._coordination.await_results()
         self.collect(before - self._ahead * learners // 2)
         if self._recorder.on:
             self._recorder.event(SCHEDULER, WAIT_FOR_RESULTS, begin)
@@ -199,6 +200,7 @@ class Flow:
     def collect_all(self) -> None:
         """Wait until no task is pending."""
         begin = now()
+        self._coordination.await_results()
         while self._in_flight:
             self.collect(self._in_flight)
         if self._recorder.on:
@@ -206,6 +208,8 @@ class Flow:
 
     def collect_until(self, number: int) -> None:
         """Wait until the results of all tasks before this one are delivered."""
+        if self._next_result < number:
+            self._coordination.await_results()
         while self._next_result < number:
             self.collect()
 

@@ -40,6 +40,10 @@ class FreeCoordination:
         self._placement, self._divided = setting.placement, setting.ranks.several
         self._ready: set[int] = set()
         """Across ranks, the learners of this rank that may begin a task."""
+        self._resting: set[int] = set()
+        """Those of them that the exchange knows to have none."""
+        self._awaits_results = False
+        """Whether the scheduler submits no task until learners have ended some."""
         self.rule: Rule = setting.rule
         self._given_rule, self._reports = setting.given_rule, reports
         self._slack, self._tasks_per_tick = setting.model.slack, setting.clock.tasks_per_tick
@@ -82,9 +86,26 @@ class FreeCoordination:
         """Give the task to the next free learner, or across ranks to its own one once that is free."""
         self.exchange.begin_session()
         with self._dealing:
+            self._awaits_results = False
             self._unfinished[task.number] = task.tick
             self._waiting.append((task, learner))
         self._deal()
+
+    def await_results(self) -> None:
+        """Across ranks, if learners may drift apart, tell the exchange which learners have no task. Otherwise others
+        may wait for these, and the scheduler for the others."""
+        self._awaits_results = True
+        self._rest()
+
+    def _rest(self) -> None:
+        rule = self.rule
+        if not (self._divided and self._awaits_results and isinstance(rule, FreeRule) and rule.drifts):
+            return
+        with self._dealing:
+            resting = sorted(self._ready - self._resting)
+            self._resting.update(resting)
+        for learner in resting:
+            self.exchange.rest(learner)
 
     def end_tick(self, task: Task) -> None:
         """Do nothing: this coordination has no ticks to end."""
@@ -97,7 +118,9 @@ class FreeCoordination:
         with self._dealing:
             while (following := self._take_own() if self._divided else self._take()) is not None:
                 task, learner = following
+                self._resting.discard(learner)
                 self.learners[learner].submit(task)
+        self._rest()
 
     def _take(self) -> tuple[Task, int] | None:
         """The next task, and a free learner."""
@@ -185,6 +208,7 @@ class FreeCoordination:
         """Let all learners begin: they have copied z."""
         self._flags.reset(tick)
         self._ready.clear()
+        self._resting.clear()
         self.exchange.restart()
 
     def begin(self, tick: int) -> None:

@@ -105,8 +105,21 @@ class ServingExchange(BaseExchange):
     def _into(self, rank: int, note: Note) -> Array:
         return sent_vector(self._rule, self._replicas[note.learner])
 
+    def rest(self, learner: int) -> None:
+        self._let_go(self._participants.meeting.exchange(learner, lambda: self._rest(learner)))
+        self._link.freed()
+
+    def _rest(self, learner: int) -> list[int]:
+        with self._merging:
+            self.progress.rest(learner)
+            return self._reply_to_waiting(Pace(0.0, 0.0))  # replies of rules that drift do not depend on it
+
     def _contributed(self, rank: int, note: Note) -> None:
-        if note.learner != END:
+        if note.learner == END:
+            return
+        if not note.vector:
+            self.rest(note.learner)
+        else:
             self._rank_of[note.learner] = rank
             self._exchange(note.learner, pace_of(note.numbers))
             self._link.freed()
@@ -120,19 +133,23 @@ class ServingExchange(BaseExchange):
 
 
 class RemoteExchange(Exchange):
-    """The exchange of every other rank, which sends contributions to rank 0."""
+    """The exchange of every other rank, which sends contributions to rank 0. A note without a vector says that a
+    learner has no task."""
 
     def __init__(self, participants: Participants, rule: FreeRule, link: Link) -> None:
         super().__init__(participants, rule.tau)
         self._rule, self._link, self._first = rule, link, link.placement.first
         self._counts = 0, 0, 0, 0
         """Merges and arrivals, as rank 0 counted them in the last session."""
+        self._ended = False
+        """Whether this rank sends nothing more in this session."""
         self._messages = Messages(link.ranks, [0], link.flags)
         self._messages.connect(self._into, self._replied, link.failed)
         self._part = self._part_of_mean()
         self.restart()
 
     def begin_session(self) -> None:
+        self._ended = False
         self._messages.begin()
 
     def give_up(self) -> None:
@@ -140,11 +157,18 @@ class RemoteExchange(Exchange):
 
     def settle(self) -> None:
         self._messages.begin()
-        self._messages.send(0, Note(END))
+        with self._lock:
+            self._ended = True
+            self._messages.send(0, Note(END))
         self._messages.end()
         self._messages.flush()
         super().settle()
         self._link.sum(mean_parts(self._participants))
+
+    def rest(self, learner: int) -> None:
+        with self._lock:  # nothing may follow the end
+            if not self._ended:
+                self._messages.send(0, Note(self._first + learner))
 
     def keep_part(self) -> tuple[float, float]:
         """See `Exchange.keep_part`. If rank 0 is lost, z is the mean of what the learners that are left read from it

@@ -160,13 +160,15 @@ class PartiallySynchronous(_Asynchronous):
     `max_advance` contributions ahead of the slowest; then a barrier.
 
     From then on, every learner that arrives is merged, and waits. When all wait, they continue together with the same
-    z, and count from 0 again: slow learners need not catch up. max_advance: m ≥ 1.
+    z, and count from 0 again: slow learners need not catch up. max_advance: m ≥ 1. Across ranks, no learner waits for
+    one that has no task until others have ended theirs.
 
     See also: `AsynchronousSGD`, `SSP`.
     """
 
     name: ClassVar[str] = "partially-synchronous"
     restarts_together: ClassVar[bool] = True
+    drifts: ClassVar[bool] = True
 
     max_advance: int = setting(Integer(at_least=1), default=1)
     """Contributions by which the fastest learner is ahead of the slowest when there is a barrier."""

@@ -33,6 +33,8 @@ class ExchangeState:
         """Numbers of complete and of dropped contributions since the beginning, and the sum of their staleness."""
         self._finishers: deque[int] = deque(maxlen=rule.remembers(learners))
         self.waiting: set[int] = set()
+        self.resting: set[int] = set()
+        """Learners that have no task, and that no other waits for."""
         self._taken: list[int] = []
         self.restart()
 
@@ -50,6 +52,7 @@ class ExchangeState:
         self.learners -= 1
         del self.clocks[learner], self._taken[learner]
         self.waiting = {other - (other > learner) for other in self.waiting if other != learner}
+        self.resting = {other - (other > learner) for other in self.resting if other != learner}
         self._renumber([other - (other > learner) for other in self._finishers if other != learner])
 
     def join(self, learner: int) -> None:
@@ -59,6 +62,7 @@ class ExchangeState:
         self.clocks.insert(learner, min(self.clocks))
         self._taken.insert(learner, self.merges)
         self.waiting = {other + (other >= learner) for other in self.waiting}
+        self.resting = {other + (other >= learner) for other in self.resting}
         self._renumber([other + (other >= learner) for other in self._finishers])
 
     def _renumber(self, finishers: list[int]) -> None:
@@ -72,6 +76,7 @@ class ExchangeState:
         """Record that all learners have taken z, and none waits."""
         self.clocks = [0] * self.learners
         self.waiting.clear()
+        self.resting.clear()
         self._taken = [self.merges] * self.learners
 
     def state(self) -> dict[str, Any]:
@@ -97,6 +102,7 @@ class ExchangeState:
         """Record that the learner has done its local steps. Returns the merge to do now, or None while it is
         incomplete."""
         self.clocks[learner] += 1
+        self.resting.discard(learner)
         self.waiting.add(learner)
         contributors = self.rule.contributors(learner, self.learners)
         if not self.waiting.issuperset(contributors):
@@ -111,15 +117,28 @@ class ExchangeState:
         self.merges += not dropped
         return Merge(contributors, arrival, dropped)
 
+    def rest(self, learner: int) -> None:
+        """Record that the learner, if it does not wait, has no task. Until it arrives, the others do not count it."""
+        if learner not in self.waiting:
+            self.resting.add(learner)
+
     def let_go(self) -> list[int]:
         """The waiting learners that may start. They no longer wait, and take the current z."""
-        going = [i for i in sorted(self.waiting) if self.rule.may_start(self.clocks, self.waiting, i)]
+        going = self._may_start(self.waiting)
+        together = len(going) == self.learners
+        if not going and self.resting:
+            going = self._may_start(self.waiting | self.resting)
+            together = bool(going)
         for learner in going:
             self._taken[learner] = self.merges
         self.waiting.difference_update(going)
-        if self.rule.restarts_together and len(going) == self.learners:
+        if self.rule.restarts_together and together:
             self.clocks = [0] * self.learners
         return going
+
+    def _may_start(self, waiting: set[int]) -> list[int]:
+        """The waiting learners that may start if these wait."""
+        return [i for i in sorted(self.waiting) if self.rule.may_start(self.clocks, waiting, i)]
 
 
 class Masses:

@@ -147,6 +147,8 @@ class FreeRule(Rule):
     """Whether variables may be skipped in a merge. This requires that learners continue with z."""
     restarts_together: ClassVar[bool] = False
     """Whether clocks count from the last time that all learners continued together."""
+    drifts: ClassVar[bool] = False
+    """Whether learners that have done different numbers of tasks may all wait for each other."""
 
     def remembers(self, learners: int) -> int:
         """Number of latest arrivals that ω depends on."""

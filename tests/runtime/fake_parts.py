@@ -39,7 +39,7 @@ class FakeCoordination:
         self.learners = [FakeLearner(number, reports) for number in range(learners)]
         self.log: list[Any] = []
         self.decision: Any = None
-        self.whole, self.goes_on = 0, True
+        self.whole, self.goes_on, self.awaited = 0, True, 0
         self.part: tuple[float, float] | None = None
 
     def coefficients(self, pace: Pace) -> Array:
@@ -48,6 +48,9 @@ class FakeCoordination:
     def submit(self, task: Task, learner: int | None) -> None:
         self.log.append((task.purpose, task.number, task.tick, learner))
         self.learners[learner or 0].submit(task)
+
+    def await_results(self) -> None:
+        self.awaited += 1
 
     def end_tick(self, task: Task) -> None:
         self.log.append(("end", task.number, task.tick))

@@ -224,6 +224,26 @@ def test_results_are_delivered_in_order_and_counted() -> None:
         assert (seen, under.done, under.in_flight) == ([5, 6, 7, 8], 9, 0)
 
 
+def test_the_coordination_knows_when_no_task_follows() -> None:
+    """Where results must come first: at the limit of tasks ahead, before a task's result, and at the end."""
+    under, coordination, reports = flow_of()
+    with under.handing_on("training", 0, flow.ignore_result):
+        for _ in range(flow.LEAST_AHEAD * under._learners):
+            under.expect()
+        assert coordination.awaited == 0
+        for task in range(under.in_flight):
+            reports.put(done(task))
+        under.expect()
+        assert coordination.awaited == 1
+        under.collect_until(4)
+        assert coordination.awaited == 1  # they are there
+        reports.put(done(4))
+        under.collect_until(5)
+        assert coordination.awaited == 2
+        under.collect_all()
+        assert coordination.awaited == 3
+
+
 @pytest.mark.parametrize("in_order", [True, False])
 def test_tasks_with_known_results_are_skipped(in_order: bool) -> None:
     """In order, a known result waits for those before it."""

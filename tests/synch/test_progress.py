@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crossbow.synch import SSP, Gossip, Grouping, WeedOut
+from crossbow.synch import SSP, Gossip, Grouping, PartiallySynchronous, WeedOut
 from crossbow.synch.progress import ExchangeState, Masses, left_out
 
 
@@ -57,6 +57,44 @@ def test_learners_leave_and_join_the_count() -> None:
     assert merge is not None
     assert merge.arrival.staleness == 1  # it has the z of three merges
     assert merge.arrival.learners == 3
+
+
+def test_no_learner_waits_for_one_that_rests() -> None:
+    """The barrier begins as if learner 2 had a task, and ends without it; its lead is forgotten."""
+    state = ExchangeState(PartiallySynchronous(max_advance=2), 3)
+    for learner in (2, 0):
+        state.arrive(learner)
+        assert state.let_go() == [learner]
+    state.rest(2)
+    assert state.let_go() == []
+    assert state.clocks == [1, 0, 1]  # there was no barrier
+    state.arrive(0)
+    assert state.let_go() == []  # it is two ahead of learner 1
+    state.arrive(1)
+    assert state.let_go() == [0, 1]
+    assert state.clocks == [0, 0, 0]
+    state.arrive(2)
+    assert state.let_go() == [2]
+    assert state.resting == set()
+    for learner in (2, 0):
+        state.arrive(learner)
+        assert state.let_go() == []
+    state.rest(0)  # it waits, so this comes too late to matter
+    assert state.resting == set()
+    state.rest(1)
+    assert state.let_go() == [0, 2]
+
+
+def test_resting_learners_are_renumbered_and_forgotten() -> None:
+    state = ExchangeState(PartiallySynchronous(), 3)
+    state.rest(0)
+    state.rest(2)
+    state.leave(1)
+    assert state.resting == {0, 1}
+    state.join(0)
+    assert state.resting == {1, 2}
+    state.restart()
+    assert state.resting == set()
 
 
 def test_finishers_are_renumbered() -> None:
