@@ -66,12 +66,10 @@ def new_backend(rule: Rule | RuleSequence | TwoLevel | None, system: SystemConf)
     return CpuBackend(system)
 
 
-def _check_ranks(
-    model: ModelConf, solver: SolverConf, system: SystemConf, ranks: Ranks, collective: Collective | None
-) -> None:
+def _check_ranks(model: ModelConf, system: SystemConf, ranks: Ranks, collective: Collective | None) -> None:
     """Raise ConfigurationError for what does not work across ranks."""
     if not has_barrier(model.rule):
-        _check_free_ranks(model, solver)
+        _check_free_ranks(model)
     if isinstance(parse_devices(system.devices)[0], CudaDevice):
         _check_gpus_of_ranks(model, system, ranks)
     if system.on_bad_record != "error":
@@ -98,16 +96,11 @@ def _check_gpus_of_ranks(model: ModelConf, system: SystemConf, ranks: Ranks) -> 
         )
 
 
-def _check_free_ranks(model: ModelConf, solver: SolverConf) -> None:
+def _check_free_ranks(model: ModelConf) -> None:
     """Raise ConfigurationError for what does not work across ranks without a barrier."""
     if model.slack is not None:
         raise ConfigurationError(
             f"ModelConf: slack must be None across ranks under a rule without a barrier. Received: slack={model.slack}"
-        )
-    if solver.learning_rate_step_unit == "merges":
-        raise ConfigurationError(
-            "SolverConf: learning_rate_step_unit must be 'tasks' or 'epochs' across ranks under a rule without a "
-            "barrier, whose merges rank 0 alone counts during training. Received: 'merges'"
         )
 
 
@@ -137,7 +130,7 @@ def new_setting(
     ConfigurationError for options that cannot be combined."""
     given = model.rule if isinstance(model.rule, Rule | TwoLevel) else SMA()
     if ranks.several:
-        _check_ranks(model, solver, system, ranks, collective)
+        _check_ranks(model, system, ranks, collective)
     elif isinstance(backend.devices[0], CudaDevice):
         ranks.end_joining()  # training would end, because no rank can join one with GPUs
     of_ranks = ranks.gather([backend.threads[device] for device in backend.device_of])

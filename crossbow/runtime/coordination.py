@@ -27,6 +27,10 @@ class Coordination(Protocol):
     def in_order(self) -> bool:
         """Whether results are reported in task order."""
 
+    @property
+    def counts_in_results(self) -> bool:
+        """Whether the ranks know the number of merges from results only, until nothing is running."""
+
     # Scheduling
 
     def coefficients(self, pace: Pace) -> Array:

@@ -201,7 +201,13 @@ class Exchange(ABC):
     @property
     @abstractmethod
     def merges(self) -> int:
-        """Number of contributions that were merged. Dropped contributions do not count."""
+        """Number of contributions that were merged. Dropped contributions do not count. Across ranks, it is known on
+        all of them when nothing is running."""
+
+    @property
+    def own_merges(self) -> int:
+        """Those that this rank counts. Their sum over the ranks is `merges`."""
+        return self.merges
 
     @abstractmethod
     def _arrive(self, learner: int, pace: Pace) -> list[int]:

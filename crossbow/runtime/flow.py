@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, NoReturn
@@ -60,6 +61,8 @@ class Flow:
         """Results that wait for those of earlier tasks."""
         self._known: dict[int, Completed] = {}
         """Results of tasks to skip: they were done before a rank was lost, ahead of others that were not."""
+        self._merges: deque[tuple[int, int]] = deque()
+        """Tasks that were delivered, with the merges that their results report."""
         self._done = 0
         self._closed = False
         self.data_wait_seconds = 0.0
@@ -86,6 +89,18 @@ class Flow:
     def in_flight(self) -> int:
         """Number of submitted tasks whose results are not known yet."""
         return self._in_flight
+
+    def take_merges(self, before: int) -> int:
+        """Number of merges that results of tasks before this one have reported since the last call. These must have
+        been delivered."""
+        merges = 0
+        while self._merges and self._merges[0][0] < before:
+            merges += self._merges.popleft()[1]
+        return merges
+
+    def forget_merges(self) -> None:
+        """Forget the merges that results have reported."""
+        self._merges.clear()
 
     # Start and end
 
@@ -159,7 +174,7 @@ class Flow:
         if (result := self._known.pop(number, None)) is None:
             return False
         if self._in_order:
-            self._hand_on_in_order(result)
+            self._hand_on_in_order(result._replace(merges=0))  # they are counted
         else:
             self._hand_on(result._replace(seconds=None))
         return True
@@ -218,6 +233,8 @@ class Flow:
         self._early[report.task] = report
         while (following := self._early.pop(self._next_result, None)) is not None:
             self._count()
+            if following.merges:
+                self._merges.append((following.task, following.merges))
             self._on_result(following)
 
     def _hand_on(self, report: Completed) -> None:

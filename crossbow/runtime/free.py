@@ -42,6 +42,9 @@ class FreeCoordination:
         """Across ranks, the learners of this rank that may begin a task."""
         self._resting: set[int] = set()
         """Those of them that the exchange knows to have none."""
+        self._counts_merges = self._divided and setting.solver.learning_rate_step_unit == "merges"
+        self._counted = 0
+        """This rank's merges, until its last result."""
         self._awaits_results = False
         """Whether the scheduler submits no task until learners have ended some."""
         self.rule: Rule = setting.rule
@@ -77,6 +80,10 @@ class FreeCoordination:
     def in_order(self) -> bool:
         """Across ranks results are reported in task order, so that all ranks count alike."""
         return self._divided
+
+    @property
+    def counts_in_results(self) -> bool:
+        return self._counts_merges
 
     def coefficients(self, pace: Pace) -> Array:
         """Coefficients of the learners' own steps at this pace."""
@@ -158,6 +165,9 @@ class FreeCoordination:
         if isinstance(report, Completed):
             with self._dealing:
                 self._unfinished.pop(report.task, None)
+                if self._counts_merges:
+                    before, self._counted = self._counted, self.exchange.own_merges
+                    report = report._replace(merges=self._counted - before)
             self._deal()
         self._reports.put(report)
 
@@ -191,6 +201,7 @@ class FreeCoordination:
     def settle(self) -> None:
         """Compute z's statistics, and the parts of z that no exchange computes."""
         self.exchange.settle()
+        self._counted = self.exchange.own_merges
 
     def keep_part(self) -> tuple[float, float]:
         """After the loss of a rank, compute this rank's part of z; see `Exchange.keep_part`."""
@@ -210,6 +221,7 @@ class FreeCoordination:
         self._ready.clear()
         self._resting.clear()
         self.exchange.restart()
+        self._counted = self.exchange.own_merges
 
     def begin(self, tick: int) -> None:
         """Start afresh at this tick."""
@@ -232,6 +244,7 @@ class FreeCoordination:
             self.exchange.follow(rule, Pace(0.0, 0.0))  # no learner waits yet, so that nothing is merged
             self._speeds.restore(state["speeds"])
         self.exchange.restore(state["exchange"])
+        self._counted = self.exchange.own_merges
 
     def merges(self, tick: int) -> int:
         """The number of merges, which the exchange counts."""

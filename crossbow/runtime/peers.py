@@ -59,6 +59,10 @@ class RankPeerExchange(PeerExchange):
     def merges(self) -> int:
         return self._met + sum(self._met_elsewhere.values())
 
+    @property
+    def own_merges(self) -> int:
+        return self._met
+
     def _give(self, learner: int, peer: int, pace: Pace) -> None:
         if 0 <= peer < self._own:
             super()._give(learner, peer, pace)

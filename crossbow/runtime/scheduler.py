@@ -67,6 +67,9 @@ class Scheduler:
         self._coordination, self._flow, self._recovery, self._position = coordination, flow, recovery, position
         self._clock, self._schedule = clock, schedule
         self._by_merges = schedule.solver.learning_rate_step_unit == "merges"
+        self._behind = TICKS_BEHIND * clock.tasks_per_tick
+        self._counted_merges = 0
+        """Merges since the start: those until nothing was running, and those of results that all ranks know."""
         self._restarts = 0
         """Number of restarts that the schedule asked for until the last tick."""
         self._given = 0
@@ -85,8 +88,14 @@ class Scheduler:
 
     @property
     def time(self) -> int:
-        """Time of the next tick, as the schedule counts it: tasks, or merges."""
-        return self.merges if self._by_merges else self._position.tasks
+        """Time of the next tick, as the schedule counts it: tasks, or merges. Across ranks without a barrier, merges
+        are counted `TICKS_BEHIND` ticks late, so that all ranks count alike."""
+        if not self._by_merges:
+            return self._position.tasks
+        if not self._coordination.counts_in_results:
+            return self.merges
+        self._counted_merges += self._flow.take_merges(self._position.tasks - self._behind)
+        return self._counted_merges
 
     @property
     def learning_rate(self) -> float:
@@ -105,11 +114,12 @@ class Scheduler:
     def train(self, until: int, loader: Loader, callbacks: Callbacks) -> None:
         """Run ticks until the given number of tasks is done; see `Engine.run`."""
         flow, position, stop = self._flow, self._position, callbacks.stop
-        self._given, behind = 0, TICKS_BEHIND * self._clock.tasks_per_tick
+        self._given = 0
+        self._count_merges()
         while position.tasks < until and not stop() and not callbacks.pause():
             if not self._run_tick_of_z(loader, callbacks):
                 break
-            flow.collect_until(position.tasks - behind)
+            flow.collect_until(position.tasks - self._behind)
         flow.collect_all()
         self._coordination.settle()
 
@@ -181,6 +191,12 @@ class Scheduler:
         """Wait until nothing is running, and z is complete."""
         self._flow.collect_all()
         self._coordination.settle()
+        self._count_merges()
+
+    def _count_merges(self) -> None:
+        """Count the merges while nothing is running."""
+        self._counted_merges = self.merges
+        self._flow.forget_merges()
 
     def _start_again(self) -> None:
         """Restart all learners from z, with two levels from that of their host."""

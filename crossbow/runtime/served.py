@@ -193,6 +193,10 @@ class RemoteExchange(Exchange):
     def merges(self) -> int:
         return self._counts[0]
 
+    @property
+    def own_merges(self) -> int:
+        return 0  # rank 0 counts them
+
     def arrivals(self) -> tuple[int, int, int]:
         return self._counts[1:]
 

@@ -52,6 +52,9 @@ class Completed(NamedTuple):
     learner: int
     seconds: float | None = None
     """Duration of its calls, if measured. Without a barrier, they do not wait for other learners."""
+    merges: int = 0
+    """Across ranks without a barrier, if the schedule counts merges: those that its rank has counted since its last
+    result."""
 
 
 class Failed(NamedTuple):

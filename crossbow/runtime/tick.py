@@ -27,6 +27,7 @@ class TickCoordination:
     """Learners that synchronise in ticks."""
 
     in_order = True
+    counts_in_results = False
 
     def __init__(self, assembly: Assembly, backend: Backend, reports: Reports, collective: Collective | None) -> None:
         """Raises ConfigurationError."""

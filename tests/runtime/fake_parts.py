@@ -35,7 +35,7 @@ class FakeCoordination:
     """Learners in turn, with one merge per tick."""
 
     def __init__(self, reports: Reports, learners: int = 2, *, in_order: bool = True) -> None:
-        self.in_order = in_order
+        self.in_order, self.counts_in_results = in_order, False
         self.learners = [FakeLearner(number, reports) for number in range(learners)]
         self.log: list[Any] = []
         self.decision: Any = None

@@ -18,6 +18,7 @@ from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.exchange import BaseExchange
 from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.runtime.scheduler import TICKS_BEHIND, Scheduler
 from crossbow.synch import (
     EASGD,
     SMA,
@@ -25,6 +26,7 @@ from crossbow.synch import (
     AsynchronousSGD,
     Default,
     FreeRule,
+    Gossip,
     Grouping,
     Hogwild,
     PartiallySynchronous,
@@ -191,6 +193,50 @@ def test_restarts_where_the_learning_rate_steps_down(rule: Rule) -> None:
         np.testing.assert_allclose(z, made.base[-1], rtol=0, atol=1e-12)
 
 
+BY_MERGES = SolverConf(learning_rate=0.02, policy="multistep", step_values=(20, 60), learning_rate_step_unit="merges")
+
+
+@pytest.mark.parametrize(
+    ("rule", "tasks_of_merge"),
+    [
+        (AsynchronousSGD(), 1),
+        (EASGD(tau=3), 3),
+        (Grouping(1), 3),
+        (Gossip(), 1),
+        (RuleSequence(((AsynchronousSGD(), 10), (Gossip(), 10))), 1),
+    ],
+    ids=str,
+)
+def test_all_ranks_count_merges_alike(monkeypatch: pytest.MonkeyPatch, rule: Any, tasks_of_merge: int) -> None:
+    """So all have the same learning rate at every tick, and restart at the same ticks. Merges are counted late."""
+    times: dict[threading.Thread, list[tuple[int, int]]] = {}
+    started: list[tuple[threading.Thread, int]] = []
+    run_tick, start_again = Scheduler.run_tick, Scheduler._start_again
+
+    def watched(scheduler: Scheduler, *args: Any) -> bool:
+        times.setdefault(threading.current_thread(), []).append((scheduler.position.tasks, scheduler.time))
+        return run_tick(scheduler, *args)
+
+    def noted(scheduler: Scheduler) -> None:
+        started.append((threading.current_thread(), scheduler.position.tasks))
+        start_again(scheduler)
+
+    monkeypatch.setattr(Scheduler, "run_tick", watched)
+    monkeypatch.setattr(Scheduler, "_start_again", noted)
+    first, second = train_on([1, 2], replace(MODEL, rule=rule), solver=BY_MERGES, limits=Limits(count=15))
+    assert same_weights(first.weights, second.weights)
+    assert losses(first) == losses(second)
+    counted, again = times.values()
+    assert counted == again
+    restarts = [[tasks for thread, tasks in started if thread is each] for each in times]
+    assert restarts[0] == restarts[1]
+    assert len(restarts[0]) >= 2  # a phase of a sequence begins with one, too
+    lag = (TICKS_BEHIND + 3) * 3 * tasks_of_merge
+    for tasks, merges in counted:
+        assert (tasks - lag) / tasks_of_merge <= merges <= tasks / tasks_of_merge
+    assert counted[-1][1] > counted[-1][0] // tasks_of_merge // 2
+
+
 @pytest.mark.parametrize(
     "rule", [*RULES, Hogwild(), PartiallySynchronous(), PartiallySynchronous(max_advance=2, tau=2)], ids=str
 )
@@ -289,7 +335,6 @@ def test_with_other_options(model: ModelConf, solver: SolverConf) -> None:
     ("model", "solver", "expected"),
     [
         (replace(MODEL, rule=EASGD(), slack=3), CALM, "slack must be None across ranks"),
-        (replace(MODEL, rule=EASGD()), replace(CALM, learning_rate_step_unit="merges"), "'tasks' or 'epochs' across"),
     ],
 )
 def test_what_does_not_work_across_ranks_is_refused(model: ModelConf, solver: SolverConf, expected: str) -> None:
