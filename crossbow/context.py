@@ -334,7 +334,7 @@ class ExecutionContext:
 
     def bad_examples(self, phase: Phase = Phase.TRAIN) -> list[BadExample]:
         """The examples of a phase that were left out, with `SystemConf(on_bad_record="skip")`, in the order in which
-        they were found."""
+        they were found. Those that other ranks find are known when the next record is complete."""
         bad = self.engine.bad_examples.get(phase)
         return [] if bad is None else bad.all()
 

@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 
+from crossbow.cluster.ranks import Ranks
 from crossbow.data.examples import BadExample
 from crossbow.data.order import Mask
 from crossbow.types import DataError
@@ -38,6 +39,14 @@ class BadExamples:
             # A new object: the error's traceback would keep the loader's arrays alive.
             self._found[error.index] = BadExample(error.index, error.source, error.reason)
             self.mask[error.index] = True
+
+    def share(self, ranks: Ranks) -> None:
+        """Across ranks, which must call it at the same time, add the examples that any rank has found."""
+        if not ranks.several:
+            return
+        for found in ranks.gather([(each.index, each.source, each.reason) for each in self.all()]):
+            for index, source, reason in found:
+                self.add(BadExample(index, source, reason))
 
     def all(self) -> list[BadExample]:
         """All examples that were found, in the order in which they were found."""

@@ -42,17 +42,19 @@ class Evaluation:
             """The labels of examples that are not bad."""
             return labels[of][~bad.mask[of]] if bad else labels[of]
 
-        def add(result: Completed) -> None:
+        results: list[Completed] = []
+        begin, recorder = now(), parts.setting.recorder
+        with self._usage.busy("testing", check.loader):
+            check.loader.start(0)
+            with self._flow.handing_on("testing", 0, results.append):
+                self._scheduler.test(order.tasks, check.loader)
+        if bad is not None:
+            bad.share(parts.setting.ranks)  # before results count, because bad examples do not
+        for result in results:
             start = result.task * order.batch_size
             of_batch = good(slice(start, start + order.batch_size))
             loss.add(result.loss, of_batch)
             accuracy.add(result.accuracy, of_batch)
-
-        begin, recorder = now(), parts.setting.recorder
-        with self._usage.busy("testing", check.loader):
-            check.loader.start(0)
-            with self._flow.handing_on("testing", 0, add):
-                self._scheduler.test(order.tasks, check.loader)
         if recorder.on:
             recorder.event(SCHEDULER, "test", begin)
         counted = good(slice(None))

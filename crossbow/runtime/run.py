@@ -39,7 +39,7 @@ from crossbow.runtime.scheduler import TICKS_BEHIND, Callbacks
 from crossbow.runtime.stretch import RunState, Stretch
 from crossbow.runtime.task import Completed
 from crossbow.runtime.training_engine import TrainingEngine
-from crossbow.types import ConfigurationError, TrainingUnit
+from crossbow.types import ConfigurationError, Phase, TrainingUnit
 
 
 @configuration
@@ -304,6 +304,8 @@ class TrainingRun:
         tested = worked and self.test and not self._is_interrupted() and (engine.tasks >= next_test or bool(stopped))
         measured = measurement.measure(engine.observation, stretch.seconds - seconds_before)
         test = engine.test() if tested else None
+        if worked and (bad := engine.bad_examples.get(Phase.TRAIN)) is not None:
+            bad.share(self._ranks)
         # From here on, nothing waits for other ranks until the record is complete: one may be lost at any wait.
         self.seconds_before, self.stretch = seconds, None
         self.history.stop(stopped)

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from crossbow import SMA, SSGD, ConfigurationError, Dataflow, History, ModelConf, Phase, SolverConf, SystemConf
+from crossbow import (
+    SMA,
+    SSGD,
+    ConfigurationError,
+    Dataflow,
+    Dataset,
+    History,
+    ModelConf,
+    Monitor,
+    Phase,
+    SolverConf,
+    SystemConf,
+)
 from crossbow.cluster.ranks import Ranks
+from crossbow.data.examples import BadExample
+from crossbow.data.rank_shares import share_of_rank
 from crossbow.ops import BatchNorm, InnerProduct, ReLU
 from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.engine import Engine
@@ -24,6 +38,7 @@ from crossbow.synch import (
 )
 from crossbow.types import TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
+from tests.runtime.test_loading import dataset
 from tests.support import FAST_KERNELS, blobs, same_weights, training
 
 DATA = blobs(83, 29)
@@ -38,6 +53,8 @@ class Trained:
 
     weights: dict[str, Any]
     history: History
+    bad: list[list[int]]
+    """The bad examples of each phase."""
 
 
 def train(
@@ -46,14 +63,17 @@ def train(
     system: SystemConf,
     limits: Limits | None = None,
     solver: SolverConf = SOLVER,
+    data: Dataset = DATA,
+    monitors: Sequence[Monitor] = (),
 ) -> Trained:
     flow = training(InnerProduct(number_of_outputs=8), BatchNorm(), ReLU(), InnerProduct(number_of_outputs=3))
     check = Dataflow(flow.subgraph).set_phase(Phase.CHECK)
-    engine = new_engine(flow.graph, check.graph, DATA, model, solver, system, ranks=ranks)
+    engine = new_engine(flow.graph, check.graph, data, model, solver, system, ranks=ranks)
     try:
         limits = limits or Limits(count=2)
-        history = TrainingRun(engine, model, limits, (), test=True, ranks=ranks).run()
-        return Trained(engine.weights, history)
+        history = TrainingRun(engine, model, limits, monitors, test=True, ranks=ranks).run()
+        bad = [sorted(example.index for example in found.all()) for found in engine.bad_examples.values()]
+        return Trained(engine.weights, history, bad)
     finally:
         engine.close()
 
@@ -168,16 +188,39 @@ def test_rank_0_ends_training_for_all_at_one_tick() -> None:
     assert [losses(each) for each in found] == [losses(alone)] * 2
 
 
-@pytest.mark.parametrize(
-    ("model", "system", "expected"),
-    [
-        (MODEL, replace(SYSTEM, on_bad_record="skip"), "on_bad_record must be 'error' across ranks"),
-    ],
-)
-def test_what_does_not_work_across_ranks_is_refused(model: ModelConf, system: SystemConf, expected: str) -> None:
+def test_bad_examples_are_left_out_and_all_ranks_know_them() -> None:
+    """A rank reads only its own batches, and so finds a part."""
+
+    class Told(Monitor):
+        def bad_example(self, phase: Phase, example: BadExample) -> None:
+            told.append((phase, example.index, example.source))
+
+    told: list[tuple[Phase, int, str]] = []
+    data, system = dataset([3, 8, 17, 18], [0, 5, 9]), replace(SYSTEM, on_bad_record="skip")
+    limits = Limits(count=3)
+    alone = train(None, MODEL, replace(system, learners_per_device=2), data=data, limits=limits)
+    assert alone.bad == [[3, 8, 17, 18], [0, 5, 9]]
+    for learners in ([1, 1], [1, 2]):
+        found = train_on(learners, MODEL, system, data=data, limits=limits)
+        assert [each.bad for each in found] == [alone.bad] * 2
+        assert losses(found[0]) == losses(found[1])
+        if sum(learners) == 2:
+            assert [losses(each) for each in found] == [losses(alone)] * 2
+            assert all(same_weights(each.weights, alone.weights) for each in found)
+    train_on([1, 1], MODEL, system, data=data, limits=limits, monitors=[Told()])
+    expected = [(Phase.TRAIN, index) for index in alone.bad[0]] + [(Phase.CHECK, index) for index in alone.bad[1]]
+    assert sorted(told, key=str) == sorted(
+        2 * [(phase, index, f"file {index // 5}, record {index % 5}") for phase, index in expected], key=str
+    )
+
+
+def test_bad_examples_of_a_share_are_refused() -> None:
     first, _ = FakeNetwork(2).ranks()
-    with pytest.raises(ConfigurationError, match=expected):
-        train(first, model, replace(system, learners_per_device=1))
+    data = share_of_rank(DATA, "stride", first)
+    with pytest.raises(
+        ConfigurationError, match="on_bad_record must be 'error' with data sharding"
+    ):
+        train(first, MODEL, replace(SYSTEM, learners_per_device=1, on_bad_record="skip"), data=data)
 
 
 def test_a_collective_is_refused() -> None:
