@@ -20,7 +20,7 @@ from crossbow.dataflow.graph import Graph
 from crossbow.runtime.arithmetic import Ranges, VectorArithmetic
 from crossbow.runtime.assembly import Assembly, Needs, Pipeline, slots_memory
 from crossbow.runtime.backend import Backend, Learner
-from crossbow.runtime.clock import work_clock
+from crossbow.runtime.clock import fitted_wpc, work_clock
 from crossbow.runtime.collection import PausedCollection
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.coordination import Coordination
@@ -36,7 +36,7 @@ from crossbow.runtime.setting import RunSetting
 from crossbow.runtime.sharing import Sharing
 from crossbow.runtime.tick import TickCoordination
 from crossbow.solver import SolverConf
-from crossbow.synch import SMA, BarrierRule, Collective, Rule, RuleSequence, TwoLevel, has_barrier
+from crossbow.synch import SMA, BarrierRule, Collective, Grouping, Rule, RuleSequence, TwoLevel, has_barrier
 from crossbow.synch.progress import check_local_variables, check_skip
 from crossbow.timeline.recorder import Recorder
 from crossbow.types import ConfigurationError, LabelRange, Phase
@@ -148,17 +148,20 @@ def new_setting(
                 f"local_variables must be () with two levels. Received: local_variables={model.local_variables}"
             )
     else:
+        if ranks.view.number and isinstance(given, Grouping):
+            given = given.fitted(len(threads))
         rule = given.settled([float(max(each, 1)) for each in threads])
     check_local_variables(model.local_variables, rule)
     rule.check_solver(solver)
     check_skip(model.skip, rule, solver)
     host_ticks = None if between is None else between.tau
-    if ranks.several and (model.wpc or 0) % len(threads):
+    wpc = fitted_wpc(model.wpc, rule.tau, len(threads)) if ranks.view.number else model.wpc
+    if ranks.several and (wpc or 0) % len(threads):
         raise ConfigurationError(
             f"ModelConf: wpc must be a multiple of the number of learners, {len(threads)}, across ranks. "
-            f"Received: wpc={model.wpc}"
+            f"Received: wpc={wpc}"
         )
-    clock = work_clock(len(threads), rule.tau, model.wpc, barrier=isinstance(rule, BarrierRule), host_ticks=host_ticks)
+    clock = work_clock(len(threads), rule.tau, wpc, barrier=isinstance(rule, BarrierRule), host_ticks=host_ticks)
     devices = len(backend.devices)
     return RunSetting(
         data, model, solver, system, given, rule, len(threads), devices, clock, bad, ranks, placement, between, recorder

@@ -57,6 +57,18 @@ class WorkClock:
                 yield ScheduledTask(first + number, "train", None)
 
 
+def fitted_wpc(wpc: int | None, tau: int, learners: int) -> int | None:
+    """The tasks in a tick when the number of learners has changed: the multiple of it that is nearest to `wpc`, or that
+    has τ tasks of each learner if τ is not 1.
+
+    >>> fitted_wpc(8, 1, 3), fitted_wpc(8, 2, 3), fitted_wpc(8, 1, 30), fitted_wpc(None, 2, 3)
+    (9, 6, 30, None)
+    """
+    if wpc is None:
+        return None
+    return learners * (tau if tau > 1 else max(1, round(wpc / learners)))
+
+
 def work_clock(
     learners: int, tau: int, wpc: int | None, *, barrier: bool = True, host_ticks: int | None = None
 ) -> WorkClock:

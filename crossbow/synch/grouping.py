@@ -93,6 +93,14 @@ class Grouping(_Asynchronous):
         if is_integer(self.groups) and self.groups > learners:  # type: ignore[operator]
             raise self.refuse("groups", self.groups, f"at most the number of learners, {learners}")
 
+    def fitted(self, learners: int) -> Grouping:
+        """The rule when the number of learners has changed: given groups that do not have as many become as many groups
+        of consecutive learners, at most one for each."""
+        number = len(self.groups) if isinstance(self.groups, tuple) else self.groups
+        if number is None or (isinstance(self.groups, tuple) and sum(map(len, self.groups)) == learners):
+            return self
+        return dataclasses.replace(self, groups=min(number, learners))
+
     def settled(self, speeds: Sequence[float]) -> Grouping:
         self.check_learners(len(speeds))
         if isinstance(self.groups, tuple):

@@ -217,9 +217,7 @@ def test_bad_examples_are_left_out_and_all_ranks_know_them() -> None:
 def test_bad_examples_of_a_share_are_refused() -> None:
     first, _ = FakeNetwork(2).ranks()
     data = share_of_rank(DATA, "stride", first)
-    with pytest.raises(
-        ConfigurationError, match="on_bad_record must be 'error' with data sharding"
-    ):
+    with pytest.raises(ConfigurationError, match="on_bad_record must be 'error' with data sharding"):
         train(first, MODEL, replace(SYSTEM, learners_per_device=1, on_bad_record="skip"), data=data)
 
 

@@ -517,6 +517,37 @@ def test_without_rank_0_z_is_the_mean_of_the_weights_that_are_left(monkeypatch: 
             np.testing.assert_allclose(variables[name], value, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize(
+    ("model", "tasks_per_tick"),
+    [
+        (replace(MODEL, rule=SMA(), wpc=3), 4),
+        (replace(MODEL, rule=SMA(tau=2), wpc=6), 4),
+        (replace(MODEL, rule=AsynchronousSGD(), wpc=9), 8),
+        (replace(MODEL, rule=Grouping(((0, 2), (1,)))), 2),
+        (replace(MODEL, rule=Grouping(3)), 2),
+    ],
+    ids=str,
+)
+def test_what_depends_on_the_number_of_learners_is_fitted(
+    monkeypatch: pytest.MonkeyPatch, model: ModelConf, tasks_per_tick: int
+) -> None:
+    engines: list[Engine] = []
+    restore = Engine.restore
+
+    def noted(engine: Engine, *args: Any) -> None:
+        engines.append(engine)
+        restore(engine, *args)
+
+    monkeypatch.setattr(Engine, "restore", noted)
+    results, (departure,) = train_and_lose(monkeypatch, "kill:1@3", 3, model)
+    assert (departure.ranks, departure.learners) == (2, 2)
+    assert [engine.clock.tasks_per_tick for engine in engines] == [tasks_per_tick] * 2
+    if isinstance(model.rule, Grouping):
+        assert [engine.coordination.rule for engine in engines] == [Grouping(((0,), (1,)))] * 2
+    assert same_weights(results[0][0], results[2][0])
+    assert results[0][1].records[-1].epoch == 3
+
+
 def test_losses_are_tried_under_every_rule() -> None:
     tried = {type(rule) for rule in (SMA(), SSGD(), *MORE_BARRIERS, *FREE, *MORE_FREE)}
     assert {*RULES.values()} == tried

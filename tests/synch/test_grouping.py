@@ -68,3 +68,19 @@ def test_consecutive_groups_are_as_equal_as_possible(learners: int, number: int,
     groups = neighbours(learners, number)
     assert [len(group) for group in groups] == sizes
     assert [learner for group in groups for learner in group] == list(range(learners))
+
+
+@pytest.mark.parametrize(
+    ("groups", "learners", "expected"),
+    [
+        (None, 3, None),
+        (2, 3, 2),
+        (4, 3, 3),
+        (((0, 2), (1,)), 3, ((0, 2), (1,))),
+        (((0, 2), (1, 3)), 3, 2),
+        (((0, 2), (1,)), 5, 2),
+        (((0,), (1,), (2,)), 2, 2),
+    ],
+)
+def test_groups_fit_another_number_of_learners(groups: Any, learners: int, expected: Any) -> None:
+    assert Grouping(groups).fitted(learners) == Grouping(expected)
