@@ -1,8 +1,9 @@
-"""Two MPI ranks with one learner each, compared with one process with two learners, and with PyTorch's
-DistributedDataParallel on gloo with two processes.
+"""Two ranks with one learner each, which MPI or Ray connects, compared with one process with two learners, and with
+PyTorch in two processes: DistributedDataParallel on gloo, and a parameter server on Ray.
 
-All run on one machine, with one thread each, and exchange the model in every tick or step. The contestants of a round
-run one after the other, each in fresh processes; ratios are of the same round. PyTorch is left out if it is not there.
+All run on one machine, with one thread each. All but the ranks on Ray exchange the model in every tick or step; those
+average as ranks on several hosts do by default. The contestants of a round run one after the other, each in fresh
+processes; ratios are of the same round. Contestants whose packages are missing are left out.
 
     python -m benchmarks.cluster  # LeNet, batches of 8 and 32, and ResNet-32, batches of 16
     python -m benchmarks.cluster --network lenet-original --batch 8 --rounds 5
@@ -12,6 +13,8 @@ run one after the other, each in fresh processes; ratios are of the same round. 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import itertools
 import os
 import statistics
 import subprocess
@@ -24,9 +27,19 @@ from typing import Any
 
 from benchmarks.crossbow_runner import CrossbowRunner
 from benchmarks.machine import describe_machine, has_torch
+from benchmarks.networks import CLASSES, LEARNING_RATE, MOMENTUM, dataset
+from benchmarks.parameter_server import parameter_server_rate
 from benchmarks.torch_runner import TorchRunner
+from benchmarks.zoo_networks import network_named
+from crossbow import ModelConf, SolverConf, SystemConf
+from crossbow.cluster.process import join
+from crossbow.scripts.between_ranks import measured_between
+from crossbow.scripts.data_sources import DataSource
+from crossbow.scripts.parser import Configurations
+from crossbow.synch import Rule, TwoLevel
 
 CASES = (("lenet-original", 8), ("lenet-original", 32), ("resnet-32", 16))
+RANKS = ("2 MPI ranks", "2 Ray ranks")
 LIMIT = 600
 """Seconds after which a contestant is given up."""
 WARMING, STEPS = 2.0, 10
@@ -52,10 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rates = [_round(network, batch, options.seconds) for _ in range(options.rounds)]
         print(f"\n{network}, batch {batch}: images/s of {options.rounds} rounds, and ratios of each round")
         for name in rates[0]:
-            print(f"  {name:16} {', '.join(f'{each[name]:,.0f}' for each in rates)}")
-        for name in list(rates[0])[1:]:
-            ratios = [each["2 ranks"] / each[name] for each in rates]
-            print(f"  2 ranks / {name}: median {statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})")
+            print(f"  {name:20} {', '.join(f'{each[name]:,.0f}' for each in rates)}")
+        for ranks, name in itertools.product(RANKS, rates[0]):
+            if ranks in rates[0] and name not in RANKS:
+                ratios = [each[ranks] / each[name] for each in rates]
+                print(
+                    f"  {ranks} / {name}: median {statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
+                )
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -78,7 +94,11 @@ def _round(network: str, batch: int, seconds: float) -> dict[str, float]:
     def worker(contestant: str) -> list[str]:
         return _worker(network, batch, seconds, contestant)
 
-    found = {"2 ranks": _result([_on_ranks(worker("ranks"))]), "1 process": _result([worker("process")])}
+    found = {"2 MPI ranks": _result([_on_ranks(worker("ranks"))]), "1 process": _result([worker("process")])}
+    if has_ray():
+        found["2 Ray ranks"] = _result([_on_ray(worker("hosts"))])
+    if has_ray() and has_torch():
+        found["parameter server"] = _result([worker("server")])
     if has_torch():
         with tempfile.TemporaryDirectory() as directory:
             store = str(Path(directory) / "store")
@@ -97,6 +117,16 @@ def _on_ranks(command: Sequence[str]) -> list[str]:
     mpirun = Path(sys.executable).parent / "mpirun"
     launcher = str(mpirun) if mpirun.exists() else "mpirun"
     return [launcher, "--oversubscribe", "--bind-to", "none", "-n", "2", *command]
+
+
+def _on_ray(command: Sequence[str]) -> list[str]:
+    """The command that runs another one, of Python, on two ranks that Ray connects."""
+    return [sys.executable, "-m", "crossbow", "launch", "-n", "2", *command[1:]]
+
+
+def has_ray() -> bool:
+    """Whether Ray is installed."""
+    return importlib.util.find_spec("ray") is not None
 
 
 def _result(commands: Sequence[Sequence[str]]) -> float:
@@ -133,15 +163,33 @@ def _await(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         time.sleep(0.1)
 
 
-def _crossbow(options: argparse.Namespace, learners: int) -> None:
+def _crossbow(options: argparse.Namespace, learners: int, rule: Rule | TwoLevel | None = None) -> None:
     from crossbow import cluster
 
-    runner = CrossbowRunner(options.network, options.batch, learners, 1, "auto")
+    runner = CrossbowRunner(options.network, options.batch, learners, 1, "auto", rule=rule)
     begin = time.monotonic() + WARMING
     rate = runner.run(begin, begin + options.seconds)
     runner.close()
     if cluster.rank == 0:
         options.result.write_text(str(rate))
+
+
+def _hosts(options: argparse.Namespace) -> None:
+    """Train on a rank that averages with the others as one on another host would."""
+    network = network_named(options.network)
+    confs = Configurations(
+        DataSource("synthetic", None, network.image_shape, CLASSES, network.examples, 1),
+        ModelConf(batch_size=options.batch),
+        SolverConf(learning_rate=LEARNING_RATE, momentum=MOMENTUM),
+        SystemConf(learners_per_device=1, threads_per_learner=1),
+    )
+    model, text = measured_between(join(), confs, network.build(), dataset(network))
+    print(text, file=sys.stderr)
+    _crossbow(options, 1, model.rule)
+
+
+def _server(options: argparse.Namespace) -> None:
+    options.result.write_text(str(parameter_server_rate(options.network, options.batch, WARMING, options.seconds)))
 
 
 def _idle(options: argparse.Namespace) -> None:
@@ -201,7 +249,9 @@ def _seconds(training: Any, steps: int) -> float:
 WORKERS: dict[str, Callable[[argparse.Namespace], None]] = {
     "ranks": lambda options: _crossbow(options, 1),
     "process": lambda options: _crossbow(options, 2),
+    "hosts": _hosts,
     "ddp": _ddp,
+    "server": _server,
     "idle": _idle,
 }
 

@@ -19,22 +19,33 @@ from crossbow.kernels.interface import State
 from crossbow.runtime.engine import Member
 from crossbow.runtime.summary import MemorySummary
 from crossbow.solver import Pace
+from crossbow.synch import Rule, TwoLevel
 
 SHORTEST = 1e-3
 """Minimum duration of a training call in seconds."""
 
 
 class CrossbowRunner:
-    """Trains with SMA through the public ExecutionContext: loader, scheduler, tasks, averaging, results."""
+    """Trains through the public ExecutionContext: loader, scheduler, tasks, averaging, results."""
 
-    def __init__(self, network: str, batch: int, learners: int, threads: int, kernels: str, tau: int = 1) -> None:
+    def __init__(
+        self,
+        network: str,
+        batch: int,
+        learners: int,
+        threads: int,
+        kernels: str,
+        tau: int = 1,
+        rule: Rule | TwoLevel | None = None,
+    ) -> None:
+        """rule: the rule, if it is not SMA with `tau`."""
         self.batch = batch
         known = network_named(network)
         self.context = ExecutionContext(
             [known.build(), None],
             monitors=(),
             data=dataset(known) if known.data is None else known.data(),
-            model=ModelConf(batch_size=batch, rule=SMA(tau=tau)),
+            model=ModelConf(batch_size=batch, rule=rule or SMA(tau=tau)),
             solver=SolverConf(learning_rate=LEARNING_RATE, momentum=MOMENTUM),
             system=SystemConf(learners_per_device=learners, threads_per_learner=threads, kernels=kernels),
         )

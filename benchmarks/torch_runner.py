@@ -93,6 +93,11 @@ class _Training:
         return (number - first) * self.batch / (now - start)
 
     def step(self, number: int) -> None:
+        self.backward(number)
+        self.optimiser.step()
+
+    def backward(self, number: int) -> None:
+        """Compute the gradient of a batch."""
         from torch.nn.functional import cross_entropy
 
         index = number % len(self.images)
@@ -107,7 +112,6 @@ class _Training:
             loss = cross_entropy(outputs, labels)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        self.optimiser.step()
 
 
 def _sequences(data: Dataset, batch: int, count: int) -> tuple[list[Any], list[Any]]:

@@ -38,7 +38,15 @@ class RankPace(NamedTuple):
 
 def chosen_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dataset) -> tuple[ModelConf, str]:
     """The model's configuration, with two levels if ranks on several hosts would otherwise spend more than `SHARE` of
-    their time in exchanges, and a sentence on what was measured. All ranks must call this, and have the same result."""
+    their time in exchanges, and a sentence on what was measured; no sentence on one host, where nothing is. All ranks
+    must call this, and have the same result."""
+    if len({rank.host for rank in ranks.view.ranks}) == 1:
+        return confs.model, ""
+    return measured_between(ranks, confs, dataflow, data)
+
+
+def measured_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dataset) -> tuple[ModelConf, str]:
+    """As `chosen_between`, also on one host."""
     model = confs.model
     rule = model.rule or SMA()
     if not isinstance(rule, BarrierRule) or model.local_variables:
@@ -53,10 +61,7 @@ def chosen_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data
 
 
 def _measured(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dataset) -> tuple[int, str]:
-    """In how many ticks ranks average, and what was measured; no text on one host, where nothing is, nor with GPUs,
-    which have one level."""
-    if len({rank.host for rank in ranks.view.ranks}) == 1:
-        return 1, ""
+    """In how many ticks ranks average, and what was measured; no text with GPUs, which have one level."""
     model, on_gpu = confs.model, isinstance(parse_devices(confs.system.devices)[0], CudaDevice)
     found = ranks.gather(None if on_gpu else pace_of_rank(confs, dataflow, data, SECONDS, ranks))
     if None in found:
