@@ -25,7 +25,7 @@ G = ConvolutionGeometry((5, 5))
 
 
 def layers() -> list[PreparedKernel]:
-    """A convolution whose kernels need workspaces (reorders), and an inner product."""
+    """A convolution. Which of its kernels need workspaces, as for reorders, depends on the processor."""
     x, y = tensor(X), tensor(Y)
     weights, bias = Variable((40, 16, 5, 5), FLOAT32), Variable((40,), FLOAT32)
     forward = ONEDNN.prepare(ConvolutionForward(x, weights, bias, y, G))
@@ -35,7 +35,7 @@ def layers() -> list[PreparedKernel]:
         ONEDNN.prepare(ConvolutionBackwardData(y, weights, x, G)),
         ONEDNN.prepare(ConvolutionBackwardWeights(x, y, weights, bias, G)),
     ]
-    assert all(kernel.workspace for kernel in kernels)
+    assert any(kernel.workspace for kernel in kernels)
     return kernels
 
 
