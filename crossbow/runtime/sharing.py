@@ -33,6 +33,8 @@ class Sharing:
         self._own: queue.SimpleQueue[tuple[int, Completed]] = queue.SimpleQueue()
         self._early: list[tuple[int, Completed]] = []
         """Results of later parts, each with the number of its part."""
+        self._users: set[Reports] = set()
+        """Those of all engines."""
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="crossbow-results", daemon=True)
@@ -41,7 +43,14 @@ class Sharing:
         """Share the results of an engine."""
         if not self._thread.ident:
             self._thread.start()
+        self._users.add(reports)
         reports.share_with(self._put)
+
+    def leave(self, reports: Reports) -> None:
+        """Share no more results of an engine, which is closed. The last one ends the thread."""
+        self._users.discard(reports)
+        if not self._users:
+            self.close()
 
     def _put(self, result: Completed) -> None:
         """Send a result of this rank. Called on the learners' threads."""
