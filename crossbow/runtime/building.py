@@ -204,8 +204,8 @@ def close_all(members: Sequence[Learner], backend: Backend) -> None:
 
 def assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetting, beside: int) -> Assembly:
     """Compile, allocate, and give every variable its initial value. The backend is open afterwards, or closed if this
-    raises GraphError or ConfigurationError, which is that of all ranks. beside: bytes of the machine's memory that other
-    runs use."""
+    raises GraphError or ConfigurationError. The latter is raised on all ranks. beside: bytes of the machine's memory
+    that other runs use."""
     others = {"learners that are there already": beside} if beside else {}
 
     def made() -> Assembly:

@@ -57,10 +57,11 @@ class Decision:
     """Number of devices of all ranks. The numbers of learners are those of each."""
 
     def __str__(self) -> str:
+        learners = _learners(self.chosen, self.devices)
         if not self.pairs:
-            return f"{_learners(self.chosen, self.devices)}: {self.reason}"
+            return f"{learners}: {self.reason}"
         return (
-            f"{_learners(self.chosen, self.devices)}: {self.more} are {self.ratio:.3f} times as fast as {self.fewer}, with "
+            f"{learners}: {self.more} are {self.ratio:.3f} times as fast as {self.fewer}, with "
             f"{self.more_images_per_second:,.0f} and {self.fewer_images_per_second:,.0f} images/s "
             f"({self.low:.3f} to {self.high:.3f}, {self.pairs} pairs of windows): {self.reason}"
         )
