@@ -68,18 +68,12 @@ def new_backend(rule: Rule | RuleSequence | TwoLevel | None, system: SystemConf)
     return CpuBackend(system)
 
 
-def _check_ranks(
-    data: Dataset, model: ModelConf, system: SystemConf, ranks: Ranks, collective: Collective | None
-) -> None:
+def _check_ranks(model: ModelConf, system: SystemConf, ranks: Ranks, collective: Collective | None) -> None:
     """Raise ConfigurationError for what does not work across ranks."""
     if not has_barrier(model.rule):
         _check_free_ranks(model)
     if isinstance(parse_devices(system.devices)[0], CudaDevice):
         _check_gpus_of_ranks(model, system, ranks)
-    if system.on_bad_record != "error" and data.share is not None:  # ranks number their examples differently
-        raise ConfigurationError(
-            f"SystemConf: on_bad_record must be 'error' with data sharding. Received: {system.on_bad_record!r}"
-        )
     if collective is not None:
         raise ConfigurationError("collective must be None across ranks. Received: one")
 
@@ -134,7 +128,7 @@ def new_setting(
     ConfigurationError for options that cannot be combined."""
     given = model.rule if isinstance(model.rule, Rule | TwoLevel) else SMA()
     if ranks.several:
-        _check_ranks(data, model, system, ranks, collective)
+        _check_ranks(model, system, ranks, collective)
     elif isinstance(backend.devices[0], CudaDevice):
         ranks.end_joining()  # training would end, because no rank can join one with GPUs
     of_ranks = ranks.gather([backend.threads[device] for device in backend.device_of])

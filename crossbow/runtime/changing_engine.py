@@ -51,7 +51,7 @@ def new_engine(
     those of this process. Raises GraphError or ConfigurationError."""
     recorder, ranks = recorder or Recorder(), ranks or join()
     sharing = Sharing(ranks) if ranks.several else None
-    bad = _new_bad_examples(data) if system.on_bad_record == "skip" else None
+    bad = _new_bad_examples(data, ranks) if system.on_bad_record == "skip" else None
 
     def make(changed_model: ModelConf = model, changed_system: SystemConf = system, beside: int = 0) -> Engine:
         confs = changed_model, solver, changed_system
@@ -83,8 +83,9 @@ def _number_to_begin_with(data: Dataset, model: ModelConf, system: SystemConf, r
     return found.pop() if len(found) == 1 else FIXED  # devices may have different numbers of cores
 
 
-def _new_bad_examples(data: Dataset) -> dict[Phase, BadExamples]:
-    found = {Phase.TRAIN: BadExamples(len(data.train))}
+def _new_bad_examples(data: Dataset, ranks: Ranks) -> dict[Phase, BadExamples]:
+    numbers = None if data.share is None else data.share.numbers(ranks.rank)
+    found = {Phase.TRAIN: BadExamples(len(data.train), numbers)}
     if data.check is not None:
         found[Phase.CHECK] = BadExamples(len(data.check))
     return found
