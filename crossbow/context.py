@@ -27,7 +27,7 @@ from crossbow.files import checked_path
 from crossbow.matching import Matching, VariableSelection, match
 from crossbow.model_file import ModelSettings, model_path, read_variables, write_model
 from crossbow.monitors.verbosity import Verbosity, add_console
-from crossbow.runtime.alike import check_alike, check_layout
+from crossbow.runtime.alike import check_alike
 from crossbow.runtime.arguments import (
     Network,
     checked_monitors,
@@ -47,7 +47,6 @@ from crossbow.runtime.results import History, TestResult
 from crossbow.runtime.resumption import Resumption, changes, check_same_run, describe_network
 from crossbow.runtime.run import Limits, Renewal, TrainingRun
 from crossbow.runtime.shared_checkpoint import shared
-from crossbow.runtime.snapshot import layout_digest
 from crossbow.runtime.stretch import RunState
 from crossbow.runtime.summary import RunSummary
 from crossbow.runtime.training_engine import TrainingEngine
@@ -177,7 +176,6 @@ class ExecutionContext:
             self._keeper: RunKeeper | None = None
             self.engine = self._new_engine()
             try:
-                check_layout(self._ranks, layout_digest(self.engine.program))
                 if self._leads:
                     self._keeper = self._new_keeper()
                 self._mark: str = self._ranks.agree(lambda: "" if self._keeper is None else self._keeper.mark)

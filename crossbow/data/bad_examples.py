@@ -7,7 +7,7 @@ import threading
 import numpy as np
 
 from crossbow.cluster.ranks import Ranks
-from crossbow.data.examples import BadExample
+from crossbow.data.examples import BadExample, Indices
 from crossbow.data.order import Mask
 from crossbow.types import DataError
 
@@ -16,29 +16,44 @@ class BadExamples:
     """The bad examples of one phase that were found so far. Several loaders may share them, and any thread may use
     them."""
 
-    def __init__(self, number_of_examples: int) -> None:
+    def __init__(self, number_of_examples: int, numbers: Indices | None = None) -> None:
+        """numbers: those of the examples (N,) in the whole set, by which bad ones are listed; None if these are the
+        whole set."""
         self.mask: Mask = np.zeros(number_of_examples, np.bool_)
         """Whether each example (N,) is known to be bad; never all of them."""
+        self._masked = 0
+        self._numbers = numbers
+        self._places = None if numbers is None else {number: place for place, number in enumerate(numbers.tolist())}
         self._lock = threading.Lock()
         self._found: dict[int, BadExample] = {}
+        """By number in the whole set."""
         self._taken = 0
 
     def __len__(self) -> int:
         return len(self._found)
 
     def add(self, error: BadExample) -> None:
-        """Add an example. Adding it again has no effect. Raises DataError if there is no good example."""
+        """Add an example that could not be read. Adding it again has no effect. Raises DataError if there is no good
+        example."""
+        number = error.index if self._numbers is None else int(self._numbers[error.index])
+        # A new object: the error's traceback would keep the loader's arrays alive.
+        self.add_known(BadExample(number, error.source, error.reason))
+
+    def add_known(self, known: BadExample) -> None:
+        """Add an example of the whole set, as `all` lists it."""
+        place = known.index if self._places is None else self._places.get(known.index)
         with self._lock:
-            if error.index in self._found:
+            if known.index in self._found:
                 return
-            if len(self._found) + 1 == len(self.mask):
-                first, count = next(iter(self._found.values()), error), len(self.mask)
-                raise DataError(
-                    f"expected an example that can be decoded. Received: {count:,} that cannot, the first: {first}"
-                )
-            # A new object: the error's traceback would keep the loader's arrays alive.
-            self._found[error.index] = BadExample(error.index, error.source, error.reason)
-            self.mask[error.index] = True
+            if place is not None:
+                if self._masked + 1 == len(self.mask):
+                    first, count = next(iter(self._found.values()), known), len(self.mask)
+                    raise DataError(
+                        f"expected an example that can be decoded. Received: {count:,} that cannot, the first: {first}"
+                    )
+                self._masked += 1
+                self.mask[place] = True
+            self._found[known.index] = known
 
     def share(self, ranks: Ranks) -> None:
         """Across ranks, which must call it at the same time, add the examples that any rank has found."""
@@ -46,7 +61,7 @@ class BadExamples:
             return
         for found in ranks.gather([(each.index, each.source, each.reason) for each in self.all()]):
             for index, source, reason in found:
-                self.add(BadExample(index, source, reason))
+                self.add_known(BadExample(index, source, reason))
 
     def all(self) -> list[BadExample]:
         """All examples that were found, in the order in which they were found."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 
-import numpy as np
-
 from crossbow.cluster.placement import Placement
 from crossbow.cluster.process import join
 from crossbow.cluster.ranks import Ranks
@@ -13,7 +11,7 @@ from crossbow.data.dataset import Dataset
 from crossbow.data.examples import Epochs, Indices
 from crossbow.data.fingerprint import fingerprint
 from crossbow.data.order import Mask, TrainingOrder
-from crossbow.data.shards import RankShare, Sharding, shard_of
+from crossbow.data.shards import RankShare, Sharding, numbers_of_rank
 from crossbow.types import ConfigurationError
 
 
@@ -29,18 +27,14 @@ def share_of_rank(data: Dataset, sharding: Sharding, ranks: Ranks | None = None)
     (10,)
     """
     ranks, count = ranks or join(), len(data.train)
-    if sharding == "stride":
-        parts = [shard_of(count, (rank, ranks.size), None, None) for rank in range(ranks.size)]
-    else:
-        if len(sharding) != ranks.size:
-            raise ConfigurationError(
-                f"data sharding: expected begin and end for each of {ranks.size} ranks. Received: {len(sharding)}"
-            )
-        parts = [shard_of(count, None, tuple(each), None) for each in sharding]
-    sizes = tuple(len(np.arange(count)[part]) for part in parts)
+    if sharding != "stride" and len(sharding) != ranks.size:
+        raise ConfigurationError(
+            f"data sharding: expected begin and end for each of {ranks.size} ranks. Received: {len(sharding)}"
+        )
+    parts = [numbers_of_rank(count, sharding, rank, ranks.size) for rank in range(ranks.size)]
     made = copy.copy(data)
-    made.train = data.train.part(np.arange(count)[parts[ranks.rank]])
-    made.share = RankShare(count, sizes, sharding, fingerprint(data)["training_digest"])
+    made.train = data.train.part(parts[ranks.rank])
+    made.share = RankShare(count, tuple(map(len, parts)), sharding, fingerprint(data)["training_digest"])
     return made
 
 

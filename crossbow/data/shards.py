@@ -33,10 +33,21 @@ class RankShare:
         """Whether all ranks have equally many examples, up to one."""
         return max(self.sizes) - min(self.sizes) <= 1
 
+    def numbers(self, rank: int) -> NDArray[np.intp]:
+        """The numbers of a rank's examples among those of all ranks."""
+        return numbers_of_rank(self.whole, self.sharding, rank, len(self.sizes))
+
     def described(self) -> dict[str, Any]:
         """What identifies the examples of all ranks and their division, as JSON values."""
         sharding = self.sharding if isinstance(self.sharding, str) else [list(each) for each in self.sharding]
         return {"training_examples": self.whole, "training_digest": self.digest, "sharding": sharding}
+
+
+def numbers_of_rank(count: int, sharding: Sharding, rank: int, ranks: int) -> NDArray[np.intp]:
+    """The numbers of a rank's examples among all `count`. Raises DataError if there are none."""
+    if sharding == "stride":
+        return np.arange(count)[shard_of(count, (rank, ranks), None, None)]
+    return np.arange(count)[shard_of(count, None, tuple(sharding[rank]), None)]
 
 
 def shard_of(count: int, stride: object, fraction: object, offset: object) -> slice | NDArray[np.intp]:

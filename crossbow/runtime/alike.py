@@ -1,13 +1,15 @@
-"""What must be equal on all ranks before they train together."""
+"""What must be equal on all ranks that train together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from crossbow.cluster.ranks import Ranks
 from crossbow.types import ConfigurationError
+
+T = TypeVar("T")
 
 OF_EACH_RANK = ("devices", "learners_per_device", "threads_per_learner", "loader_threads")
 """Settings of the system that may differ."""
@@ -27,6 +29,23 @@ def check_layout(ranks: Ranks, layout: str) -> None:
     """Compare what identifies the places of variables in memory, as `check_alike` does."""
     if ranks.connected:
         _compare(ranks, {"layout of variables": layout})
+
+
+def same_error(ranks: Ranks, work: Callable[[], T]) -> T:
+    """The result of work that all ranks do at the same time. If one of them raises ConfigurationError, all of them do;
+    the error names the rank, unless they all have the same."""
+    result, error = None, None
+    try:
+        result = work()
+    except ConfigurationError as raised:
+        error = raised
+    reasons = ranks.gather(None if error is None else str(error))
+    if error is not None and len(set(reasons)) == 1:
+        raise error
+    for rank, reason in zip(ranks.view.ranks, reasons, strict=True):
+        if reason is not None:
+            raise ConfigurationError(f"{rank}: {reason}") from error
+    return cast(T, result)
 
 
 def _compare(ranks: Ranks, own: Mapping[str, Any]) -> None:

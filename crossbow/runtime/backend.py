@@ -125,8 +125,8 @@ class Backend(Protocol):
     def runs_ahead(self) -> bool:
         """Whether submitted ticks run even if a task before them fails. z may be lost then."""
 
-    def open(self) -> None:
-        """Make the learners' streams. Raises ConfigurationError."""
+    def open(self, *, synchroniser: bool = False) -> None:
+        """Make the learners' streams. synchroniser: whether one will end the ticks. Raises ConfigurationError."""
 
     def call(self, work: Callable[[], T]) -> T:
         """Do work on the first learner's stream and return its result. Kernels are prepared this way: for the learner's

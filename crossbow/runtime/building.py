@@ -17,6 +17,7 @@ from crossbow.data.loader import Loader
 from crossbow.data.order import CheckOrder, Order, TrainingOrder
 from crossbow.data.rank_shares import ShareOrder
 from crossbow.dataflow.graph import Graph
+from crossbow.runtime.alike import check_layout, same_error
 from crossbow.runtime.arithmetic import Ranges, VectorArithmetic
 from crossbow.runtime.assembly import Assembly, Needs, Pipeline, slots_memory
 from crossbow.runtime.backend import Backend, Learner
@@ -34,6 +35,7 @@ from crossbow.runtime.replica import BaseModel, new_base_model, new_outer_model,
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.setting import RunSetting
 from crossbow.runtime.sharing import Sharing
+from crossbow.runtime.snapshot import layout_digest
 from crossbow.runtime.tick import TickCoordination
 from crossbow.solver import SolverConf
 from crossbow.synch import SMA, BarrierRule, Collective, Grouping, Rule, RuleSequence, TwoLevel, has_barrier
@@ -66,18 +68,12 @@ def new_backend(rule: Rule | RuleSequence | TwoLevel | None, system: SystemConf)
     return CpuBackend(system)
 
 
-def _check_ranks(
-    data: Dataset, model: ModelConf, system: SystemConf, ranks: Ranks, collective: Collective | None
-) -> None:
+def _check_ranks(model: ModelConf, system: SystemConf, ranks: Ranks, collective: Collective | None) -> None:
     """Raise ConfigurationError for what does not work across ranks."""
     if not has_barrier(model.rule):
         _check_free_ranks(model)
     if isinstance(parse_devices(system.devices)[0], CudaDevice):
         _check_gpus_of_ranks(model, system, ranks)
-    if system.on_bad_record != "error" and data.share is not None:  # ranks number their examples differently
-        raise ConfigurationError(
-            f"SystemConf: on_bad_record must be 'error' with data sharding. Received: {system.on_bad_record!r}"
-        )
     if collective is not None:
         raise ConfigurationError("collective must be None across ranks. Received: one")
 
@@ -132,7 +128,7 @@ def new_setting(
     ConfigurationError for options that cannot be combined."""
     given = model.rule if isinstance(model.rule, Rule | TwoLevel) else SMA()
     if ranks.several:
-        _check_ranks(data, model, system, ranks, collective)
+        _check_ranks(model, system, ranks, collective)
     elif isinstance(backend.devices[0], CudaDevice):
         ranks.end_joining()  # training would end, because no rank can join one with GPUs
     of_ranks = ranks.gather([backend.threads[device] for device in backend.device_of])
@@ -202,13 +198,20 @@ def close_all(members: Sequence[Learner], backend: Backend) -> None:
 
 def assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetting, beside: int) -> Assembly:
     """Compile, allocate, and give every variable its initial value. The backend is open afterwards, or closed if this
-    raises GraphError or ConfigurationError. beside: bytes of the machine's memory that other runs use."""
+    raises GraphError or ConfigurationError. The latter is raised on all ranks. beside: bytes of the machine's memory
+    that other runs use."""
     others = {"learners that are there already": beside} if beside else {}
-    check_memory({**slots_memory(setting), **others})
-    try:
-        backend.open()
+
+    def made() -> Assembly:
+        check_memory({**slots_memory(setting), **others})
+        backend.open(synchroniser=setting.adds_parts)
         with PausedCollection():
             return _assemble(training, check, backend, setting, others)
+
+    try:
+        assembly = same_error(setting.ranks, made)
+        check_layout(setting.ranks, layout_digest(assembly.program))
+        return assembly
     except BaseException:
         backend.close(CLOSE_SECONDS)
         raise

@@ -15,6 +15,7 @@ from crossbow.data.order import TrainingOrder
 from crossbow.dataflow.graph import Graph
 from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.configuration import ModelConf, SystemConf
+from crossbow.runtime.device import parse_devices
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.engines import Engines
 from crossbow.runtime.observation import Observation
@@ -30,6 +31,9 @@ from crossbow.solver import SolverConf
 from crossbow.synch import Collective, Rule, RuleSequence, TwoLevel
 from crossbow.timeline.recorder import Recorder
 from crossbow.types import Array, Phase
+
+FIXED = 0
+"""In place of a number of learners: it is not searched for."""
 
 
 def new_engine(
@@ -47,7 +51,7 @@ def new_engine(
     those of this process. Raises GraphError or ConfigurationError."""
     recorder, ranks = recorder or Recorder(), ranks or join()
     sharing = Sharing(ranks) if ranks.several else None
-    bad = _new_bad_examples(data) if system.on_bad_record == "skip" else None
+    bad = _new_bad_examples(data, ranks) if system.on_bad_record == "skip" else None
 
     def make(changed_model: ModelConf = model, changed_system: SystemConf = system, beside: int = 0) -> Engine:
         confs = changed_model, solver, changed_system
@@ -62,20 +66,26 @@ def new_engine(
     if isinstance(model.rule, RuleSequence):
         engines = engines_of(model.rule, with_rule)
         return ChangingEngine(engines, Phases(model.rule, engines))
-    if ranks.connected:
+    begin = _number_to_begin_with(data, model, system, ranks)
+    if begin == FIXED:
         return make()
-    if system.learners_per_device != "auto" or system.deterministic or isinstance(model.rule, TwoLevel):
-        return make()
-    first = make()
-    counts = {first.backend.device_of.count(device) for device in range(len(first.backend.devices))}
-    if len(counts) > 1:  # devices with different numbers of cores
-        return first
-    engines = Engines(counts.pop(), first, with_learners)
+    engines = Engines(begin, make(), with_learners)
     return ChangingEngine(engines, Tuning(engines))
 
 
-def _new_bad_examples(data: Dataset) -> dict[Phase, BadExamples]:
-    found = {Phase.TRAIN: BadExamples(len(data.train))}
+def _number_to_begin_with(data: Dataset, model: ModelConf, system: SystemConf, ranks: Ranks) -> int:
+    """The number of learners on each device with which the auto-tuner begins, or `FIXED`. All ranks find the same."""
+    if isinstance(model.rule, TwoLevel) or system.deterministic or data.share is not None:
+        return FIXED
+    wanted = system.learners_per_device
+    own = sorted({device.learners(wanted) for device in parse_devices(system.devices)}) if wanted == "auto" else [FIXED]
+    found = {number for of_rank in ranks.gather(own) for number in of_rank}
+    return found.pop() if len(found) == 1 else FIXED  # devices may have different numbers of cores
+
+
+def _new_bad_examples(data: Dataset, ranks: Ranks) -> dict[Phase, BadExamples]:
+    numbers = None if data.share is None else data.share.numbers(ranks.rank)
+    found = {Phase.TRAIN: BadExamples(len(data.train), numbers)}
     if data.check is not None:
         found[Phase.CHECK] = BadExamples(len(data.check))
     return found

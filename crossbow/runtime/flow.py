@@ -138,7 +138,7 @@ class Flow:
         """Treat tasks that are aborted from now on as caused by closing the engine, and exchange no more results."""
         self._closed = True
         if self._sharing is not None:
-            self._sharing.close()
+            self._sharing.leave(self._reports)
 
     def wake(self, number: int) -> None:
         """Make the scheduler's thread abort task `number`."""

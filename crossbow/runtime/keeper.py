@@ -140,7 +140,7 @@ class RunKeeper:
         state, whole = checkpoint.state, restore(self._engine, checkpoint, source)
         for phase, bad in self._engine.bad_examples.items():
             for index, where, why in state["bad"].get(phase.name, ()):
-                bad.add(BadExample(index, where, why))
+                bad.add_known(BadExample(index, where, why))
             bad.take_new()  # they were reported when they were found
         self._best = _part(checkpoint, "best/")
         if self._best:

@@ -77,11 +77,21 @@ def regroup(
             newest = _newest(ranks, own)
             call = json.loads(ranks.agree_on_bytes(json.dumps([state.values, stopped, counted, end]).encode()))
             losses = np.frombuffer(ranks.agree_on_bytes(state.losses.tobytes()))
-            following = rebuild()
+            following = _rebuilt(rebuild, newest)
         except ViewChangedError:
             continue  # with those that are left now
-        following.restore(newest, "the newest base model of the ranks")
         return Regrouped(following, RunState(call[0], losses), call[1], call[2], call[3], changes)
+
+
+def _rebuilt(rebuild: Callable[[], TrainingEngine], newest: Snapshot) -> TrainingEngine:
+    """An engine for the new ranks that goes on from a snapshot."""
+    engine = rebuild()
+    try:
+        engine.restore(newest, "the newest base model of the ranks")
+    except BaseException:
+        engine.close()
+        raise
+    return engine
 
 
 def _settled(engine: TrainingEngine) -> TrainingEngine:

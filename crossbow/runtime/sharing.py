@@ -29,10 +29,14 @@ class Sharing:
         self._ranks = ranks
         self._reports: Reports | None = None
         """Those of the engine that works."""
+        self._failed: Reports | None = None
+        """Those that have the failure of another rank, which is reported once to each engine that works."""
         self._part = 0
         self._own: queue.SimpleQueue[tuple[int, Completed]] = queue.SimpleQueue()
         self._early: list[tuple[int, Completed]] = []
         """Results of later parts, each with the number of its part."""
+        self._users: set[Reports] = set()
+        """Those of all engines."""
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="crossbow-results", daemon=True)
@@ -41,7 +45,14 @@ class Sharing:
         """Share the results of an engine."""
         if not self._thread.ident:
             self._thread.start()
+        self._users.add(reports)
         reports.share_with(self._put)
+
+    def leave(self, reports: Reports) -> None:
+        """Share no more results of an engine, which is closed. The last one ends the thread."""
+        self._users.discard(reports)
+        if not self._users:
+            self.close()
 
     def _put(self, result: Completed) -> None:
         """Send a result of this rank. Called on the learners' threads."""
@@ -68,24 +79,23 @@ class Sharing:
 
     def _run(self) -> None:
         """Body of the thread."""
-        complete, sleep = True, SHORTEST_SLEEP
+        sleep = SHORTEST_SLEEP
         while not self._closed.is_set():
             busy = self._send() | self._receive()
-            complete = complete and self._is_complete()
+            self._look_for_failure()
             sleep = SHORTEST_SLEEP if busy else min(LONGEST_SLEEP, sleep * 1.05)
             time.sleep(sleep)
         self._send()
 
-    def _is_complete(self) -> bool:
-        """Whether no rank has left or failed. Otherwise the scheduler would wait for results that do not come."""
+    def _look_for_failure(self) -> None:
+        """Report that a rank has left or failed. The scheduler would wait for results that do not come."""
         try:
             self._ranks.check_others()
         except (RankFailedError, ViewChangedError) as error:
-            if self._reports is None:
-                return True  # nothing waits yet
-            self._reports.add(Failed(0, 0, "ranks", error))
-            return False
-        return True
+            with self._lock:
+                if self._reports is not None and self._reports is not self._failed:
+                    self._failed = self._reports
+                    self._reports.add(Failed(0, 0, "ranks", error))
 
     def _send(self) -> bool:
         """Send the results of this rank. Returns whether there were any."""

@@ -53,12 +53,15 @@ class Decision:
     fewer_images_per_second: float = math.nan
     more_images_per_second: float = math.nan
     """Means over the windows of each number."""
+    devices: int = 1
+    """Number of devices of all ranks. The numbers of learners are those of each."""
 
     def __str__(self) -> str:
+        learners = _learners(self.chosen, self.devices)
         if not self.pairs:
-            return f"{self.chosen} learners: {self.reason}"
+            return f"{learners}: {self.reason}"
         return (
-            f"{self.chosen} learners: {self.more} are {self.ratio:.3f} times as fast as {self.fewer}, with "
+            f"{learners}: {self.more} are {self.ratio:.3f} times as fast as {self.fewer}, with "
             f"{self.more_images_per_second:,.0f} and {self.fewer_images_per_second:,.0f} images/s "
             f"({self.low:.3f} to {self.high:.3f}, {self.pairs} pairs of windows): {self.reason}"
         )
@@ -74,14 +77,21 @@ class Retuning:
     """Median of images/s over the windows after the last decision."""
     windows: tuple[float, ...]
     """Images/s of the last windows, which differ from it."""
+    devices: int = 1
+    """Number of devices of all ranks. The number of learners is that of each."""
 
     def __str__(self) -> str:
         rates = ", ".join(f"{rate:,.0f}" for rate in self.windows)
         before = f"{self.reference:,.0f}"
-        return f"{self.learners} learners: compared again, for the last windows had {rates} images/s, not {before}"
+        learners = _learners(self.learners, self.devices)
+        return f"{learners}: compared again, for the last windows had {rates} images/s, not {before}"
 
 
 TunerDecision = Decision | Retuning
+
+
+def _learners(number: int, devices: int) -> str:
+    return f"{number} learners" if devices == 1 else f"{number} learners on each of {devices} devices"
 
 
 class Comparison:

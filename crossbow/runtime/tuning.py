@@ -1,4 +1,7 @@
-"""Training while the auto-tuner (`crossbow.runtime.tuner`) searches: one engine for each number of learners."""
+"""Training while the auto-tuner (`crossbow.runtime.tuner`) searches: one engine for each number of learners.
+
+Every rank has a tuner. All of them get the images/s that rank 0 has measured, at the same tick, and so decide alike.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,19 @@ class Tuning:
 
     def __init__(self, engines: Engines) -> None:
         """engines: by number of learners on each device."""
-        self._engines = engines
+        setting = engines.now.parts.setting
+        self._engines, self._ranks = engines, setting.ranks
+        self._devices = setting.learners // engines.kind
+        """Number of devices of all ranks."""
         self._images, self._seconds = 0, 0.0
-        """Images and seconds of the current window."""
+        """Images and seconds of the current window. Those of rank 0 count."""
         self.decisions: list[TunerDecision] = []
         """Decisions so far."""
         self._on_decision: Callable[[AnyDecision], None] = _ignore_decision
         self.tuner = Tuner(engines.kind, self._decided)
 
     def _decided(self, decision: TunerDecision) -> None:
+        decision = replace(decision, devices=self._devices)
         self.decisions.append(decision)
         self._on_decision(decision)
 
@@ -48,12 +55,16 @@ class Tuning:
         return {"learners": self._engines.kind, "best": self.tuner.best, "settled": self.tuner.settled}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue with the number of learners that is settled, or search again from the best one."""
+        """Continue with the number of learners that is settled, or search again from the best one. Search from the
+        first one if that is not possible here."""
         if "settled" not in state:
             return
         engines, wanted = self._engines, state["best"]
         if wanted not in engines.kinds:
-            engines.add(wanted)
+            try:
+                engines.add(wanted)
+            except ConfigurationError:
+                return
         before = engines.kind
         engines.select(wanted)
         if before != wanted:
@@ -88,7 +99,7 @@ class Tuning:
             self._switch(min(kept))  # so that an engine that is no longer compared is closed before another is created
         try:
             engines.add(learners)
-        except ConfigurationError as error:  # not enough memory, or rejected by the rule
+        except ConfigurationError as error:  # not enough memory on some rank, or rejected by the rule
             self.tuner.refused(str(error))
             return False
         self._switch(learners)
@@ -120,13 +131,20 @@ class Tuning:
             present = time.perf_counter()
             self._seconds, began = self._seconds + present - began, present
 
-        def over() -> bool:
+        def rate() -> float | None:
             passed()
-            return self._images > 0 and self._seconds >= tuner.window_seconds
+            over = self._images > 0 and self._seconds >= tuner.window_seconds
+            return self._images / self._seconds if over else None
+
+        def over() -> bool:
+            return self._ranks.agree(rate) is not None
+
+        def tell() -> None:
+            if (found := self._ranks.agree(rate)) is not None:
+                self._tell_tuner(found)
 
         def look() -> bool:
-            if over():
-                self._tell_tuner()
+            tell()
             return callbacks.stop() or not tuner.settled
 
         if tuner.settled:
@@ -134,12 +152,11 @@ class Tuning:
             passed()
         else:
             now.run(until, replace(callbacks, on_result=count, stop=lambda: callbacks.stop() or over()))
-            if over():
-                self._tell_tuner()
+            tell()
 
-    def _tell_tuner(self) -> None:
-        """Report a window to the tuner."""
-        rate, self._images, self._seconds = self._images / self._seconds, 0, 0.0
+    def _tell_tuner(self, rate: float) -> None:
+        """Report a window to the tuner, with its images/s."""
+        self._images, self._seconds = 0, 0.0
         self.tuner.add(rate)
 
 

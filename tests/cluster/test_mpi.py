@@ -254,7 +254,8 @@ def test_a_rank_killed_in_training_ends_the_job(rank: int, levels: str, tmp_path
 @pytest.mark.slow
 def test_a_script_trains_on_two_ranks_and_resumes_on_three(tmp_path: Path) -> None:
     directory = tmp_path / "run"
-    done = mpirun(2, "-m", "models.lenet", "--dataset", "digits", "--epochs", "1", "--output-directory", str(directory))
+    options = ["--dataset", "digits", "--learners", "1", "--epochs", "1", "--output-directory", str(directory)]
+    done = mpirun(2, "-m", "models.lenet", *options)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("epoch 1/1") == 1
     assert "ranks    2 on" in done.stdout
@@ -265,6 +266,39 @@ def test_a_script_trains_on_two_ranks_and_resumes_on_three(tmp_path: Path) -> No
     assert "after 94 tasks" in done.stdout
     assert "all learners begin at the base model" in done.stdout
     assert done.stdout.count("epoch 2/2") == 1
+
+
+TUNED = """
+import hashlib, sys
+from crossbow import DurationUnit, ExecutionContext, ModelConf, Sequential, SystemConf, cluster
+from crossbow.data import digits
+from crossbow.ops import InnerProduct, SoftMax, SoftMaxLoss
+from crossbow.runtime import tuner
+from crossbow.synch import EASGD, SMA
+
+tuner.WINDOW_SECONDS, tuner.WATCHED_SECONDS = 0.05, 1e9
+network, rule = Sequential(InnerProduct(10), SoftMax(), SoftMaxLoss()), {"one": SMA(), "free": EASGD()}[sys.argv[1]]
+system, decisions = SystemConf(threads_per_learner=1), []
+with ExecutionContext(network, data=digits(), model=ModelConf(rule=rule), system=system) as context:
+    while context.summary().tuning:
+        decisions += context.train_for_duration(0.5, DurationUnit.SECONDS, verbose=0).decisions
+    context.train(1, verbose=0)
+    assert context.summary().learners == 2 * decisions[-1].chosen
+    weights = hashlib.sha256(b"".join(each.tobytes() for each in context.variables.values())).hexdigest()
+    first, second = cluster.join().gather([list(map(str, decisions)), weights])
+    assert first == second
+    if cluster.rank == 0:
+        print(*decisions, sep="\\n")
+"""
+
+
+@NEEDS_MPI
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["one", "free"])
+def test_the_ranks_find_one_number_of_learners(rule: str) -> None:
+    done = mpirun(2, "-c", TUNED, rule)
+    assert done.returncode == 0, done.stderr
+    assert " learners on each of 2 devices: " in done.stdout
 
 
 @NEEDS_MPI

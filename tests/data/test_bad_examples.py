@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import pytest
 
 from crossbow.data.bad_examples import BadExamples
@@ -43,6 +44,17 @@ def test_the_last_good_one_is_never_added() -> None:
     assert not bad.mask.all()
     with pytest.raises(DataError, match="Received: 1 that cannot, the first: file 0"):
         BadExamples(1).add(error(0))
+
+
+def test_a_part_of_a_set_has_the_numbers_of_the_whole() -> None:
+    bad = BadExamples(2, np.array([1, 3]))
+    bad.add(error(1))
+    bad.add_known(error(0))
+    bad.add_known(error(3))
+    assert [(each.index, each.source) for each in bad.all()] == [(3, "file 1"), (0, "file 0")]
+    assert bad.mask.tolist() == [False, True]
+    with pytest.raises(DataError, match="Received: 2 that cannot"):
+        bad.add_known(error(1))
 
 
 def test_several_threads() -> None:

@@ -25,6 +25,7 @@ from crossbow import (
 from crossbow.cluster.ranks import Ranks
 from crossbow.data.examples import BadExample
 from crossbow.data.rank_shares import share_of_rank
+from crossbow.data.shards import Sharding
 from crossbow.ops import BatchNorm, InnerProduct, ReLU
 from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.engine import Engine
@@ -214,11 +215,31 @@ def test_bad_examples_are_left_out_and_all_ranks_know_them() -> None:
     )
 
 
-def test_bad_examples_of_a_share_are_refused() -> None:
-    first, _ = FakeNetwork(2).ranks()
-    data = share_of_rank(DATA, "stride", first)
-    with pytest.raises(ConfigurationError, match="on_bad_record must be 'error' with data sharding"):
-        train(first, MODEL, replace(SYSTEM, learners_per_device=1, on_bad_record="skip"), data=data)
+@pytest.mark.parametrize("sharding", ["stride", [(0, 0.5), (0.5, 1)]], ids=str)
+def test_bad_examples_of_a_part_are_known_by_their_numbers_in_the_whole(sharding: Sharding) -> None:
+    class Told(Monitor):
+        def bad_example(self, phase: Phase, example: BadExample) -> None:
+            told.append((phase, example.index, example.source))
+
+    told: list[tuple[Phase, int, str]] = []
+    whole, system = dataset([3, 8, 17, 18], [0, 5, 9]), replace(SYSTEM, learners_per_device=1, on_bad_record="skip")
+
+    def of(ranks: Ranks) -> Callable[[], Trained]:
+        data = share_of_rank(whole, sharding, ranks)
+        monitors = [Told()] if ranks.is_first else []
+        return lambda: train(ranks, MODEL, system, limits=Limits(count=3), data=data, monitors=monitors)
+
+    first, second = at_once([of(ranks) for ranks in FakeNetwork(2).ranks()])
+    assert first.bad == second.bad == [[3, 8, 17, 18], [0, 5, 9]]
+    assert losses(first) == losses(second)
+    assert sorted(told, key=str) == sorted(
+        (
+            (phase, index, f"file {index // 5}, record {index % 5}")
+            for phase, indices in zip((Phase.TRAIN, Phase.CHECK), first.bad, strict=True)
+            for index in indices
+        ),
+        key=str,
+    )
 
 
 def test_a_collective_is_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 from crossbow.cluster.admission import Admission, Joining
 from crossbow.cluster.members import Rank, View
 from crossbow.cluster.ranks import Ranks
-from crossbow.runtime.alike import check_alike, check_layout
+from crossbow.runtime.alike import check_alike, check_layout, same_error
 from crossbow.types import ConfigurationError
 from tests.cluster.fake_network import FakeNetwork, at_once
 
@@ -69,6 +69,39 @@ def test_another_layout() -> None:
         "layout of variables must be the same on all ranks: expected x, as on rank 0 (host0). "
         "Received: y on rank 1 (host1)"
     }
+
+
+def fail(*reasons: str) -> list[str]:
+    """What each rank raises, or returns, if some have a reason to fail."""
+
+    def of(ranks: Ranks, reason: str) -> Callable[[], str]:
+        def work() -> str:
+            if reason:
+                raise ConfigurationError(reason)
+            return "done"
+
+        def told() -> str:
+            try:
+                return same_error(ranks, work)
+            except ConfigurationError as error:
+                return str(error)
+
+        return told
+
+    return at_once([of(*pair) for pair in zip(FakeNetwork(len(reasons)).ranks(), reasons, strict=True)])
+
+
+@pytest.mark.parametrize(
+    ("reasons", "told"),
+    [
+        (("", "", ""), "done"),
+        (("", "too small", ""), "rank 1 (host1): too small"),
+        (("a", "b", ""), "rank 0 (host0): a"),
+        (("wrong", "wrong", "wrong"), "wrong"),
+    ],
+)
+def test_an_error_of_one_rank_is_that_of_all(reasons: tuple[str, ...], told: str) -> None:
+    assert fail(*reasons) == [told] * 3
 
 
 def test_a_rank_alone_compares_nothing() -> None:

@@ -153,7 +153,7 @@ class Machine:
 
     def settle(self, size: int, rate: Callable[[int], float], rule: Rule | None = None) -> Sequence[Any]:
         """What the tuner decided in such a memory, where so many learners have that rate."""
-        self._patch.setattr(Tuning, "_tell_tuner", lambda course: course.tuner.add(rate(course.tuner.learners)))
+        self._patch.setattr(Tuning, "_tell_tuner", lambda course, _: course.tuner.add(rate(course.tuner.learners)))
         self._patch.setattr(memory, "physical_memory", lambda: size)
         gc.collect()
         self.built.clear()

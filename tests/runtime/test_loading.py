@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from crossbow import Dataset, ExecutionContext, ModelConf, Monitor, SolverConf, SystemConf, TrainingUnit
-from crossbow.data.examples import ArrayExamples, BadExample, Indices, Selection
+from crossbow.data.examples import ArrayExamples, BadExample, Examples, Indices, Selection
 from crossbow.ops import Kernel
 from crossbow.runtime import reports as reporting
 from crossbow.runtime.changing_engine import ChangingEngine
@@ -42,6 +42,9 @@ class Files(ArrayExamples):
                     index, f"file {index // 5}, record {index % 5}", "expected an image. Received: nothing"
                 )
         super().write_images(selection, images)
+
+    def part(self, selected: slice | Indices) -> Examples:  # type: ignore[override]
+        return Examples.part(self, selected)
 
     def with_labels(self, labels: np.ndarray) -> Files:
         return files(self, self.bad, labels)

@@ -112,15 +112,39 @@ def test_parts_begin_and_results_arrive_one_at_a_time(monkeypatch: pytest.Monkey
 
 
 def test_a_rank_that_has_left_ends_the_wait_for_its_results() -> None:
+    """Also that of another engine, which takes over before the first one has noticed."""
     ranks, reports = FakeNetwork(2).ranks(), [Reports(), Reports()]
     first, second = shared(ranks, reports)
     second.close()
+    following = Reports()
+    first.join(following)
     try:
         first.begin(reports[0])
         ranks[0].check_others = raising(ViewChangedError("rank 1 has left"))  # type: ignore[method-assign]
-        until(lambda: bool(reports[0]._reports))
-        found = reports[0].take()
-        assert isinstance(found, Failed)
-        assert isinstance(found.error, ViewChangedError)
+        for each in (reports[0], following):
+            first.begin(each)
+            until(lambda each=each: bool(each._reports))
+            found = each.take()
+            assert isinstance(found, Failed)
+            assert isinstance(found.error, ViewChangedError)
+            assert each.take() is None
     finally:
         first.close()
+
+
+def test_results_are_shared_until_the_last_engine_is_closed() -> None:
+    ranks, reports = FakeNetwork(2).ranks(), [Reports(), Reports()]
+    first, second = shared(ranks, reports)
+    following = Reports()
+    try:
+        first.join(following)
+        first.leave(reports[0])
+        first.begin(following)
+        second.begin(reports[1])
+        following.put(Completed(0, 0.5, None, 4, 0))
+        until(lambda: bool(reports[1]._reports))
+        first.leave(following)
+        assert not first._thread.is_alive()
+    finally:
+        first.close()
+        second.close()

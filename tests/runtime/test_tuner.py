@@ -70,6 +70,14 @@ def test_it_takes_three_pairs_to_tell() -> None:
     )
 
 
+def test_several_devices_have_as_many_learners_each() -> None:
+    assert str(Decision(2, 3, 2, "not 3", devices=4)) == "2 learners on each of 4 devices: not 3"
+    told = Retuning(2, 180, (100,), devices=4)
+    assert str(told).startswith(
+        "2 learners on each of 4 devices: compared again, for the last windows had 100 images/s"
+    )
+
+
 def test_the_rates_are_the_means_of_the_windows() -> None:
     decision = compare((1000, 1500), (1100, 1800), (1200, 1620))
     assert decision is not None

@@ -216,6 +216,14 @@ def test_a_search_goes_on_with_the_best_number(wanted: int, settled: bool) -> No
         assert (tuning.tuner.best, tuning.tuner.settled) == (wanted, settled)
 
 
+def test_a_number_that_is_not_possible_any_more_is_searched_for_again() -> None:
+    with scripted(2, rule=SMA(alpha=0.6)) as running:
+        tuning = tuning_of(running)
+        tuning.restore({"learners": 3, "best": 3, "settled": True})
+        assert list(tuning._engines.kinds) == [2]
+        running.train(4, TASKS)
+
+
 def test_a_task_that_fails_ends_the_run_and_the_context_stays_usable() -> None:
     calls = []
 

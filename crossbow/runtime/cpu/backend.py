@@ -68,7 +68,7 @@ class CpuBackend:
         self._system, self._loader_threads = system, system.loader_threads
         self._wide: CpuBackend | None = None
         self.streams: list[CpuStream] = []
-        """The streams of the learners and of the synchroniser."""
+        """The streams of the learners and, last, of the synchroniser."""
 
     def _check_threads(self, counts: Sequence[int]) -> None:
         """Raise ConfigurationError for more threads than a system can be expected to start."""
@@ -82,12 +82,15 @@ class CpuBackend:
 
     # Streams
 
-    def open(self) -> None:
-        """Start the learners' threads. Raises ConfigurationError."""
+    def open(self, *, synchroniser: bool = False) -> None:
+        """Start the threads of the learners and of a synchroniser. Raises ConfigurationError."""
         for number, device in enumerate(self.device_of):
             self._new_stream(f"learner-{number}", self.devices[device].cores, self.threads[device])
+        if synchroniser:
+            cores = sorted({core for device in self.devices for core in device.cores})
+            self._new_stream("synchroniser", cores, 1)
 
-    def _new_stream(self, name: str, cores: Sequence[int], threads: int) -> CpuStream:
+    def _new_stream(self, name: str, cores: Sequence[int], threads: int) -> None:
         try:
             stream = CpuStream(name, cores, threads, self._set_threads)
         except RuntimeError as error:  # Python raises this if the system cannot start another thread
@@ -96,7 +99,6 @@ class CpuBackend:
                 f"after {len(self.streams)}; lower learners_per_device"
             ) from error
         self.streams.append(stream)
-        return stream
 
     def call(self, work: Callable[[], T]) -> T:
         """Do `work` on the first learner's thread, and return its result."""
@@ -194,8 +196,7 @@ class CpuBackend:
             learners.append(tick_learner(assembly, merging, formulas, share, device, stream, reports.put))
         if not merging.adds_parts:
             return TickLearners(learners, None)
-        cores = sorted({core for device in self.devices for core in device.cores})
-        stream, between = self._new_stream("synchroniser", cores, 1), collective or HostCollective(len(self.devices))
+        stream, between = self.streams[-1], collective or HostCollective(len(self.devices))
         report = reports.put_failure
         return TickLearners(learners, new_synchroniser(assembly, merging, formulas, stream, report, between))
 

@@ -79,8 +79,8 @@ class CudaBackend:
 
     # Streams
 
-    def open(self) -> None:
-        """Create the learners' streams."""
+    def open(self, *, synchroniser: bool = False) -> None:
+        """Create the learners' streams. That of a synchroniser is made with it."""
         numbers = [self.devices[device].number for device in self.device_of]
         compute = [
             self._keep(CudaStream(f"learner-{i}", number, libraries=True, tf32=self._tf32))

@@ -44,7 +44,8 @@ def launch(*options: str, fault: str = "") -> tuple[int, str, str]:
 
 
 def lenet(directory: Path, *more: str) -> list[str]:
-    return ["-m", "models.lenet", "--dataset", "digits", "--epochs", "1", "--output-directory", str(directory), *more]
+    options = ["--dataset", "digits", "--learners", "1", "--epochs", "1", "--output-directory", str(directory)]
+    return ["-m", "models.lenet", *options, *more]
 
 
 def test_a_stop_at_a_tick_waits_for_rank_0() -> None:
