@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from crossbow.cluster.failure import ASKED_TO_LEAVE, LOST, TERMINATED
 from crossbow.cluster.fault import faults_of
 from crossbow.cluster.members import Left, Rank, View
 from crossbow.cluster.program import RankProgram
+from crossbow.cluster.ranks import TOO_FEW
 from crossbow.cluster.ray.actor import GROUPS, RankProcess
 from crossbow.cluster.ray.connection import ClusterNode, Connection
 from crossbow.cluster.ray.growth import Growth
@@ -32,6 +34,8 @@ STOPPED = (LOST, INTERRUPTED, TERMINATED)
 """Exit statuses after a stop at a tick, for which rank 0 writes a checkpoint."""
 SECONDS_TO_START = 120.0
 """Limit of the wait for the actors."""
+SECONDS_TO_JOIN = 60.0
+"""Limit of the wait for nodes that join, while there are too few ranks."""
 SECONDS_TO_STOP = 60.0
 """Time that rank 0 has to end after a signal, and that others have after rank 0 has ended."""
 SECONDS_TO_PRINT = 3.0
@@ -53,7 +57,7 @@ class Launcher:
     resources: Mapping[str, float] = field(default_factory=dict)
     """Resources that each rank claims."""
     least: int = 1
-    """Number of ranks without which training ends."""
+    """Number of ranks without which training pauses, and ends if others do not join."""
     grows: bool = False
     """Whether nodes that join the cluster get ranks."""
     most: int | None = None
@@ -81,6 +85,10 @@ class Launcher:
         self._joining: dict[int, str] = {}
         """Processes that are not ranks yet, each with the reason if it has ended."""
         self._signals: list[int] = []
+        self._stops = 0
+        """The signal for which training ends, or `TOO_FEW`."""
+        self._waits_until = math.inf
+        """Until when training waits for nodes that join."""
         self._deadline: float | None = None
         """When all ranks are ended."""
 
@@ -94,6 +102,7 @@ class Launcher:
                     self._pass_signals_on()
                     if self.grows:
                         self._growth.look(begins=self._deadline is None)
+                        self._check_wait()
                 self._print_last()
             finally:
                 for actor in self._actors:
@@ -102,8 +111,11 @@ class Launcher:
         return self._status()
 
     def _status(self) -> int:
-        """The first status that is not 0; that of a signal, if ranks did not end; or 0."""
+        """That of a loss, if there were too few ranks; the first status that is not 0; that of a signal, if ranks did
+        not end; or 0."""
         failed = [status for status in self._statuses.values() if status]
+        if self._stops == TOO_FEW and (failed or self._first not in self._statuses):
+            return LOST
         if not failed and self._signals and self._first not in self._statuses:
             return 128 + self._signals[0]
         return failed[0] if failed else 0
@@ -221,16 +233,46 @@ class Launcher:
             return
         roster, name, first = self._roster, self._roster.name(process), process == self._first
         change = roster.lose(process, reason)
-        if self._deadline is not None:
+        if self._deadline is not None and self._statuses:
             return
+        lost = f"{name} {'left' if reason == ASKED_TO_LEAVE else 'was lost'}: {reason}"
         late = first and bool(self._statuses)  # others have ended, and cannot take its place
-        if late or not change.view.enough:
-            ends = "the other ranks have ended" if late else f"expected at least {self.least} ranks"
-            what = "left" if reason == ASKED_TO_LEAVE else "was lost"
-            say(f"{name} {what}: {reason}. Training ends: {ends}")
+        if late or not change.view.ranks:
+            say(f"{lost}. Training ends: {'the other ranks have ended' if late else 'there are no others'}")
             self._statuses[process] = LOST
-            self._end_within(0 if late or not change.view.ranks else SECONDS_TO_STOP)
+            self._end_within(0)
         self._announce(change)
+        if self._stops and change.view.ranks:
+            self._ask_to_stop()  # once more: it may be another rank 0
+        elif self._deadline is None and not change.view.enough:
+            self._wait_for_ranks(lost)
+
+    def _wait_for_ranks(self, lost: str) -> None:
+        """After the loss of a rank, there are too few: wait for nodes that join, or end if that is not possible."""
+        needed = f"expected at least {self.least} ranks"
+        if self._can_grow():
+            self._waits_until = min(self._waits_until, time.monotonic() + SECONDS_TO_JOIN)
+            say(f"{lost}. Training waits up to {SECONDS_TO_JOIN:g} s for nodes that join: {needed}")
+        else:
+            say(f"{lost}. Training ends: {needed}, and no others can join")
+            self._stop(TOO_FEW)
+
+    def _can_grow(self) -> bool:
+        """Whether ranks can join now. True if rank 0, which knows, has just been lost, too."""
+        if not self.grows:
+            return False
+        try:
+            return self._journal() is not None
+        except self._ray.exceptions.RayActorError:
+            return True
+
+    def _check_wait(self) -> None:
+        """End training if too few ranks have joined. A rank that prepares itself has as much time as at the start."""
+        prepares = not all(self._joining.values())
+        limit = self._waits_until + (SECONDS_TO_START if prepares else 0)
+        if self._deadline is None and time.monotonic() >= limit:
+            say(f"expected at least {self.least} ranks within {SECONDS_TO_JOIN:g} s. Training ends")
+            self._stop(TOO_FEW)
 
     def _announce(self, change: ViewChange) -> None:
         """Tell all ranks of a view."""
@@ -255,11 +297,14 @@ class Launcher:
 
     def ask_for_journal(self) -> Journal | None:
         """Rank 0's journal; None if no rank can join now."""
-        call = self._actors[self._first].journal.options(concurrency_group="control").remote()
         try:
-            return cast("Journal | None", self._ray.get(call))
+            return self._journal()
         except self._ray.exceptions.RayActorError:
             return None
+
+    def _journal(self) -> Journal | None:
+        call = self._actors[self._first].journal.options(concurrency_group="control").remote()
+        return cast("Journal | None", self._ray.get(call))
 
     def create(self, node: ClusterNode) -> int:
         """Create a process on a node. Returns its number."""
@@ -291,7 +336,10 @@ class Launcher:
     def admit(self, process: int) -> None:
         """Make a process a rank, for which the others have paused. If it has ended, they go on without it."""
         reason = self._joining.pop(process)
-        self._announce(self._roster.join(process))
+        change = self._roster.join(process)
+        if change.view.enough:
+            self._waits_until = math.inf
+        self._announce(change)
         if reason:
             self._lose(process, reason)
 
@@ -360,8 +408,16 @@ class Launcher:
         if len(self._signals) > 1:
             self._end_within(0)
         elif self._deadline is None:
-            self._actors[self._first].request_stop.options(concurrency_group="control").remote(self._signals[0])
-            self._end_within(SECONDS_TO_STOP)
+            self._stop(self._signals[0])
+
+    def _stop(self, signal: int) -> None:
+        """Let training end because of a signal or `TOO_FEW`."""
+        self._stops = signal
+        self._ask_to_stop()
+        self._end_within(SECONDS_TO_STOP)
+
+    def _ask_to_stop(self) -> None:
+        self._actors[self._first].request_stop.options(concurrency_group="control").remote(self._stops)
 
 
 def _first_line(error: BaseException) -> str:

@@ -34,7 +34,7 @@ class RayLaunch:
     resources: Mapping[str, float] = field(default_factory=dict)
     """Resources that each rank claims."""
     least: int = 1
-    """Number of ranks without which training ends."""
+    """Number of ranks without which training pauses, and ends if others do not join."""
     restarts: int = 0
     """How often the program begins again from its newest checkpoint after a loss of ranks that ends training."""
     hosts: Path | None = None

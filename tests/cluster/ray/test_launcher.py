@@ -12,15 +12,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from safetensors.numpy import load_file
 
+from crossbow.cluster.admission import Journal
 from crossbow.cluster.failure import LOST
 from crossbow.cluster.program import RankProgram
+from crossbow.cluster.ranks import TOO_FEW
 from crossbow.cluster.ray import launcher
-from crossbow.cluster.ray.connection import Connection
+from crossbow.cluster.ray.connection import ClusterNode, Connection
 from tests.cluster.ray.test_connection import FakeRay
 from tests.support import same_weights, until
 
@@ -72,6 +75,112 @@ def test_new_nodes_get_ranks_up_to_a_number() -> None:
         return "".join(joining)
 
     assert (hosts(None), hosts(None, 2), hosts(2), hosts(3, 2)) == ("c", "cc", "", "c")
+
+
+class FakeActors:
+    """Actors that only note what they are asked. They stand for Ray, too."""
+
+    def __init__(self, hosts: str) -> None:
+        self.asked: list[tuple[int, str, Any]] = []
+        self.journal: Journal | None = Journal((), ())
+        self.exceptions = SimpleNamespace(RayActorError=ConnectionError)
+        self._ray = FakeRay([(host, {"CPU": 1.0}) for host in hosts])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ray, name)
+
+    def actor(self, process: int) -> Any:
+        def method(name: str) -> Any:
+            call = SimpleNamespace(remote=lambda *given: self.asked.append((process, name, *given[:1])) or process)
+            return SimpleNamespace(options=lambda **_: call)
+
+        return SimpleNamespace(**{name: method(name) for name in ("change_view", "request_stop", "journal")})
+
+    def get(self, process: int) -> Journal | None:
+        if self.journal is None and process == 0:
+            raise ConnectionError
+        return self.journal
+
+    def stops(self) -> list[tuple[int, str, Any]]:
+        return [each for each in self.asked if each[1] == "request_stop"]
+
+
+def launched(hosts: str, **options: Any) -> tuple[launcher.Launcher, FakeActors]:
+    """A launcher of a rank on each host."""
+    actors = FakeActors(hosts)
+    connection = Connection(actors, local=False)
+    nodes = [ClusterNode(f"id-of-{host}", host, {}) for host in hosts]
+    found = launcher.Launcher(connection, RankProgram("m", ()), nodes, **options)
+    found._actors = [actors.actor(process) for process in range(len(hosts) + 1)]
+    return found, actors
+
+
+def test_with_too_few_ranks_and_no_others_training_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    found, actors = launched("ab", least=2)
+    found._lose(1, "killed")
+    expected = "rank 1 (b) was lost: killed. Training ends: expected at least 2 ranks, and no others can join\n"
+    assert capsys.readouterr().err == expected
+    assert [each[:2] for each in actors.asked] == [(0, "change_view"), (0, "request_stop")]
+    assert actors.stops() == [(0, "request_stop", TOO_FEW)]
+    assert found._deadline is not None
+    assert found._status() == LOST  # if rank 0 does not end
+    found._statuses[0] = 1
+    assert found._status() == LOST
+    found._statuses[0] = 0  # it had ended
+    assert found._status() == 0
+
+
+def test_with_too_few_ranks_training_waits_for_nodes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, actors = launched("abc", least=3, grows=True)
+    found._lose(1, "killed")
+    assert capsys.readouterr().err == (
+        "rank 1 (b) was lost: killed. Training waits up to 60 s for nodes that join: expected at least 3 ranks\n"
+    )
+    found._check_wait()
+    monkeypatch.setattr(launcher, "SECONDS_TO_JOIN", 0.0)
+    found._lose(0, "killed")
+    process = found._roster.add("d")
+    found._joining[process] = ""
+    found._check_wait()  # it waits for a rank that prepares itself
+    assert (actors.stops(), found._deadline) == ([], None)
+    capsys.readouterr()
+    found._joining[process] = "failed"
+    found._check_wait()
+    assert capsys.readouterr().err == "expected at least 3 ranks within 0 s. Training ends\n"
+    assert actors.stops() == [(2, "request_stop", TOO_FEW)]
+
+
+def test_when_enough_ranks_have_joined_training_waits_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "SECONDS_TO_JOIN", 0.0)
+    found, actors = launched("ab", least=2, grows=True)
+    found._lose(0, "killed")
+    process = found._roster.add("c")
+    found._joining[process] = ""
+    found.admit(process)
+    found._check_wait()
+    assert (actors.stops(), found._deadline) == ([], None)
+    assert [each[:2] for each in actors.asked[-2:]] == [(1, "change_view"), (2, "change_view")]
+    assert actors.asked[-1][2].view.enough
+
+
+def test_only_rank_0_knows_whether_ranks_can_join() -> None:
+    assert not launched("ab")[0]._can_grow()
+    found, actors = launched("ab", grows=True)
+    assert found._can_grow()
+    actors.journal = None
+    assert found._can_grow()  # it may have been lost, too
+    found._lose(0, "killed")
+    assert not found._can_grow()
+
+
+def test_another_rank_0_is_asked_to_stop_once_more() -> None:
+    found, actors = launched("abc", least=3)
+    found._signals.append(signal.SIGINT)
+    found._pass_signals_on()
+    found._lose(0, "killed")
+    assert actors.stops() == [(0, "request_stop", signal.SIGINT), (1, "request_stop", signal.SIGINT)]
 
 
 @NEEDS_RAY
@@ -153,7 +262,7 @@ def test_with_too_few_ranks_the_program_begins_again_from_its_checkpoint(tmp_pat
     options = lenet(tmp_path / "run", "--checkpoint-interval", "10tasks")
     status, out, err = launch("-n", "2", "--min-ranks", "2", "--restarts", "1", *options, fault="kill:0@20")
     assert status == 0
-    assert "was lost: its process has ended. Training ends: expected at least 2 ranks" in err
+    assert "was lost: its process has ended. Training ends: expected at least 2 ranks, and no others can join" in err
     assert "resumed from" in out
     assert out.count("epoch 1/1") == 1
 
@@ -161,10 +270,23 @@ def test_with_too_few_ranks_the_program_begins_again_from_its_checkpoint(tmp_pat
 @NEEDS_RAY
 @pytest.mark.slow
 def test_with_too_few_ranks_training_ends_with_a_checkpoint(tmp_path: Path) -> None:
-    status, _, err = launch("-n", "2", "--min-ranks", "2", *lenet(tmp_path / "run"), fault="kill:1@20")
+    status, out, err = launch("-n", "2", "--min-ranks", "2", *lenet(tmp_path / "run"), fault="kill:1@20")
     assert status == 3
+    assert "left: its process has ended. Training pauses after task 40, with 1 rank and " in out
     assert "Training ends: expected at least 2 ranks" in err
     assert list((tmp_path / "run" / "checkpoints").iterdir())
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_with_too_few_ranks_training_waits_until_another_joins(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    status, out, err = launch("-n", "2", "--min-ranks", "2", *lenet(directory), fault="kill:1@20,join@30")
+    assert status == 0
+    assert "Training waits up to 60 s for nodes that join: expected at least 2 ranks" in err
+    assert "left: its process has ended. Training pauses after task 40, with 1 rank and 1 learner" in out
+    assert "joined. Training goes on after task 40, with 2 ranks and 2 learners" in out
+    assert out.count("epoch 1/1") == 1
 
 
 @NEEDS_RAY
