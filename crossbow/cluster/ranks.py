@@ -30,8 +30,8 @@ ENDED = 0
 """In place of the number of a call: the program of the rank has ended."""
 LEAVE = 0
 """In place of the number of a signal in a request to rank 0: the rank is asked to leave."""
-TOO_FEW = -1
-"""In place of the number of a signal for which training ends: there are too few ranks, and no others join."""
+LOSS = -1
+"""In place of the number of a signal for which training ends: it cannot go on after a loss."""
 
 
 class RankFailure(NamedTuple):
@@ -69,7 +69,7 @@ class Ranks:
         self.asked_to_leave = False
         """Whether this rank is to leave after its tick, and the others are to go on."""
         self._asked_to_stop = 0
-        """The signal because of which the launcher asks rank 0 to end training, or `TOO_FEW`."""
+        """The signal because of which the launcher asks rank 0 to end training, or `LOSS`."""
 
     @property
     def size(self) -> int:
@@ -179,7 +179,7 @@ class Ranks:
         self.asked_to_leave = True
 
     def stop(self, signal: int) -> None:
-        """Let rank 0, which this is or becomes, end training because of this signal or `TOO_FEW`. Any thread may call
+        """Let rank 0, which this is or becomes, end training because of this signal or `LOSS`. Any thread may call
         this."""
         self._asked_to_stop = signal
 
@@ -278,7 +278,7 @@ class Ranks:
 
     def requests(self) -> list[tuple[int, int]]:
         """What other ranks and the launcher have asked rank 0 since the last call: each request with the number of the
-        rank, and the signal because of which it asks to stop, `LEAVE` or `TOO_FEW`."""
+        rank, and the signal because of which it asks to stop, `LEAVE` or `LOSS`."""
         stop, self._asked_to_stop = self._asked_to_stop, 0
         found = [(self.rank, stop)] if stop else []
         while self.connected and (received := self.transport.receive(Channel.REQUEST)) is not None:

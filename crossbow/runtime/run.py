@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from crossbow.cluster.failure import LOST, TERMINATED
 from crossbow.cluster.members import ViewChangedError
 from crossbow.cluster.process import join
-from crossbow.cluster.ranks import TOO_FEW, Ranks
+from crossbow.cluster.ranks import LOSS, Ranks
 from crossbow.conf import check_integer, check_number, configuration
 from crossbow.data.rank_shares import ShareOrder
 from crossbow.host_memory import resident_memory
@@ -170,7 +170,7 @@ class TrainingRun:
 
     @property
     def interrupted(self) -> int:
-        """The signal that ends training, or `TOO_FEW`; 0 if there is none."""
+        """The signal that ends training, or `LOSS`; 0 if there is none."""
         return self._common.interrupted
 
     def state(self) -> RunState:
@@ -213,7 +213,7 @@ class TrainingRun:
                 self._ranks.end_joining()
         if self.interrupted == signal.SIGINT:
             raise KeyboardInterrupt
-        if self.interrupted == TOO_FEW:
+        if self.interrupted == LOSS:
             raise SystemExit(LOST)
         if self.interrupted:
             raise Terminated(self.interrupted)

@@ -21,7 +21,7 @@ from crossbow.cluster.admission import Admission, Joining
 from crossbow.cluster.failure import ASKED_TO_LEAVE, LOST
 from crossbow.cluster.fault import Fault
 from crossbow.cluster.members import GivenUp, Left, Rank, ViewChangedError
-from crossbow.cluster.ranks import TOO_FEW, Ranks
+from crossbow.cluster.ranks import LOSS, Ranks
 from crossbow.ops import BatchNorm, InnerProduct, ReLU
 from crossbow.runtime import regrouping
 from crossbow.runtime.engine import Engine
@@ -421,7 +421,7 @@ def test_with_too_few_ranks_training_pauses_until_another_joins(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated), (TOO_FEW, SystemExit)]
+    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated), (LOSS, SystemExit)]
 )
 def test_a_pause_ends_when_the_launcher_says_so(
     monkeypatch: pytest.MonkeyPatch, number: int, error: type[BaseException]
@@ -431,7 +431,7 @@ def test_a_pause_ends_when_the_launcher_says_so(
     with pytest.raises(error) as raised:
         train_and_lose(monkeypatch, "kill:1@3", 3, needed=3, signal=number)
     assert type(raised.value) is error
-    assert number != TOO_FEW or raised.value.code == LOST
+    assert number != LOSS or raised.value.code == LOST
     assert [(each.tick, each.enough) for each in left] == [(3, False)]
 
 
