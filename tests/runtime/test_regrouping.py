@@ -8,6 +8,7 @@ import math
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -359,6 +360,9 @@ def train_and_join(
     def launch() -> tuple[Any, History]:
         until(lambda: joiner)
         assert not admits or joiner[0].await_arrival()
+        if needed > 1:  # others could train now
+            until(lambda: events.found)
+            time.sleep(0.2)
         assert admission.request()
         processes.join(size)
         if not admits:

@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 
 from crossbow.cluster.ray import health
-from crossbow.cluster.ray.health import DEFAULTS, HEALTH_CHECKS, HeadProcess, settings_of, warning_of
+from crossbow.cluster.ray.health import (
+    DEFAULTS,
+    HEAD,
+    HEALTH_CHECKS,
+    HeadProcess,
+    ask_for_processes,
+    settings_of,
+    warning_of,
+)
+from tests.cluster.ray.test_connection import FakeRay
 
 
 def head(settings: dict[str, Any], *more: str, **environment: str) -> HeadProcess:
@@ -44,6 +53,10 @@ def test_slow_settings_are_warned_of() -> None:
         "warning: this cluster notices a machine that stops, or whose link is cut, after about 65 s."
     )
     assert "after 3 s if it were started with RAY_health_check_initial_delay_ms=1000 RAY_health_check_" in text
+
+
+def test_a_head_without_a_node_is_not_asked() -> None:
+    assert ask_for_processes(FakeRay([("a", {"CPU": 1.0}), ("dead", {HEAD: 1.0})])) is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
