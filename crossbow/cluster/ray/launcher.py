@@ -356,13 +356,14 @@ class Launcher:
         launch = self._roster.launch_of(process, number)
         joins = {"concurrency_group": "joins"}
         try:
-            self._ray.get(actor.join.remote(change, self._actors, launch, journal))
+            self._ray.get(actor.join.remote(change, self._actors, launch, journal), timeout=SECONDS_TO_START)
             self._growth.later(lambda: self._begin(process))
             if not self._ray.get(actor.await_arrival.options(**joins).remote()):
                 return False
             return bool(self._ray.get(self._actors[self._first].request_pause.options(**joins).remote()))
         except self._ray.exceptions.RayError as error:
-            reason = _first_line(error)
+            late = isinstance(error, TimeoutError)
+            reason = f"it has not begun within {SECONDS_TO_START:g} s" if late else _first_line(error)
             self._growth.later(lambda: self._fail_to_join(process, reason))
             return False
 

@@ -128,7 +128,7 @@ class FakeActors:
     def __init__(self, hosts: str) -> None:
         self.asked: list[tuple[int, str, Any]] = []
         self.journal: Journal | None = Journal((), ())
-        self.exceptions = SimpleNamespace(RayActorError=ConnectionError)
+        self.exceptions = SimpleNamespace(RayError=OSError, RayActorError=ConnectionError)
         self._ray = FakeRay([(host, {"CPU": 1.0}) for host in hosts])
 
     def __getattr__(self, name: str) -> Any:
@@ -137,11 +137,13 @@ class FakeActors:
     def actor(self, process: int) -> Any:
         def method(name: str) -> Any:
             call = SimpleNamespace(remote=lambda *given: self.asked.append((process, name, *given[:1])) or process)
-            return SimpleNamespace(options=lambda **_: call)
+            return SimpleNamespace(options=lambda **_: call, remote=call.remote)
 
-        return SimpleNamespace(**{name: method(name) for name in ("change_view", "request_stop", "journal")})
+        return SimpleNamespace(**{name: method(name) for name in ("change_view", "request_stop", "journal", "join")})
 
-    def get(self, process: int) -> Journal | None:
+    def get(self, process: int, timeout: float | None = None) -> Journal | None:
+        if timeout is not None:
+            raise TimeoutError
         if self.journal is None and process == 0:
             raise ConnectionError
         return self.journal
@@ -218,6 +220,16 @@ def test_only_rank_0_knows_whether_ranks_can_join() -> None:
     assert found._can_grow()  # it may have been lost, too
     found._lose(0, "killed")
     assert not found._can_grow()
+
+
+def test_a_rank_that_does_not_begin_does_not_join(capsys: pytest.CaptureFixture[str]) -> None:
+    found, _ = launched("ab")
+    process = found._roster.add("c")
+    found._joining[process] = ""
+    assert not found.prepare(process, Journal((), ()))
+    found._growth.look(begins=False)
+    assert capsys.readouterr().err == "a rank on c did not join: it has not begun within 120 s\n"
+    assert not found._prepares()
 
 
 def test_another_rank_0_is_asked_to_stop_once_more() -> None:
