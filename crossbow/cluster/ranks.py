@@ -30,6 +30,8 @@ ENDED = 0
 """In place of the number of a call: the program of the rank has ended."""
 LEAVE = 0
 """In place of the number of a signal in a request to rank 0: the rank is asked to leave."""
+LOSS = -1
+"""In place of the number of a signal for which training ends: it cannot go on after a loss."""
 
 
 class RankFailure(NamedTuple):
@@ -66,6 +68,8 @@ class Ranks:
         """The ranks whose programs have ended."""
         self.asked_to_leave = False
         """Whether this rank is to leave after its tick, and the others are to go on."""
+        self._asked_to_stop = 0
+        """The signal because of which the launcher asks rank 0 to end training, or `LOSS`."""
 
     @property
     def size(self) -> int:
@@ -174,6 +178,11 @@ class Ranks:
         """Let this rank leave after its tick. A handler of signals may call this."""
         self.asked_to_leave = True
 
+    def stop(self, signal: int) -> None:
+        """Let rank 0, which this is or becomes, end training because of this signal or `LOSS`. Any thread may call
+        this."""
+        self._asked_to_stop = signal
+
     def await_view(self, seconds: float = SECONDS_TO_CHANGE) -> None:
         """Wait until there is a newer view, which then raises ViewChangedError."""
 
@@ -268,9 +277,10 @@ class Ranks:
         self.transport.send(str(LEAVE).encode(), 0, Channel.REQUEST)
 
     def requests(self) -> list[tuple[int, int]]:
-        """What other ranks have asked rank 0 since the last call: each request with the number of the rank, and the
-        signal because of which it asks to stop, or `LEAVE`."""
-        found = []
+        """What other ranks and the launcher have asked rank 0 since the last call: each request with the number of the
+        rank, and the signal because of which it asks to stop, `LEAVE` or `LOSS`."""
+        stop, self._asked_to_stop = self._asked_to_stop, 0
+        found = [(self.rank, stop)] if stop else []
         while self.connected and (received := self.transport.receive(Channel.REQUEST)) is not None:
             found.append((received[0], int(received[1])))
         return found

@@ -108,8 +108,10 @@ class CommonDecisions:
             self._ranks.await_view()
 
     def _join_is_due_later(self) -> bool:
-        """Whether a fault lets a rank join, which therefore does not join earlier."""
-        return any(fault.kind == "join" for fault in self._faults[self._ranks.view.number :])
+        """Whether a fault lets a rank join, which therefore does not join earlier, unless training waits for it."""
+        return self._ranks.view.enough and any(
+            fault.kind == "join" for fault in self._faults[self._ranks.view.number :]
+        )
 
     def _signal(self) -> int:
         for rank, request in self._ranks.requests():

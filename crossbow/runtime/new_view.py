@@ -23,11 +23,14 @@ class _NewView:
     """Number of its tasks."""
     seconds: float
     """Time from the end of training with the old ranks to the beginning with the new ones."""
+    enough: bool
+    """Whether there are as many ranks as training needs; otherwise it pauses."""
 
     def _goes_on(self) -> str:
         ranks = f"{self.ranks} rank{'' if self.ranks == 1 else 's'}"
         learners = f"{self.learners} learner{'' if self.learners == 1 else 's'}"
-        return f"Training goes on after task {self.tasks:,}, with {ranks} and {learners} ({self.seconds:.1f} s)"
+        what = "goes on" if self.enough else "pauses"
+        return f"Training {what} after task {self.tasks:,}, with {ranks} and {learners} ({self.seconds:.1f} s)"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from crossbow.cluster.failure import LOST, TERMINATED
 from crossbow.cluster.members import ViewChangedError
 from crossbow.cluster.process import join
-from crossbow.cluster.ranks import Ranks
+from crossbow.cluster.ranks import LOSS, Ranks
 from crossbow.conf import check_integer, check_number, configuration
 from crossbow.data.rank_shares import ShareOrder
 from crossbow.host_memory import resident_memory
@@ -112,6 +112,8 @@ class Terminated(SystemExit):
 
 RECENT = 1.0
 """Seconds over which the learners are measured for progress."""
+PAUSE = 0.1
+"""Seconds between two decisions while there are too few ranks."""
 BLOCKS = 4
 """Blocks of the vectors from which progress estimates the learners' distances from z, while tasks run."""
 
@@ -168,7 +170,7 @@ class TrainingRun:
 
     @property
     def interrupted(self) -> int:
-        """The signal that ends training; 0 if there is none."""
+        """The signal that ends training, or `LOSS`; 0 if there is none."""
         return self._common.interrupted
 
     def state(self) -> RunState:
@@ -211,10 +213,10 @@ class TrainingRun:
                 self._ranks.end_joining()
         if self.interrupted == signal.SIGINT:
             raise KeyboardInterrupt
+        if self.interrupted == LOSS:
+            raise SystemExit(LOST)
         if self.interrupted:
             raise Terminated(self.interrupted)
-        if not self._ranks.view.enough:
-            raise SystemExit(LOST)
         return self.history
 
     def _train(self, renewal: Renewal | None) -> None:
@@ -232,6 +234,7 @@ class TrainingRun:
                 while not self._ended_everywhere():
                     try:
                         self._ranks.check_others()
+                        self._await_ranks()
                         self._stretch()
                     except ViewChangedError:
                         self._regroup(renewal)
@@ -268,6 +271,17 @@ class TrainingRun:
             self.history.stop("error")
             self.history.explain(f"{type(error).__name__}: {error}")
             raise
+
+    def _await_ranks(self) -> None:
+        """While there are too few ranks: pause until others join, which raises ViewChangedError, or a request to stop
+        arrives."""
+
+        def stops() -> bool:
+            time.sleep(PAUSE)
+            return self._is_interrupted()
+
+        while not self._ranks.view.enough and not self._common.at_tick(stops, lambda: False, elastic=self._elastic):
+            self._common.change_view()
 
     def _stretch(self) -> None:
         """Train to the next end of an epoch or test, and record it."""
@@ -371,7 +385,7 @@ class TrainingRun:
         summary, seconds = self.engine.summary(), time.perf_counter() - began
         place = self.engine.tick, self.engine.tasks
         view = self._ranks.view
-        after = view.number, len(view), summary.learners, *place, seconds
+        after = view.number, len(view), summary.learners, *place, seconds, view.enough
         if found.changes.lost:
             self.tell("left", Departure(*after, found.changes.lost))
         if found.changes.joined:
@@ -478,7 +492,7 @@ class TrainingRun:
 
     def _is_interrupted(self) -> bool:
         """Whether a signal, or the loss of too many ranks, ends training."""
-        return bool(self.interrupted) or not self._ranks.view.enough
+        return bool(self.interrupted)
 
     def _reason(self, seconds: float) -> str:
         """The reason to stop at this tick boundary, or "". seconds: of training."""

@@ -58,7 +58,8 @@ def add_launch_command(commands: Any) -> None:
         "--min-ranks",
         type=integer(1),
         metavar="N",
-        help="ray: with fewer ranks, training ends with a checkpoint and exit status 3 (default: 1)",
+        help="ray: with fewer ranks, training waits 60 s for nodes that join, and then ends with a checkpoint and exit "
+        "status 3 (default: 1)",
     )
     parser.add_argument(
         "--hosts",

@@ -11,7 +11,7 @@ import pytest
 from crossbow.cluster import ranks as module
 from crossbow.cluster.admission import Admission, Joining
 from crossbow.cluster.members import Rank, RankFailedError, View, ViewChangedError
-from crossbow.cluster.ranks import LEAVE, Ranks
+from crossbow.cluster.ranks import LEAVE, LOSS, Ranks
 from crossbow.cluster.transport import Channel
 from crossbow.types import CrossbowError
 from tests.cluster.fake_network import FakeNetwork, at_once
@@ -83,6 +83,8 @@ def test_another_rank_asks_to_stop() -> None:
     second.ask_to_stop(15)
     second.ask_to_leave()
     assert [first.requests(), first.requests()] == [[(1, 15), (1, LEAVE)], []]
+    first.stop(LOSS)
+    assert [first.requests(), first.requests()] == [[(0, LOSS)], []]
 
 
 def test_ranks_that_do_not_begin_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

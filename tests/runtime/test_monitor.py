@@ -54,8 +54,8 @@ def test_decisions_are_logged_with_their_numbers(tmp_path: Path) -> None:
 
 def test_ranks_that_left_or_joined_are_logged(tmp_path: Path) -> None:
     monitor, rank = JsonLinesMonitor(tmp_path / "log"), Rank(1, "node2")
-    monitor.left(Departure(1, 1, 2, 20, 60, 0.5, (Lost(rank, "killed"),)))
-    monitor.joined(NewRanks(2, 2, 4, 30, 80, 0.25, (rank,)))
+    monitor.left(Departure(1, 1, 2, 20, 60, 0.5, True, (Lost(rank, "killed"),)))
+    monitor.joined(NewRanks(2, 2, 4, 30, 80, 0.25, True, (rank,)))
     left, joined = map(json.loads, (tmp_path / "log").read_text().splitlines())
     assert left["left"].startswith("rank 1 (node2) left: killed. Training goes on after task 60, with 1 rank ")
     assert left["lost"] == [{"rank": {"number": 1, "host": "node2"}, "reason": "killed"}]

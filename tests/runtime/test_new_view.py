@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from crossbow.cluster.members import Lost, Rank
 from crossbow.runtime.new_view import Departure, NewRanks
 
 
 def test_it_names_ranks_reasons_and_what_is_left() -> None:
     lost = Lost(Rank(2, "node3"), "its process has ended"), Lost(Rank(0, "node1"), "killed")
-    assert str(Departure(view=1, ranks=1, learners=4, tick=500, tasks=2000, seconds=1.26, lost=lost)) == (
+    departure = Departure(view=1, ranks=1, learners=4, tick=500, tasks=2000, seconds=1.26, enough=True, lost=lost)
+    assert str(departure) == (
         "rank 2 (node3) left: its process has ended; rank 0 (node1) left: killed. "
         "Training goes on after task 2,000, with 1 rank and 4 learners (1.3 s)"
     )
+    assert "Training pauses after task 2,000, with 1 rank" in str(replace(departure, enough=False))
 
 
 def test_it_names_the_new_ranks() -> None:
     new = Rank(1, "node2"), Rank(2, "node3")
-    assert str(NewRanks(view=1, ranks=3, learners=12, tick=5, tasks=20, seconds=0.04, new=new)) == (
+    assert str(NewRanks(view=1, ranks=3, learners=12, tick=5, tasks=20, seconds=0.04, enough=True, new=new)) == (
         "rank 1 (node2) joined; rank 2 (node3) joined. "
         "Training goes on after task 20, with 3 ranks and 12 learners (0.0 s)"
     )

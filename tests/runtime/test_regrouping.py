@@ -6,7 +6,9 @@ import contextlib
 import functools
 import math
 import random
+import signal
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -17,10 +19,10 @@ import pytest
 
 from crossbow import SMA, SSGD, Dataflow, History, ModelConf, Phase, Record, SolverConf, SystemConf
 from crossbow.cluster.admission import Admission, Joining
-from crossbow.cluster.failure import ASKED_TO_LEAVE
+from crossbow.cluster.failure import ASKED_TO_LEAVE, LOST
 from crossbow.cluster.fault import Fault
 from crossbow.cluster.members import GivenUp, Left, Rank, ViewChangedError
-from crossbow.cluster.ranks import Ranks
+from crossbow.cluster.ranks import LOSS, Ranks
 from crossbow.ops import BatchNorm, InnerProduct, ReLU
 from crossbow.runtime import regrouping
 from crossbow.runtime.engine import Engine
@@ -72,9 +74,12 @@ class Departures(Monitor):
     def __init__(self) -> None:
         self.found: list[Departure] = []
         self.arrivals: list[NewRanks] = []
+        self.then: Callable[[], None] = lambda: None
+        """Called after ranks have left."""
 
     def left(self, departure: Departure) -> None:
         self.found.append(departure)
+        self.then()
 
     def joined(self, arrival: NewRanks) -> None:
         self.arrivals.append(arrival)
@@ -129,14 +134,18 @@ def train_and_lose(
     *,
     reached: bool = True,
     asked: int | None = None,
+    needed: int = 1,
+    signal: int = 0,
 ) -> tuple[list[tuple[Any, History]], list[Departure]]:
     """Train on as many ranks, some of which are lost or leave; their results are None.
 
     reached: whether lost ranks are dead, and not only out of reach. asked: a rank that is asked to leave at once.
+    needed: number of ranks without which training pauses. signal: the launcher's to rank 0 after a loss; 0 for none.
     """
     monkeypatch.setenv("CROSSBOW_FAULT", faults)
-    processes, departures = Processes(["host"] * size), Departures()
+    processes, departures = Processes(["host"] * size, needed), Departures()
     all_ranks = processes.ranks()
+    departures.then = lambda: all_ranks[0].stop(signal)
     if asked is not None:
         all_ranks[asked].leave()
 
@@ -211,7 +220,7 @@ def test_it_goes_on_from_the_newest_whole_base_model(monkeypatch: pytest.MonkeyP
     )
 
 
-def two_levels_continued(model: ModelConf, before: int, after: int, tick: int) -> Any:
+def ranks_continued(model: ModelConf, before: int, after: int, tick: int) -> Any:
     """The weights of ranks that begin as many, and go on as fewer or more after a tick of z."""
     found: Any = None
     for size in (before, after):
@@ -244,7 +253,7 @@ def test_two_levels_go_on_from_the_newest_whole_base_model(
     monkeypatch: pytest.MonkeyPatch, between: BarrierRule
 ) -> None:
     model = replace(MODEL, rule=TwoLevel(SMA(), between))
-    expected = two_levels_continued(model, 3, 2, 2)
+    expected = ranks_continued(model, 3, 2, 2)
     results, (departure,) = train_and_lose(monkeypatch, "kill:1@4", 3, model)
     assert [weights is None for weights, _ in results] == [False, True, False]
     assert all(same_weights(results[rank][0], expected) for rank in (0, 2))
@@ -318,11 +327,18 @@ def test_rank_0_goes_on_alone_after_two_losses(monkeypatch: pytest.MonkeyPatch) 
 
 
 def train_and_join(
-    monkeypatch: pytest.MonkeyPatch, faults: str, size: int, model: ModelConf = MODEL, *, admits: bool = True
+    monkeypatch: pytest.MonkeyPatch,
+    faults: str,
+    size: int,
+    model: ModelConf = MODEL,
+    *,
+    admits: bool = True,
+    needed: int = 1,
 ) -> tuple[list[tuple[Any, History]], Departures]:
-    """Train on some ranks, which another one joins. admits: whether it lives until it does."""
+    """Train on some ranks, which another one joins. admits: whether it lives until it does. needed: number of ranks
+    without which training pauses."""
     monkeypatch.setenv("CROSSBOW_FAULT", faults)
-    processes, events, admission = Processes(["host"] * size), Departures(), Admission()
+    processes, events, admission = Processes(["host"] * size, needed), Departures(), Admission()
     all_ranks = processes.ranks(admission)
     joiner: list[Joining] = []
 
@@ -344,6 +360,9 @@ def train_and_join(
     def launch() -> tuple[Any, History]:
         until(lambda: joiner)
         assert not admits or joiner[0].await_arrival()
+        if needed > 1:  # others could train now
+            until(lambda: events.found)
+            time.sleep(0.2)
         assert admission.request()
         processes.join(size)
         if not admits:
@@ -383,7 +402,7 @@ def test_a_rank_joins_two_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     model = replace(MODEL, rule=TwoLevel(SMA(), ModelAveraging(tau=2)))
     results, events = train_and_join(monkeypatch, "join@4", 2, model)
     assert [(each.tick, each.ranks) for each in events.arrivals] == [(4, 3)]
-    expected = two_levels_continued(model, 2, 3, 2)
+    expected = ranks_continued(model, 2, 3, 2)
     assert all(same_weights(weights, expected) for weights, _ in results)
 
 
@@ -393,6 +412,31 @@ def test_ranks_leave_and_join_one_after_the_other(monkeypatch: pytest.MonkeyPatc
     assert [(each.tick, each.ranks) for each in events.found] == [(5, 2)]
     assert [weights is None for weights, _ in results] == [False, True, False]
     assert same_weights(results[0][0], results[2][0])
+
+
+def test_with_too_few_ranks_training_pauses_until_another_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = ranks_continued(MODEL, 3, 3, 3)
+    results, events = train_and_join(monkeypatch, "kill:1@3,join@1000", 3, needed=3)
+    assert [(each.tick, each.tasks, each.ranks, each.enough) for each in events.found] == [(3, 9, 2, False)]
+    assert [(each.tick, each.tasks, each.ranks, each.enough) for each in events.arrivals] == [(3, 9, 3, True)]
+    assert [weights is None for weights, _ in results] == [False, True, False, False]
+    assert all(same_weights(results[rank][0], expected) for rank in (0, 2, 3))
+    assert results[0][1].records[-1].epoch == 3
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated), (LOSS, SystemExit)]
+)
+def test_a_pause_ends_when_the_launcher_says_so(
+    monkeypatch: pytest.MonkeyPatch, number: int, error: type[BaseException]
+) -> None:
+    left: list[Departure] = []
+    monkeypatch.setattr(Departures, "left", lambda events, departure: (left.append(departure), events.then()))
+    with pytest.raises(error) as raised:
+        train_and_lose(monkeypatch, "kill:1@3", 3, needed=3, signal=number)
+    assert type(raised.value) is error
+    assert number != LOSS or raised.value.code == LOST
+    assert [(each.tick, each.enough) for each in left] == [(3, False)]
 
 
 def test_without_a_fault_a_rank_joins_at_the_next_tick(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,6 @@ from crossbow.cluster.ranks import Ranks
 from crossbow.cluster.ray.mailbox import Envelope, Mailbox
 from crossbow.cluster.ray.outbox import Outbox, OutboxStream
 from crossbow.cluster.ray.transport import RayTransport, ViewChange
-from crossbow.cluster.transport import Channel
 
 GROUPS = {"messages": 1, "control": 1, "output": 1, "joins": 1}
 """Threads that serve calls while the program runs."""
@@ -128,10 +127,9 @@ class RankProcess:
         return self._joining.await_arrival()
 
     def request_stop(self, signal: int) -> None:
-        """Let rank 0, which this is, end training because of a signal."""
-        assert self._transport is not None
-        view, rank = self._transport.view.number, self._transport.rank
-        self._mailbox.deliver(Envelope(view, rank, Channel.REQUEST, False, str(signal).encode()))
+        """Let rank 0, which this is or becomes, end training; see `Ranks.stop`."""
+        assert self._ranks is not None
+        self._ranks.stop(signal)
 
     def take_output(self) -> tuple[list[tuple[bool, str]], bool]:
         """The output that the program has written; see `Outbox.take`."""

@@ -9,9 +9,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from crossbow.cluster.host_files import Host
 from crossbow.extras import optional_module
 from crossbow.types import ConfigurationError
 
@@ -41,24 +42,38 @@ class ClusterNode:
     """Number of ranks that a file of hosts gives to it."""
 
 
+def resource_of_host(number: int) -> str:
+    """The resource that only the node on this host of a file has."""
+    return f"crossbow-host-{number}"
+
+
 class Connection:
     """A connected Ray."""
 
-    def __init__(self, ray: Any, *, local: bool, hosts: Sequence[ClusterNode] = ()) -> None:
-        """local: whether the cluster was started for this connection, on this machine only. hosts: the nodes on the
-        hosts of a file, if the cluster was started there."""
+    def __init__(self, ray: Any, *, local: bool, hosts: Sequence[Host] = ()) -> None:
+        """local: whether the cluster was started for this connection, on this machine only. hosts: those of a file, if
+        the cluster was started there."""
         self.ray, self.local, self.hosts = ray, local, tuple(hosts)
 
     def nodes(self, resources: Mapping[str, float]) -> list[ClusterNode]:
-        """The live nodes that have a core and these resources; this machine is the first if it is one of them."""
+        """The live nodes that have a core and these resources, in the order of the hosts if there are any. Otherwise
+        this machine is the first if it is one of them."""
         own = self.ray.get_runtime_context().get_node_id()
         wanted = {"CPU": 1.0, **resources}
         found = [
-            ClusterNode(each["NodeID"], each["NodeManagerHostname"], each["Resources"])
+            self._node(each)
             for each in self.ray.nodes()
             if each["Alive"] and all(each["Resources"].get(name, 0) >= least for name, least in wanted.items())
         ]
-        return sorted(found, key=lambda node: (node.id != own, node.host, node.id))
+        hosts = [host.name for host in self.hosts]
+        return sorted(found, key=lambda node: (hosts.index(node.host) if hosts else node.id != own, node.host, node.id))
+
+    def _node(self, node: Mapping[str, Any]) -> ClusterNode:
+        found = ClusterNode(node["NodeID"], node["NodeManagerHostname"], node["Resources"])
+        for number, host in enumerate(self.hosts):
+            if resource_of_host(number) in found.resources:
+                return replace(found, host=host.name, slots=host.slots)
+        return found
 
     def await_nodes(self, count: int, resources: Mapping[str, float]) -> list[ClusterNode]:
         """That many nodes with these resources. Raises ConfigurationError after `SECONDS_FOR_NODES`."""

@@ -1,7 +1,8 @@
 """A Ray cluster on the machines of a file, which begins and ends with the launcher.
 
 The launcher's machine is the head, and has no rank of its own. On each host of the file, a command such as ssh starts
-`crossbow.cluster.ray.node`. All processes of the cluster share a token.
+`crossbow.cluster.ray.node`. When that ends before the cluster, as with the host, it is started again. All processes of
+the cluster share a token.
 """
 
 from __future__ import annotations
@@ -14,35 +15,37 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 from crossbow.cluster.host_files import Host
-from crossbow.cluster.ray.connection import OBJECT_STORE, SECONDS_FOR_NODES, ClusterNode, Connection, quiet_ray
+from crossbow.cluster.ray.connection import OBJECT_STORE, SECONDS_FOR_NODES, Connection, quiet_ray, resource_of_host
+from crossbow.cluster.ray.health import HEALTH_CHECKS
 from crossbow.cluster.ray.node import environment_with
 from crossbow.types import ConfigurationError
 
-AGENT = ("ssh", "-o", "BatchMode=yes")
+AGENT = (
+    "ssh",
+    *("-o", "BatchMode=yes"),
+    *("-o", "ConnectTimeout=10"),
+    *("-o", "ServerAliveInterval=2"),  # it ends with the connection
+    *("-o", "ServerAliveCountMax=3"),
+)
 """The command that starts a command on another machine, if no other is given."""
-HEALTH_CHECKS = {
-    "health_check_initial_delay_ms": 1000,
-    "health_check_period_ms": 500,
-    "health_check_timeout_ms": 500,
-    "health_check_failure_threshold": 3,
-}
-"""Settings of the head with which it notices a machine that stops, or whose link is cut, in about 3 s."""
 SECONDS_TO_END = 20.0
 """Limit of the wait for the hosts' nodes to end."""
 LOOK = 0.3
 """Seconds between two looks for nodes."""
+SECONDS_TO_DIAL = 10.0
+"""Time between two looks for agents that have ended, and are started again."""
 
 
 @contextmanager
 def cluster_on(hosts: Sequence[Host], agent: Sequence[str]) -> Iterator[Connection]:
     """Start a cluster with a node on each host, and end it with the context. Its connection has the nodes in the order
-    of the hosts.
+    of the hosts. A host whose agent ends gets another one.
 
     agent: the command that starts a command on a host, called with the host's name and the command. Raises
     ConfigurationError if a node does not start.
@@ -64,19 +67,26 @@ def cluster_on(hosts: Sequence[Host], agent: Sequence[str]) -> Iterator[Connecti
         )
         address = ray.get_runtime_context().gcs_address
         agents = stack.enter_context(_agents(hosts, agent, address, token))
-        yield Connection(ray, local=False, hosts=_await_nodes(ray, agents))
+        connection = Connection(ray, local=False, hosts=hosts)
+        _await_nodes(connection, agents)
+        stack.enter_context(_dialled_again(agents))
+        yield connection
 
 
 class HostAgent:
     """A process that keeps the node of a host."""
 
     def __init__(self, host: Host, number: int, agent: Sequence[str], address: str, token: str) -> None:
-        self.host, self.resource = host, f"crossbow-host-{number}"
-        words = [sys.executable, "-m", "crossbow.cluster.ray.node", address, self.resource]
+        words = [sys.executable, "-m", "crossbow.cluster.ray.node", address, resource_of_host(number)]
+        self.host, self._agent, self._token = host, agent, token
+        self._command = [*agent, host.name, *map(shlex.quote, words)]
+        self._start()
+
+    def _start(self) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (`end` closes it)
         try:
             self._process = subprocess.Popen(
-                [*agent, host.name, *map(shlex.quote, words)],
+                self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
@@ -85,12 +95,20 @@ class HostAgent:
         except OSError as error:
             self._errors.close()
             raise ConfigurationError(
-                f"--agent must be a command that starts others. Received: {shlex.join(agent)}: {error.strerror}"
+                f"--agent must be a command that starts others. Received: {shlex.join(self._agent)}: {error.strerror}"
             ) from error
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # `check` says why it has ended
-            self._process.stdin.write(f"{token}\n".encode())
+            self._process.stdin.write(f"{self._token}\n".encode())
             self._process.stdin.flush()
+
+    def dial_again(self) -> None:
+        """Start the process again if it has ended."""
+        if self._process.poll() is not None:
+            self.ask_to_end()
+            self._errors.close()
+            with contextlib.suppress(ConfigurationError):  # next time
+                self._start()
 
     def check(self) -> None:
         """Raise ConfigurationError if the process has ended."""
@@ -131,14 +149,33 @@ def _agents(hosts: Sequence[Host], agent: Sequence[str], address: str, token: st
             each.end(deadline)
 
 
-def _await_nodes(ray: Any, agents: Sequence[HostAgent]) -> list[ClusterNode]:
-    """The nodes of all hosts, each as often as the host has slots."""
+@contextmanager
+def _dialled_again(agents: Sequence[HostAgent]) -> Iterator[None]:
+    """Start agents again that end while the context lasts."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(SECONDS_TO_DIAL):
+            for each in agents:
+                each.dial_again()
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _await_nodes(connection: Connection, agents: Sequence[HostAgent]) -> None:
+    """Wait for the nodes of all hosts."""
     deadline = time.monotonic() + SECONDS_FOR_NODES
     while True:
-        found = {name: node for node in ray.nodes() if node["Alive"] for name in node["Resources"]}
-        missing = [each for each in agents if each.resource not in found]
+        found = {node.host for node in connection.nodes({})}
+        missing = [each for each in agents if each.host.name not in found]
         if not missing:
-            break
+            return
         for each in missing:
             each.check()
         if time.monotonic() >= deadline:
@@ -147,11 +184,6 @@ def _await_nodes(ray: Any, agents: Sequence[HostAgent]) -> list[ClusterNode]:
                 f"expected a Ray node on each of {len(agents)} hosts within {SECONDS_FOR_NODES:g} s. Missing: {names}"
             )
         time.sleep(LOOK)
-    return [
-        ClusterNode(node["NodeID"], each.host.name, node["Resources"], each.host.slots)
-        for each in agents
-        for node in [found[each.resource]]
-    ]
 
 
 def _own_address(host: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -18,9 +19,12 @@ from crossbow.cluster.failure import ASKED_TO_LEAVE, LOST, TERMINATED
 from crossbow.cluster.fault import faults_of
 from crossbow.cluster.members import Left, Rank, View
 from crossbow.cluster.program import RankProgram
+from crossbow.cluster.ranks import LOSS
 from crossbow.cluster.ray.actor import GROUPS, RankProcess
 from crossbow.cluster.ray.connection import ClusterNode, Connection
 from crossbow.cluster.ray.growth import Growth
+from crossbow.cluster.ray.health import HeadProcess, ask_for_processes, settings_of, warning_of
+from crossbow.cluster.ray.lookout import Lookout
 from crossbow.cluster.ray.roster import Roster
 from crossbow.cluster.ray.transport import ViewChange
 from crossbow.console import say
@@ -32,8 +36,16 @@ STOPPED = (LOST, INTERRUPTED, TERMINATED)
 """Exit statuses after a stop at a tick, for which rank 0 writes a checkpoint."""
 SECONDS_TO_START = 120.0
 """Limit of the wait for the actors."""
+SECONDS_TO_JOIN = 60.0
+"""Limit of the wait for nodes that join, while there are too few ranks."""
 SECONDS_TO_STOP = 60.0
 """Time that rank 0 has to end after a signal, and that others have after rank 0 has ended."""
+SECONDS_FOR_HEAD = 20.0
+"""Time in which a head that does not answer can be back. Without it, all of Ray's processes end after 60 s."""
+SECONDS_WITHOUT_HEAD = 30.0
+"""Time that rank 0 then has to end."""
+SECONDS_TO_LOOK = 5.0
+"""Limit of the wait for the head to tell which nodes are alive."""
 SECONDS_TO_PRINT = 3.0
 """Time to take the last output of ranks that have ended."""
 LOOK = 0.2
@@ -53,13 +65,11 @@ class Launcher:
     resources: Mapping[str, float] = field(default_factory=dict)
     """Resources that each rank claims."""
     least: int = 1
-    """Number of ranks without which training ends."""
-    grows: bool = False
-    """Whether nodes that join the cluster get ranks."""
+    """Number of ranks without which training pauses, and ends if others do not join."""
     most: int | None = None
-    """Number of ranks up to which they do."""
-    per_host: int = 1
-    """Number of ranks that each of them gets."""
+    """Number of ranks up to which nodes that join the cluster get some."""
+    per_host: int | None = None
+    """Number of ranks of a node; None: its slots."""
 
     def __post_init__(self) -> None:
         self._ray = self.connection.ray
@@ -72,15 +82,21 @@ class Launcher:
         self._printing: set[int] = set()
         """Processes whose output may continue."""
         self._faults_to_join = sum(fault.kind == "join" for fault in faults_of(os.environ))
-        self.grows = self.grows or self._faults_to_join > 0
+        self._grows = not self.connection.local or self._faults_to_join > 0
+        """Whether ranks may join."""
         self._growth = Growth(self)
+        self._lookout = Lookout(lambda: self.connection.nodes(self.resources))
+        self.head_lost = False
+        """Whether the head of the cluster does not answer any more."""
         self._nodes = list(self.nodes)
         """The node of each process."""
-        self._known = {node.id for node in self.connection.nodes({})} if self.grows else set()
-        """Nodes that were there at the beginning."""
         self._joining: dict[int, str] = {}
         """Processes that are not ranks yet, each with the reason if it has ended."""
         self._signals: list[int] = []
+        self._stops = 0
+        """The signal for which training ends, or `LOSS`."""
+        self._waits_until = math.inf
+        """Until when training waits for nodes that join."""
         self._deadline: float | None = None
         """When all ranks are ended."""
 
@@ -89,21 +105,28 @@ class Launcher:
         with self._on_signals():
             try:
                 self._start()
+                self._lookout.begin()
                 while not self._has_ended():
                     self._wait(LOOK)
                     self._pass_signals_on()
-                    if self.grows:
+                    self._check_head()
+                    if self._grows:
                         self._growth.look(begins=self._deadline is None)
+                        self._check_wait()
                 self._print_last()
             finally:
                 for actor in self._actors:
                     self._ray.kill(actor)
                 self._growth.end()
+                self._lookout.end()
         return self._status()
 
     def _status(self) -> int:
-        """The first status that is not 0; that of a signal, if ranks did not end; or 0."""
+        """That of a loss, if there were too few ranks; the first status that is not 0; that of a signal, if ranks did
+        not end; or 0."""
         failed = [status for status in self._statuses.values() if status]
+        if self._stops == LOSS and (failed or self._first not in self._statuses):
+            return LOST
         if not failed and self._signals and self._first not in self._statuses:
             return 128 + self._signals[0]
         return failed[0] if failed else 0
@@ -122,12 +145,30 @@ class Launcher:
         change, launches = self._roster.change, self._roster.launches()
         self._await(
             [
-                actor.connect.remote(change, self._actors, launch, grows=self.grows)
+                actor.connect.remote(change, self._actors, launch, grows=self._grows)
                 for actor, launch in zip(self._actors, launches, strict=True)
             ]
         )
         for process in self._roster.alive:
             self._begin(process)
+        if not self.connection.local and not self.connection.hosts:
+            self._check_health()
+
+    def _check_health(self) -> None:
+        """Warn, as soon as it is known, if the head of a cluster that others have started notices losses too late."""
+
+        def warn(call: Any) -> None:
+            try:
+                processes = [HeadProcess(*each) for each in self._ray.get(call)]
+            except self._ray.exceptions.RayError:
+                return
+            settings = settings_of(processes, head)
+            if settings is not None and (text := warning_of(settings)):
+                say(text)
+
+        if (asked := ask_for_processes(self._ray)) is not None:
+            head, call = asked
+            self._calls[call] = warn
 
     def _new_actor(self, process: int, node: ClusterNode) -> None:
         environment = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
@@ -221,16 +262,49 @@ class Launcher:
             return
         roster, name, first = self._roster, self._roster.name(process), process == self._first
         change = roster.lose(process, reason)
-        if self._deadline is not None:
+        if self._deadline is not None and self._statuses:
             return
+        lost = f"{name} {'left' if reason == ASKED_TO_LEAVE else 'was lost'}: {reason}"
         late = first and bool(self._statuses)  # others have ended, and cannot take its place
-        if late or not change.view.enough:
-            ends = "the other ranks have ended" if late else f"expected at least {self.least} ranks"
-            what = "left" if reason == ASKED_TO_LEAVE else "was lost"
-            say(f"{name} {what}: {reason}. Training ends: {ends}")
+        if late or not change.view.ranks:
+            say(f"{lost}. Training ends: {'the other ranks have ended' if late else 'there are no others'}")
             self._statuses[process] = LOST
-            self._end_within(0 if late or not change.view.ranks else SECONDS_TO_STOP)
+            self._end_within(0)
         self._announce(change)
+        if self._stops and change.view.ranks:
+            self._ask_to_stop()  # once more: it may be another rank 0
+        elif self._deadline is None and not change.view.enough:
+            self._wait_for_ranks(lost)
+
+    def _wait_for_ranks(self, lost: str) -> None:
+        """After the loss of a rank, there are too few: wait for nodes that join, or end if that is not possible."""
+        needed = f"expected at least {self.least} ranks"
+        if self._can_grow():
+            self._waits_until = min(self._waits_until, time.monotonic() + SECONDS_TO_JOIN)
+            say(f"{lost}. Training waits up to {SECONDS_TO_JOIN:g} s for nodes that join: {needed}")
+        else:
+            say(f"{lost}. Training ends: {needed}, and no others can join")
+            self._stop(LOSS)
+
+    def _can_grow(self) -> bool:
+        """Whether ranks can join now. True if rank 0, which knows, has just been lost, too."""
+        if self.connection.local and not (self._faults_to_join or self._prepares()):
+            return False
+        try:
+            return self._journal() is not None
+        except self._ray.exceptions.RayActorError:
+            return True
+
+    def _prepares(self) -> bool:
+        """Whether a rank prepares itself to join."""
+        return not all(self._joining.values())
+
+    def _check_wait(self) -> None:
+        """End training if too few ranks have joined. A rank that prepares itself has as much time as at the start."""
+        limit = self._waits_until + (SECONDS_TO_START if self._prepares() else 0)
+        if self._deadline is None and time.monotonic() >= limit:
+            say(f"expected at least {self.least} ranks within {SECONDS_TO_JOIN:g} s. Training ends")
+            self._stop(LOSS)
 
     def _announce(self, change: ViewChange) -> None:
         """Tell all ranks of a view."""
@@ -239,27 +313,31 @@ class Launcher:
             control.remote(change, self._actors)
 
     def _node_is_alive(self, process: int) -> bool:
-        return self._nodes[process].id in {node.id for node in self.connection.nodes({})}
+        return self._nodes[process].id in {node.id for node in self._lookout.nodes(SECONDS_TO_LOOK)}
 
     # Joins
 
     def nodes_to_join(self) -> list[ClusterNode]:
-        """The nodes on each of which a rank could join: new ones, and the first one if a fault lets a rank join."""
+        """The nodes on each of which a rank could join: those that have not had their number of ranks, and the first
+        one if a fault lets a rank join."""
         if self._faults_to_join:
             return [self._nodes[0]]
-        if self.most is not None and len(self._roster.alive) >= self.most:
+        if self.connection.local or (self.most is not None and len(self._roster.alive) >= self.most):
             return []
         used = [node.id for node in self._nodes]
-        nodes = self.connection.nodes(self.resources)
-        return [node for node in nodes if node.id not in self._known and used.count(node.id) < self.per_host]
+        nodes = self._lookout.nodes(LOOK)
+        return [node for node in nodes if used.count(node.id) < (self.per_host or node.slots)]
 
     def ask_for_journal(self) -> Journal | None:
         """Rank 0's journal; None if no rank can join now."""
-        call = self._actors[self._first].journal.options(concurrency_group="control").remote()
         try:
-            return cast("Journal | None", self._ray.get(call))
+            return self._journal()
         except self._ray.exceptions.RayActorError:
             return None
+
+    def _journal(self) -> Journal | None:
+        call = self._actors[self._first].journal.options(concurrency_group="control").remote()
+        return cast("Journal | None", self._ray.get(call))
 
     def create(self, node: ClusterNode) -> int:
         """Create a process on a node. Returns its number."""
@@ -278,22 +356,35 @@ class Launcher:
         launch = self._roster.launch_of(process, number)
         joins = {"concurrency_group": "joins"}
         try:
-            self._ray.get(actor.join.remote(change, self._actors, launch, journal))
+            self._ray.get(actor.join.remote(change, self._actors, launch, journal), timeout=SECONDS_TO_START)
             self._growth.later(lambda: self._begin(process))
             if not self._ray.get(actor.await_arrival.options(**joins).remote()):
                 return False
             return bool(self._ray.get(self._actors[self._first].request_pause.options(**joins).remote()))
         except self._ray.exceptions.RayError as error:
-            reason = _first_line(error)
+            late = isinstance(error, TimeoutError)
+            reason = f"it has not begun within {SECONDS_TO_START:g} s" if late else _first_line(error)
             self._growth.later(lambda: self._fail_to_join(process, reason))
             return False
 
     def admit(self, process: int) -> None:
         """Make a process a rank, for which the others have paused. If it has ended, they go on without it."""
         reason = self._joining.pop(process)
-        self._announce(self._roster.join(process))
+        change = self._roster.join(process)
+        if change.view.enough:
+            self._waits_until = math.inf
+        self._announce(change)
         if reason:
             self._lose(process, reason)
+
+    def _check_head(self) -> None:
+        """End training, while rank 0 can still be reached, if the head of the cluster is lost."""
+        if not self.head_lost and self._lookout.silent >= SECONDS_FOR_HEAD:
+            self.head_lost = True
+            say(f"the head of the Ray cluster has not answered for {SECONDS_FOR_HEAD:g} s. Training ends")
+            if self._deadline is None:
+                self._stop(LOSS)
+            self._end_within(SECONDS_WITHOUT_HEAD)
 
     def _fail_to_join(self, process: int, reason: str) -> None:
         if not self._joining.get(process, reason) and self._deadline is None:
@@ -360,8 +451,16 @@ class Launcher:
         if len(self._signals) > 1:
             self._end_within(0)
         elif self._deadline is None:
-            self._actors[self._first].request_stop.options(concurrency_group="control").remote(self._signals[0])
-            self._end_within(SECONDS_TO_STOP)
+            self._stop(self._signals[0])
+
+    def _stop(self, signal: int) -> None:
+        """Let training end because of a signal or `LOSS`."""
+        self._stops = signal
+        self._ask_to_stop()
+        self._end_within(SECONDS_TO_STOP)
+
+    def _ask_to_stop(self) -> None:
+        self._actors[self._first].request_stop.options(concurrency_group="control").remote(self._stops)
 
 
 def _first_line(error: BaseException) -> str:

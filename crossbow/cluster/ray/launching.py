@@ -34,7 +34,7 @@ class RayLaunch:
     resources: Mapping[str, float] = field(default_factory=dict)
     """Resources that each rank claims."""
     least: int = 1
-    """Number of ranks without which training ends."""
+    """Number of ranks without which training pauses, and ends if others do not join."""
     restarts: int = 0
     """How often the program begins again from its newest checkpoint after a loss of ranks that ends training."""
     hosts: Path | None = None
@@ -49,10 +49,10 @@ def launch_on_ray(program: RankProgram, launch: RayLaunch) -> int:
     with own_streams(), _connected(launch) as connection:
         for restarts_left in range(launch.restarts, -1, -1):
             nodes = nodes_of_ranks(connection, launch)
-            grows = not connection.local and not connection.hosts
-            joins = (grows, launch.ranks, launch.per_host or 1)
-            status = Launcher(connection, program, nodes, launch.resources, launch.least, *joins).run()
-            if status != LOST or not restarts_left:
+            joins = launch.ranks, launch.per_host
+            launcher = Launcher(connection, program, nodes, launch.resources, launch.least, *joins)
+            status = launcher.run()
+            if status != LOST or launcher.head_lost or not restarts_left:
                 return status
             say("the program begins again from its newest checkpoint")
             os.environ.pop(VARIABLE, None)
@@ -84,9 +84,9 @@ def nodes_of_ranks(connection: Connection, launch: RayLaunch) -> list[ClusterNod
 def _of_hosts(connection: Connection, launch: RayLaunch) -> list[ClusterNode]:
     """The node of each rank, in the order of the hosts' file. A host that was lost has none when a program begins
     again."""
-    alive = {node.id for node in connection.nodes(launch.resources)}
-    found = [node for node in connection.hosts if node.id in alive for _ in range(launch.per_host or node.slots)]
-    complete = all(node.id in alive for node in connection.hosts)
+    nodes = connection.nodes(launch.resources)
+    found = [node for node in nodes for _ in range(launch.per_host or node.slots)]
+    complete = {node.host for node in nodes} == {host.name for host in connection.hosts}
     if len(found) < (launch.ranks or 1 if complete else 1):
         raise ConfigurationError(f"expected hosts for {launch.ranks or 1} ranks. Received: {len(found)} slots")
     return found[: launch.ranks]

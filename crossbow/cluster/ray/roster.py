@@ -13,7 +13,7 @@ class Roster:
     """Counts views. Processes keep the numbers with which they were started; ranks are numbered anew in each view."""
 
     def __init__(self, hosts: Sequence[str], needed: int = 1) -> None:
-        """hosts: of each process. needed: number of ranks without which training ends."""
+        """hosts: of each process. needed: number of ranks without which training pauses."""
         self._hosts, self._needed = list(hosts), needed
         self._alive = list(range(len(hosts)))
         self._number = 0

@@ -82,11 +82,19 @@ def test_messages_reach_the_other_rank(pair: list[RankProcess]) -> None:
     assert second is not None
     first.send(b"text", 1, Channel.RESULTS)
     assert second.receive(Channel.RESULTS) == (0, b"text")
-    pair[0].request_stop(15)
-    assert first.receive(Channel.REQUEST) == (0, b"15")
     roster = Roster(["a", "b"])
     pair[0].change_view(roster.lose(1, "killed"), [Peer(each) for each in pair])
     assert first.changed()
+
+
+def test_a_request_to_stop_lasts_until_the_rank_is_rank_0(pair: list[RankProcess]) -> None:
+    peers, roster = [Peer(each) for each in pair], Roster(["a", "b"])
+    pair[1].request_stop(15)
+    pair[1].change_view(roster.lose(0, "killed"), peers)
+    ranks = process.join()
+    ranks.regroup()
+    assert ranks.is_first
+    assert [ranks.requests(), ranks.requests()] == [[(0, 15)], []]
 
 
 def test_a_process_joins_with_the_journal_of_rank_0(pair: list[RankProcess], tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -15,8 +16,11 @@ import pytest
 from crossbow import ConfigurationError
 from crossbow.cluster.host_files import Host
 from crossbow.cluster.ray import hosts
+from crossbow.cluster.ray.connection import Connection, resource_of_host
 from crossbow.cluster.ray.hosts import HostAgent
-from tests.cluster.ray.test_launcher import NEEDS_RAY, launch
+from tests.cluster.ray.test_connection import FakeRay
+from tests.cluster.ray.test_launcher import NEEDS_RAY, begin, launch, lenet
+from tests.support import until
 
 REMEMBERS = "import sys; open(sys.argv[1], 'w').write(' '.join([*sys.argv[2:], sys.stdin.read()]))"
 """An agent that writes its arguments and its standard input to a file."""
@@ -26,14 +30,10 @@ def agent_of(code: str, *arguments: object) -> list[str]:
     return [sys.executable, "-c", code, *map(str, arguments)]
 
 
-class FakeRay:
-    """A cluster with some hosts' nodes."""
-
-    def __init__(self, resources: Sequence[str]) -> None:
-        self._resources = resources
-
-    def nodes(self) -> list[dict[str, Any]]:
-        return [{"NodeID": f"id-{each}", "Alive": True, "Resources": {each: 1.0}} for each in self._resources]
+def cluster_of(files: Sequence[Host], present: Sequence[int]) -> Connection:
+    """A cluster with the nodes of some hosts."""
+    nodes = [(f"name {number}", {"CPU": 1.0, resource_of_host(number): 1.0}) for number in present]
+    return Connection(FakeRay(nodes), local=False, hosts=files)
 
 
 def test_an_agent_gets_host_and_command_and_the_token_as_input(tmp_path: Path) -> None:
@@ -51,24 +51,40 @@ def test_an_agent_that_fails_is_named_with_its_last_words() -> None:
         hosts._agents([Host("node1")], failing, "a:1", "secret") as agents,
         pytest.raises(ConfigurationError, match=expected),
     ):
-        hosts._await_nodes(FakeRay([]), agents)
+        hosts._await_nodes(cluster_of([Host("node1")], []), agents)
     with pytest.raises(ConfigurationError, match=r"^--agent must be a command that starts others\. Received: /none: "):
         HostAgent(Host("node1"), 0, ["/none"], "a:1", "secret")
 
 
 def test_nodes_are_in_the_order_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    agents: Any = [
-        SimpleNamespace(host=Host(name, slots), resource=f"crossbow-host-{number}", check=lambda: None)
-        for number, (name, slots) in enumerate([("b", 2), ("a", 1)])
-    ]
-    found = hosts._await_nodes(FakeRay(["crossbow-host-1", "crossbow-host-0"]), agents)
-    assert [(node.id, node.host, node.slots) for node in found] == [
-        ("id-crossbow-host-0", "b", 2),
-        ("id-crossbow-host-1", "a", 1),
+    files = [Host("b", 2), Host("a")]
+    agents: Any = [SimpleNamespace(host=host, check=lambda: None) for host in files]
+    cluster = cluster_of(files, [1, 0])
+    hosts._await_nodes(cluster, agents)
+    assert [(node.id, node.host, node.slots) for node in cluster.nodes({})] == [
+        ("id-of-name 0", "b", 2),
+        ("id-of-name 1", "a", 1),
     ]
     monkeypatch.setattr(hosts, "SECONDS_FOR_NODES", 0)
     with pytest.raises(ConfigurationError, match=r"expected a Ray node on each of 2 hosts within 0 s\. Missing: b"):
-        hosts._await_nodes(FakeRay(["crossbow-host-1"]), agents)
+        hosts._await_nodes(cluster_of(files, [1]), agents)
+
+
+def test_a_host_whose_agent_has_ended_is_dialled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "SECONDS_TO_DIAL", 0.01)
+    code = "import os, sys; open(f'{sys.argv[1]}/{sys.argv[2]}.{os.getpid()}', 'w').close(); sys.stdin.read()"
+    with hosts._agents([Host("a"), Host("b")], agent_of(code, tmp_path), "a:1", "secret") as agents:
+
+        def started(host: str) -> list[int]:
+            return [int(path.suffix[1:]) for path in tmp_path.glob(f"{host}.*")]
+
+        with hosts._dialled_again(agents):
+            until(lambda: started("a") and started("b"))
+            os.kill(started("a")[0], signal.SIGKILL)
+            until(lambda: len(started("a")) == 2)
+        for each in agents:
+            each.check()
+        assert len(started("b")) == 1
 
 
 def test_the_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,3 +118,32 @@ def test_a_cluster_begins_and_ends_with_the_launcher(tmp_path: Path) -> None:
     started = [int(line) for line in Path(f"{agent}.pids").read_text().split()]
     assert len(started) == 2
     assert not [number for number in started if Path(f"/proc/{number}").exists()]
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_a_host_that_is_back_gets_its_rank(tmp_path: Path) -> None:
+    agent, file = tmp_path / "agent", tmp_path / "hosts"
+    agent.write_text('#!/bin/sh\necho "$$ $1" >> "$0.pids"\nshift\nexec sh -c "exec $*"\n')
+    agent.chmod(0o755)
+    file.write_text("one\ntwo\n")
+
+    def started() -> dict[str, str]:
+        return {host: pid for pid, host in map(str.split, Path(f"{agent}.pids").read_text().splitlines())}
+
+    options = lenet(tmp_path / "run", "--epochs", "100000", "--learners", "1")
+    with begin("--hosts", str(file), "--agent", str(agent), "--min-ranks", "2", *options) as process:
+        assert process.stdout is not None
+        assert any(line.startswith("epoch ") for line in process.stdout)
+        os.kill(int(started()["two"]), signal.SIGTERM)
+        left = next(line for line in process.stdout if " left: " in line)
+        joined = next(line for line in process.stdout if " joined. " in line)
+        assert any(line.startswith("epoch ") for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert left.startswith("rank 1 (two) left: ")
+    assert "Training pauses after task" in left
+    assert joined.startswith("rank 1 (two) joined. Training goes on after task")
+    assert "rank 1 (two) was lost: " in err
+    assert "Training waits up to 60 s for nodes that join: expected at least 2 ranks" in err

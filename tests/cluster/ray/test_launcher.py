@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import itertools
 import json
@@ -11,16 +12,23 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from safetensors.numpy import load_file
 
+from crossbow.cluster.admission import Journal
 from crossbow.cluster.failure import LOST
+from crossbow.cluster.host_files import Host
 from crossbow.cluster.program import RankProgram
+from crossbow.cluster.ranks import LOSS
 from crossbow.cluster.ray import launcher
-from crossbow.cluster.ray.connection import Connection
+from crossbow.cluster.ray.connection import ClusterNode, Connection
+from crossbow.cluster.ray.health import HEALTH_CHECKS
+from crossbow.cluster.ray.lookout import Lookout
 from tests.cluster.ray.test_connection import FakeRay
 from tests.support import same_weights, until
 
@@ -54,14 +62,25 @@ def test_a_stop_at_a_tick_waits_for_rank_0() -> None:
     assert launcher._first_line(ValueError()) == "ValueError()"
 
 
+class Looks(Lookout):
+    """Looks when it is asked to."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(lambda: connection.nodes({}))
+
+    def nodes(self, seconds: float) -> Sequence[ClusterNode]:
+        return self._look()
+
+
 def test_new_nodes_get_ranks_up_to_a_number() -> None:
     nodes = [(host, {"CPU": 1.0}) for host in "ab"]
     connection = Connection(FakeRay(nodes), local=False)
-    program, begun = RankProgram("m", ()), connection.nodes({})
 
     def hosts(most: int | None, per_host: int = 1) -> str:
         nodes[2:] = []
-        found = launcher.Launcher(connection, program, begun, grows=True, most=most, per_host=per_host)
+        begun = [node for node in connection.nodes({}) for _ in range(per_host)][:most]
+        found = launcher.Launcher(connection, RankProgram("m", ()), begun, most=most, per_host=per_host)
+        found._lookout = Looks(connection)
         assert found.nodes_to_join() == []
         nodes.append(("c", {"CPU": 1.0}))
         joining = []
@@ -72,7 +91,169 @@ def test_new_nodes_get_ranks_up_to_a_number() -> None:
             found._roster.join(process)
         return "".join(joining)
 
-    assert (hosts(None), hosts(None, 2), hosts(2), hosts(3, 2)) == ("c", "cc", "", "c")
+    assert (hosts(None), hosts(None, 2), hosts(2), hosts(5, 2)) == ("c", "cc", "", "c")
+
+
+def test_after_a_loss_a_node_without_a_rank_gets_one() -> None:
+    nodes = [(host, {"CPU": 1.0}) for host in "abc"]
+    connection = Connection(FakeRay(nodes), local=False)
+    found = launcher.Launcher(connection, RankProgram("m", ()), connection.nodes({})[:2], most=2)
+    found._lookout = Looks(connection)
+    assert found.nodes_to_join() == []
+    found._roster.lose(1, "killed")
+    assert [node.host for node in found.nodes_to_join()] == ["c"]
+
+
+def test_a_host_that_is_back_gets_as_many_ranks_as_it_has_slots() -> None:
+    ray = FakeRay([("one", {"CPU": 1.0, "crossbow-host-0": 1.0}), ("two", {"CPU": 1.0, "crossbow-host-1": 1.0})])
+    connection = Connection(ray, local=False, hosts=[Host("a"), Host("b", 2)])
+    a, b = connection.nodes({})
+    found = launcher.Launcher(connection, RankProgram("m", ()), [a, b, b])
+    found._lookout = Looks(connection)
+    assert found.nodes_to_join() == []
+    for process in (1, 2):
+        found._roster.lose(process, "killed")
+    assert found.nodes_to_join() == []
+    ray._nodes[1:] = [("two again", ray._nodes[1][1])]
+    for _ in range(2):
+        (node,) = found.nodes_to_join()
+        assert (node.id, node.host, node.slots) == ("id-of-two again", "b", 2)
+        found._roster.add(node.host)
+        found._nodes.append(node)
+    assert found.nodes_to_join() == []
+
+
+class FakeActors:
+    """Actors that only note what they are asked. They stand for Ray, too."""
+
+    def __init__(self, hosts: str) -> None:
+        self.asked: list[tuple[int, str, Any]] = []
+        self.journal: Journal | None = Journal((), ())
+        self.exceptions = SimpleNamespace(RayError=OSError, RayActorError=ConnectionError)
+        self._ray = FakeRay([(host, {"CPU": 1.0}) for host in hosts])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ray, name)
+
+    def actor(self, process: int) -> Any:
+        def method(name: str) -> Any:
+            call = SimpleNamespace(remote=lambda *given: self.asked.append((process, name, *given[:1])) or process)
+            return SimpleNamespace(options=lambda **_: call, remote=call.remote)
+
+        return SimpleNamespace(**{name: method(name) for name in ("change_view", "request_stop", "journal", "join")})
+
+    def get(self, process: int, timeout: float | None = None) -> Journal | None:
+        if timeout is not None:
+            raise TimeoutError
+        if self.journal is None and process == 0:
+            raise ConnectionError
+        return self.journal
+
+    def stops(self) -> list[tuple[int, str, Any]]:
+        return [each for each in self.asked if each[1] == "request_stop"]
+
+
+def launched(hosts: str, *, local: bool = False, **options: Any) -> tuple[launcher.Launcher, FakeActors]:
+    """A launcher of a rank on each host."""
+    actors = FakeActors(hosts)
+    connection = Connection(actors, local=local)
+    nodes = [ClusterNode(f"id-of-{host}", host, {}) for host in hosts]
+    found = launcher.Launcher(connection, RankProgram("m", ()), nodes, **options)
+    found._actors = [actors.actor(process) for process in range(len(hosts) + 1)]
+    return found, actors
+
+
+def test_with_too_few_ranks_and_no_others_training_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    found, actors = launched("ab", local=True, least=2)
+    found._lose(1, "killed")
+    expected = "rank 1 (b) was lost: killed. Training ends: expected at least 2 ranks, and no others can join\n"
+    assert capsys.readouterr().err == expected
+    assert [each[:2] for each in actors.asked] == [(0, "change_view"), (0, "request_stop")]
+    assert actors.stops() == [(0, "request_stop", LOSS)]
+    assert found._deadline is not None
+    assert found._status() == LOST  # if rank 0 does not end
+    found._statuses[0] = 1
+    assert found._status() == LOST
+    found._statuses[0] = 0  # it had ended
+    assert found._status() == 0
+
+
+def test_with_too_few_ranks_training_waits_for_nodes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, actors = launched("abc", least=3)
+    found._lose(1, "killed")
+    assert capsys.readouterr().err == (
+        "rank 1 (b) was lost: killed. Training waits up to 60 s for nodes that join: expected at least 3 ranks\n"
+    )
+    found._check_wait()
+    monkeypatch.setattr(launcher, "SECONDS_TO_JOIN", 0.0)
+    found._lose(0, "killed")
+    process = found._roster.add("d")
+    found._joining[process] = ""
+    found._check_wait()  # it waits for a rank that prepares itself
+    assert (actors.stops(), found._deadline) == ([], None)
+    capsys.readouterr()
+    found._joining[process] = "failed"
+    found._check_wait()
+    assert capsys.readouterr().err == "expected at least 3 ranks within 0 s. Training ends\n"
+    assert actors.stops() == [(2, "request_stop", LOSS)]
+
+
+def test_when_enough_ranks_have_joined_training_waits_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "SECONDS_TO_JOIN", 0.0)
+    found, actors = launched("ab", least=2)
+    found._lose(0, "killed")
+    process = found._roster.add("c")
+    found._joining[process] = ""
+    found.admit(process)
+    found._check_wait()
+    assert (actors.stops(), found._deadline) == ([], None)
+    assert [each[:2] for each in actors.asked[-2:]] == [(1, "change_view"), (2, "change_view")]
+    assert actors.asked[-1][2].view.enough
+
+
+def test_only_rank_0_knows_whether_ranks_can_join() -> None:
+    assert not launched("ab", local=True)[0]._can_grow()
+    found, actors = launched("ab")
+    assert found._can_grow()
+    actors.journal = None
+    assert found._can_grow()  # it may have been lost, too
+    found._lose(0, "killed")
+    assert not found._can_grow()
+
+
+def test_a_rank_that_does_not_begin_does_not_join(capsys: pytest.CaptureFixture[str]) -> None:
+    found, _ = launched("ab")
+    process = found._roster.add("c")
+    found._joining[process] = ""
+    assert not found.prepare(process, Journal((), ()))
+    found._growth.look(begins=False)
+    assert capsys.readouterr().err == "a rank on c did not join: it has not begun within 120 s\n"
+    assert not found._prepares()
+
+
+def test_another_rank_0_is_asked_to_stop_once_more() -> None:
+    found, actors = launched("abc", least=3)
+    found._signals.append(signal.SIGINT)
+    found._pass_signals_on()
+    found._lose(0, "killed")
+    assert actors.stops() == [(0, "request_stop", signal.SIGINT), (1, "request_stop", signal.SIGINT)]
+
+
+def test_without_a_head_training_ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    found, actors = launched("ab")
+    found._check_head()
+    assert not found.head_lost
+    monkeypatch.setattr(launcher, "SECONDS_FOR_HEAD", 0.0)
+    for _ in range(2):
+        found._check_head()
+    expected = "the head of the Ray cluster has not answered for 0 s. Training ends\n"
+    assert (found.head_lost, capsys.readouterr().err) == (True, expected)
+    assert actors.stops() == [(0, "request_stop", LOSS)]
+    assert found._deadline is not None
+    assert found._deadline <= time.monotonic() + launcher.SECONDS_WITHOUT_HEAD
+    assert found._status() == LOST
 
 
 @NEEDS_RAY
@@ -154,7 +335,7 @@ def test_with_too_few_ranks_the_program_begins_again_from_its_checkpoint(tmp_pat
     options = lenet(tmp_path / "run", "--checkpoint-interval", "10tasks")
     status, out, err = launch("-n", "2", "--min-ranks", "2", "--restarts", "1", *options, fault="kill:0@20")
     assert status == 0
-    assert "was lost: its process has ended. Training ends: expected at least 2 ranks" in err
+    assert "was lost: its process has ended. Training ends: expected at least 2 ranks, and no others can join" in err
     assert "resumed from" in out
     assert out.count("epoch 1/1") == 1
 
@@ -162,10 +343,23 @@ def test_with_too_few_ranks_the_program_begins_again_from_its_checkpoint(tmp_pat
 @NEEDS_RAY
 @pytest.mark.slow
 def test_with_too_few_ranks_training_ends_with_a_checkpoint(tmp_path: Path) -> None:
-    status, _, err = launch("-n", "2", "--min-ranks", "2", *lenet(tmp_path / "run"), fault="kill:1@20")
+    status, out, err = launch("-n", "2", "--min-ranks", "2", *lenet(tmp_path / "run"), fault="kill:1@20")
     assert status == 3
+    assert "left: its process has ended. Training pauses after task 40, with 1 rank and " in out
     assert "Training ends: expected at least 2 ranks" in err
     assert list((tmp_path / "run" / "checkpoints").iterdir())
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_with_too_few_ranks_training_waits_until_another_joins(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    status, out, err = launch("-n", "2", "--min-ranks", "2", *lenet(directory), fault="kill:1@20,join@30")
+    assert status == 0
+    assert "Training waits up to 60 s for nodes that join: expected at least 2 ranks" in err
+    assert "left: its process has ended. Training pauses after task 40, with 1 rank and 1 learner" in out
+    assert "joined. Training goes on after task 40, with 2 ranks and 2 learners" in out
+    assert out.count("epoch 1/1") == 1
 
 
 @NEEDS_RAY
@@ -361,7 +555,12 @@ def test_a_node_that_joins_the_cluster_gets_a_rank(tmp_path: Path) -> None:
             assert any(line.startswith("epoch ") for line in process.stdout)
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=120)
-        assert (process.returncode, err) == (130, "python -m models.lenet: interrupted\n")
+        assert process.returncode == 130
+        warning, interrupted = sorted(err.splitlines(), reverse=True)
+        assert warning.startswith(
+            "warning: this cluster notices a machine that stops, or whose link is cut, after about 65 s."
+        )
+        assert interrupted == "python -m models.lenet: interrupted"
         assert joined.startswith("rank 1 (")
         assert "with 2 ranks and " in joined
         assert left.startswith("rank 1 (")
@@ -376,7 +575,8 @@ def test_training_goes_on_when_a_node_is_removed_without_grace(tmp_path: Path) -
     from ray.cluster_utils import Cluster
 
     directory = tmp_path / "run"
-    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    settings = {"num_cpus": 0, "include_dashboard": False, "_system_config": HEALTH_CHECKS}
+    cluster: Any = Cluster(initialize_head=True, head_node_args=settings)
     try:
         nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
         with begin("--address", cluster.address, "-n", "2", *lenet(directory, "--epochs", "100000")) as process:
@@ -388,9 +588,52 @@ def test_training_goes_on_when_a_node_is_removed_without_grace(tmp_path: Path) -
             assert time.monotonic() - began < 60
             assert next(line for line in process.stdout if line.startswith("epoch "))
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=120)
-        assert process.returncode == 130
+            _, err = process.communicate(timeout=120)
+        assert (process.returncode, err) == (130, "python -m models.lenet: interrupted\n")
         assert "Training goes on after task" in left
         assert "with 1 rank and" in left
     finally:
         cluster.shutdown()
+
+
+def processes_of(name: str, ancestor: int) -> list[int]:
+    """The processes that this process has started, also by others, and that run this program."""
+    parents, found = dict[int, int](), list[int]()
+    for directory in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parents[int(directory.name)] = int((directory / "stat").read_text().rpartition(")")[2].split()[1])
+            if (directory / "cmdline").read_bytes().split(b"\0")[0].decode().endswith(name):
+                found.append(int(directory.name))
+
+    def descends(process: int) -> bool:
+        return process == ancestor or (process in parents and descends(parents[process]))
+
+    return [process for process in found if descends(process)]
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [True, False], ids=["of the launcher", "of others"])
+def test_without_a_head_training_ends_with_a_checkpoint(tmp_path: Path, own: bool) -> None:
+    from ray.cluster_utils import Cluster
+
+    cluster: Any = None
+    try:
+        if not own:
+            settings = {"num_cpus": 0, "include_dashboard": False, "_system_config": HEALTH_CHECKS}
+            cluster = Cluster(initialize_head=True, head_node_args=settings)
+            cluster.add_node(num_cpus=1)
+        where = ["-n", "2"] if own else ["--address", cluster.address, "--per-host", "2"]
+        options = lenet(tmp_path / "run", "--epochs", "100000")
+        with begin(*where, "--restarts", "1", *options) as process:
+            assert process.stdout is not None
+            assert any(line.startswith("epoch ") for line in process.stdout)
+            (head,) = processes_of("gcs_server", process.pid if own else os.getpid())
+            os.kill(head, signal.SIGKILL)
+            _, err = process.communicate(timeout=120)
+        expected = "the head of the Ray cluster has not answered for 20 s. Training ends\n"
+        assert (process.returncode, err) == (LOST, expected)
+        assert list((tmp_path / "run" / "checkpoints").iterdir())
+    finally:
+        if cluster is not None:
+            cluster.shutdown()

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from crossbow import ConfigurationError
+from crossbow.cluster.host_files import Host
 from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray import launching
-from crossbow.cluster.ray.connection import ClusterNode, Connection
+from crossbow.cluster.ray.connection import Connection
 from crossbow.cluster.ray.launching import RayLaunch, launch_on_ray, nodes_of_ranks
 from tests.cluster.ray.test_connection import FakeRay
 
@@ -42,26 +43,38 @@ def test_a_cluster_on_this_machine_has_all_ranks() -> None:
     ("launch", "hosts"), [(RayLaunch(), "cca"), (RayLaunch(ranks=1), "c"), (RayLaunch(per_host=1), "ca")]
 )
 def test_ranks_are_on_the_hosts_of_a_file(launch: RayLaunch, hosts: str) -> None:
-    nodes = [ClusterNode("id-of-c", "c", {}, 2), ClusterNode("id-of-a", "a", {}), ClusterNode("id-of-dead", "dead", {})]
-    found = nodes_of_ranks(Connection(FakeRay(NODES), local=False, hosts=nodes), launch)
+    nodes = [("one", {"CPU": 4.0, "crossbow-host-1": 1.0}), ("two", {"CPU": 4.0, "crossbow-host-0": 1.0})]
+    files = [Host("c", 2), Host("a"), Host("dead")]
+    found = nodes_of_ranks(Connection(FakeRay([*nodes, ("head", {})]), local=False, hosts=files), launch)
     assert "".join(node.host for node in found) == hosts
 
 
 def test_the_hosts_of_a_file_are_too_few() -> None:
-    connection = Connection(FakeRay(NODES), local=False, hosts=[ClusterNode("id-of-c", "c", {}, 2)])
+    nodes = [("one", {"CPU": 4.0, "crossbow-host-0": 1.0})]
+    connection = Connection(FakeRay(nodes), local=False, hosts=[Host("c", 2)])
     with pytest.raises(ConfigurationError, match=r"^expected hosts for 3 ranks\. Received: 2 slots$"):
         nodes_of_ranks(connection, RayLaunch(ranks=3))
 
 
-@pytest.mark.parametrize(("statuses", "status", "runs"), [([0], 0, 1), ([2], 2, 1), ([3, 0], 0, 2), ([3, 3, 3], 3, 3)])
+@pytest.mark.parametrize(
+    ("statuses", "head_lost", "status", "runs"),
+    [
+        ([0], False, 0, 1),
+        ([2], False, 2, 1),
+        ([3, 0], False, 0, 2),
+        ([3, 3, 3], False, 3, 3),
+        ([3, 0], True, 3, 1),
+    ],
+)
 def test_after_a_loss_it_begins_again(
-    monkeypatch: pytest.MonkeyPatch, statuses: list[int], status: int, runs: int
+    monkeypatch: pytest.MonkeyPatch, statuses: list[int], head_lost: bool, status: int, runs: int
 ) -> None:
     programs: list[RankProgram] = []
 
     class FakeLaunch:
         def __init__(self, connection: Any, program: RankProgram, *more: Any) -> None:
             programs.append(program)
+            self.head_lost = head_lost
 
         def run(self) -> int:
             return statuses[len(programs) - 1]

@@ -1,0 +1,70 @@
+"""The nodes of a cluster, and whether its head answers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from crossbow.cluster.ray.connection import ClusterNode
+
+LOOK = 1.0
+"""Seconds between two looks."""
+SECONDS_TO_END = 2.0
+"""Limit of the wait for the end of the thread."""
+
+
+class Lookout:
+    """Looks at the nodes on a thread of its own, because Ray waits for a head that is lost until it ends the process.
+    Other threads may call the methods."""
+
+    def __init__(self, look: Callable[[], Sequence[ClusterNode]]) -> None:
+        """look: returns the nodes."""
+        self._look = look
+        self._changed = threading.Condition()
+        self._nodes: Sequence[ClusterNode] = ()
+        self._asked = self._answered = 0
+        """Number of the newest request, and of the newest one that was answered."""
+        self._heard, self._over = time.monotonic(), False
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def begin(self) -> None:
+        """Begin to look."""
+        self._heard = time.monotonic()
+        self._thread.start()
+
+    def end(self) -> None:
+        """Look no more."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(SECONDS_TO_END)
+
+    def nodes(self, seconds: float) -> Sequence[ClusterNode]:
+        """The nodes; none if the head does not answer within these seconds."""
+        with self._changed:
+            self._asked += 1
+            request = self._asked
+            self._changed.notify_all()
+            answered = self._changed.wait_for(lambda: self._answered >= request, seconds)
+            return self._nodes if answered else ()
+
+    @property
+    def silent(self) -> float:
+        """Seconds since the head has answered."""
+        return time.monotonic() - self._heard
+
+    def _work(self) -> None:
+        while not self._over:
+            with self._changed:
+                request = self._asked
+            try:
+                nodes = self._look()
+            except Exception:  # it may answer next time
+                time.sleep(LOOK)
+                continue
+            with self._changed:
+                self._nodes, self._answered, self._heard = nodes, request, time.monotonic()
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._over or self._asked > self._answered, LOOK)
