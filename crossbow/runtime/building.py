@@ -143,10 +143,6 @@ def new_setting(
     if isinstance(given, TwoLevel):
         within, between = given.settled([float(max(each, 1)) for each in of_ranks[ranks.rank]], ranks.size)
         rule: Rule = within
-        if model.local_variables:
-            raise ConfigurationError(
-                f"local_variables must be () with two levels. Received: local_variables={model.local_variables}"
-            )
     else:
         if ranks.view.number and isinstance(given, Grouping):
             given = given.fitted(len(threads))

@@ -24,6 +24,7 @@ from crossbow.solver import Pace, Update
 from crossbow.solver.adaptation import Terms
 from crossbow.solver.update import CONSTANT
 from crossbow.synch import BarrierRule, HostCollective
+from crossbow.synch.rule import MEAN, NOTHING
 from crossbow.synch.two_level import RESTING
 from crossbow.types import Aborted, Array, CrossbowError
 
@@ -38,7 +39,8 @@ class HostExchange:
         setting = assembly.setting
         assert setting.between is not None
         self._backend, self._ranks = backend, setting.ranks
-        self._formulas = host_formulas(setting.between, setting.ranks.size)
+        keeps = bool(assembly.arithmetic.ranges.kept)
+        self._formulas = host_formulas(setting.between, setting.ranks.size, keeps=keeps)
         self._numbers = np.zeros(self._formulas.length)
         self._steps = backend.call(
             lambda: [_Steps(assembly, outer, self._formulas, self._numbers, parity).all() for parity in (0, 1)]
@@ -57,19 +59,23 @@ class HostExchange:
             raise task_error(error, 0, NAME, f"of {self._ranks.size} hosts") from error
 
 
-def host_formulas(rule: BarrierRule, hosts: int) -> Formulas:
-    """The updates of an exchange. A host has made its step, so that of the rule has no gradient."""
+def host_formulas(rule: BarrierRule, hosts: int, *, keeps: bool = False) -> Formulas:
+    """The updates of an exchange. A host has made its step, so that of the rule has no gradient. keeps: whether
+    learners have local variables, of which z is the mean over the hosts."""
 
     def step(pace: Pace, _: None) -> Update:
         return rule.local_step(RESTING, pace, hosts, synchronises=True).expand("gradient", {})
 
-    updates: dict[str, Callable[[Pace, None], Update]] = {
-        "merge": lambda pace, _: rule.merge(RESTING, pace, hosts),
-        "reply": lambda pace, _: rule.reply(RESTING, pace, hosts),
+    def formula(at: Callable[[Pace, None], Update], alone: Update = NOTHING) -> Formula[None]:
+        return Formula(at, None, alone=Formula(lambda pace, _: alone, None) if keeps else None)
+
+    updates = {
+        "merge": formula(lambda pace, _: rule.merge(RESTING, pace, hosts), MEAN),
+        "reply": formula(lambda pace, _: rule.reply(RESTING, pace, hosts)),
     }
     if rule.sends == "weights":
-        updates["step"] = step
-    return Formulas({name: Formula(at, None) for name, at in updates.items()})
+        updates["step"] = formula(step)
+    return Formulas(updates)
 
 
 class _Steps:
@@ -110,11 +116,7 @@ class _Steps:
         return steps
 
     def _update(self, name: str) -> list[BoundStep]:
-        bound = self._updates[name]
-        (numbers,) = bound.numbers.values()
-        steps = self._arithmetic.combine(NAME, bound.update, self._vectors, numbers)
-        written = set(bound.update.written) & {"base_next", "weights"}
-        return steps + self._arithmetic.look_through(NAME, tuple(written), self._vectors, slice(0, self._size))
+        return self._arithmetic.adjust(NAME, self._updates[name], self._vectors, slice(0, self._outer.weights.size))
 
     def _swap(self) -> list[BoundStep]:
         """The next z takes the place of z, which becomes the previous one."""
@@ -137,10 +139,6 @@ class _Steps:
         for vector in moved:
             steps += self._fixed({"moved": {"moved": 1.0, "mean": 1.0}}, {"moved": vector, "mean": mean})
         return steps
-
-    @property
-    def _size(self) -> int:
-        return int(self._outer.weights.size)
 
     def _fixed(self, steps: Mapping[str, Terms], vectors: Mapping[str, Array]) -> list[BoundStep]:
         update = Update(tuple(steps.items()), depends_on=CONSTANT)

@@ -41,7 +41,7 @@ def chosen_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data
     their time in exchanges, and a sentence on what was measured. All ranks must call this, and have the same result."""
     model = confs.model
     rule = model.rule or SMA()
-    if not isinstance(rule, BarrierRule) or model.local_variables:
+    if not isinstance(rule, BarrierRule):
         return model, ""
     tau, text = ranks.together(lambda: _measured(ranks, confs, dataflow, data))
     if not text:

@@ -11,6 +11,7 @@ import numpy as np
 from crossbow.solver import Pace
 from crossbow.synch.arguments import Vector
 from crossbow.synch.order import FinishOrder
+from crossbow.synch.rule import MEAN
 from crossbow.synch.simulated_ticks import BarrierSimulation
 from crossbow.synch.simulation import Given
 from crossbow.synch.trajectory import Move, ReplicaLog, Trajectory
@@ -153,12 +154,13 @@ class TwoLevelSimulation:
         mean = sum((self.sent[i] / hosts for i in self.hosts), np.zeros_like(self.start))
         nothing = np.zeros_like(self.start)
         own = {i: {"weights": self.sent[i], "gradient": nothing, "velocity": nothing.copy()} for i in self.hosts}
+        apply = next(iter(self.hosts.values())).apply
         if rule.sends != "new weights":  # the step that synchronises has the pull towards z; the host has stepped
             for vectors in own.values():
-                rule.local_step(RESTING, pace, hosts, synchronises=True).apply({**base, **vectors})
-        rule.merge(RESTING, pace, hosts).apply({**base, "mean": mean})
+                apply(rule.local_step(RESTING, pace, hosts, synchronises=True), {**base, **vectors})
+        apply(rule.merge(RESTING, pace, hosts), {**base, "mean": mean}, local=MEAN)
         for vectors in own.values():
-            rule.reply(RESTING, pace, hosts).apply({**base, **vectors})
+            apply(rule.reply(RESTING, pace, hosts), {**base, **vectors})
         base["base"], base["base_next"] = base["base_next"], base["base"]
         self.bases.append(base["base"].copy())
         self.merge_times.append(self.order.now)

@@ -144,8 +144,6 @@ def _check_rules(rule: Rule | RuleSequence | TwoLevel, given: Given, together: S
     ConfigurationError."""
     if isinstance(rule, TwoLevel):
         rules: Sequence[Rule] = (rule.within,)
-        if given.local:
-            raise refused("local_variables", given.local, "() with two levels")
     else:
         rules = (rule,) if isinstance(rule, Rule) else rule.rules
     for each in rules:

@@ -55,34 +55,47 @@ def gradient(weights: Any, learner: int, task: int) -> Any:
     index = np.empty(BATCH, np.intp)
     TrainingOrder(EXAMPLES, BATCH, SYSTEM.seed).indices(task, index)
     x, y = rows[index], targets[index]
+    if len(weights) > FEATURES:
+        x = np.column_stack([x, np.ones(BATCH)])
     return (x @ weights - y) @ x / BATCH
 
 
-def engine_of(ranks: Ranks | None, rule: Any, solver: SolverConf, system: SystemConf, *middle: Any) -> Engine:
-    layer = InnerProduct(number_of_outputs=1, weight_initialiser=Constant(START), bias=False)
+def engine_of(
+    ranks: Ranks | None, rule: Any, solver: SolverConf, system: SystemConf, *middle: Any, local: tuple[str, ...] = ()
+) -> Engine:
+    """local: the local variables; with any, the network has a bias."""
+    layer = InnerProduct(number_of_outputs=1, weight_initialiser=Constant(START), bias=bool(local))
     flow = Dataflow(SubGraph(chain(layer, *middle, EuclideanLoss())[0])).set_phase(Phase.TRAIN)
     check = Dataflow(flow.subgraph).set_phase(Phase.CHECK)
     data = Dataset((rows, targets[:, None]), (rows[:9], targets[:9, None]))
-    model = ModelConf(batch_size=BATCH, rule=rule)
+    model = ModelConf(batch_size=BATCH, rule=rule, local_variables=local)
     return Engine(flow.graph, check.graph, data, model, solver, system, ranks=ranks)
 
 
 def train(
     ranks: Ranks | None, rule: Any, tasks: int, learners: int, solver: SolverConf = SOLVER, **options: Any
 ) -> Trained:
-    middle = options.pop("middle", ())
-    engine = engine_of(ranks, rule, solver, replace(SYSTEM, learners_per_device=learners, **options), *middle)
+    middle, local = options.pop("middle", ()), options.pop("local", ())
+    system = replace(SYSTEM, learners_per_device=learners, **options)
+    engine = engine_of(ranks, rule, solver, system, *middle, local=local)
     try:
         limits = Limits(count=tasks, unit=TrainingUnit.TASKS)
         model = ModelConf(batch_size=BATCH, rule=rule, test_interval=tasks, test_interval_unit=TrainingUnit.TASKS)
         history = TrainingRun(engine, model, limits, (), test=True, ranks=ranks).run()
         vectors = [replica.weights for replica in engine.parts.replicas]
         base = engine.parts.program.model
-        replicas = [None if each is None else base.export(each)["InnerProduct0.weights"].ravel() for each in vectors]
+        replicas = [None if each is None else flat(base.export(each)) for each in vectors]
         tests = [record.test.loss for record in history.records if record.test is not None]
         return Trained(engine.weights, replicas, tests)
     finally:
         engine.close()
+
+
+def flat(variables: dict[str, Any]) -> Any:
+    """Weights, and bias if there is one."""
+    return np.concatenate(
+        [variables[name].ravel() for name in ("InnerProduct0.weights", "InnerProduct0.bias") if name in variables]
+    )
 
 
 def train_on(learners: list[int], rule: Any, tasks: int, **options: Any) -> list[Trained]:
@@ -96,18 +109,21 @@ def train_on(learners: list[int], rule: Any, tasks: int, **options: Any) -> list
 
 
 def check_as_simulated(rule: TwoLevel, hosts: list[int], tasks: int, solver: SolverConf, **options: Any) -> None:
-    learners = sum(hosts)
+    """With local variables, the network's bias is one."""
+    learners, more = sum(hosts), bool(options.get("local"))
     expected = simulate(
-        rule, initial=[START] * FEATURES, gradient=gradient, learners=learners, hosts=hosts,
+        rule, initial=[START] * FEATURES + [0.0] * more, gradient=gradient, learners=learners, hosts=hosts,
         events=[*range(learners)] * (tasks // learners), solver=solver, tasks_per_epoch=EXAMPLES / BATCH,
+        variables=[FEATURES] + [1] * more, local_variables=[1] * more,
     )  # fmt: skip
     found = train_on(hosts, rule, tasks, solver=solver, **options)
     for each in found:
-        np.testing.assert_allclose(each.weights["InnerProduct0.weights"].ravel(), expected.base[-1], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(flat(each.weights), expected.base[-1], rtol=0, atol=1e-12)
     replicas = [replica for each in found for replica in each.replicas]
     if replicas[0] is not None:
         np.testing.assert_allclose(replicas, expected.replicas[-1], rtol=0, atol=1e-12)
-    loss = float(np.mean((rows[:9] @ expected.base[-1] - targets[:9]) ** 2) / 2)
+    z = expected.base[-1]
+    loss = float(np.mean((rows[:9] @ z[:FEATURES] + z[FEATURES:].sum() - targets[:9]) ** 2) / 2)
     assert [each.tests[-1] for each in found] == pytest.approx([loss] * len(hosts), rel=1e-9)
 
 
@@ -133,6 +149,19 @@ def test_schedules_that_step_down_within_a_tick_of_z() -> None:
     solver = replace(solver, learning_rate_step_unit="tasks")
     rule = TwoLevel(SMA(), SMA(alpha=0.3, alpha_steps=((10, 0.1),), tau=3))
     check_as_simulated(rule, [2, 1], 36, solver)
+
+
+@pytest.mark.parametrize(
+    ("rule", "hosts"),
+    [
+        (TwoLevel(SMA(), SMA(alpha=0.4, tau=2, base_momentum=0.5)), [2, 1]),
+        (TwoLevel(ModelAveraging(tau=2), DiLoCo(tau=2)), [2, 2]),
+    ],
+    ids=str,
+)
+def test_local_variables(rule: TwoLevel, hosts: list[int]) -> None:
+    """z has the mean over the hosts of their learners' means, and the exchange moves no learner's own."""
+    check_as_simulated(rule, hosts, sum(hosts) * rule.tau * 4, SOLVER, local=("*bias",))
 
 
 def test_devices_of_a_host() -> None:
@@ -205,14 +234,6 @@ def test_snapshots_of_one_host_are_whole() -> None:
     finally:
         first.close()
         second.close()
-
-
-def test_local_variables_are_refused() -> None:
-    layer = InnerProduct(number_of_outputs=1)
-    flow = Dataflow(SubGraph(chain(layer, EuclideanLoss())[0])).set_phase(Phase.TRAIN)
-    model = ModelConf(rule=TwoLevel(), local_variables=("*bias",), batch_size=2)
-    with pytest.raises(ConfigurationError, match=r"local_variables must be \(\) with two levels"):
-        Engine(flow.graph, flow.graph, Dataset((rows, targets[:, None])), model, SOLVER, SYSTEM)
 
 
 def test_a_rule_that_swings_apart_is_refused_for_the_number_of_hosts() -> None:
