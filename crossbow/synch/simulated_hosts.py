@@ -80,8 +80,11 @@ class TwoLevelSimulation:
         given: Given,
         order: FinishOrder,
         hosts: Sequence[range],
+        first_task: int,
         number_of_tasks: int | None,
+        merges_before: int,
     ) -> None:
+        """merges_before: of a host, under the earlier rules of a sequence."""
         self.given, self.order, self.start = given, order, start
         self.between: Any = rule.between.settled([1.0] * len(hosts))
         self.base = {kind: start.copy() for kind in ("base", "base_next")}
@@ -98,10 +101,20 @@ class TwoLevelSimulation:
             first = learners.start
             host = HostSimulation(
                 rule.between.tau, given.learners, first, self._send, rule.within, start,
-                self._given_of(learners), HostOrder(order, self.running, first), 0, number_of_tasks, 0,
+                self._given_of(learners), HostOrder(order, self.running, first), first_task, number_of_tasks,
+                merges_before,
             )  # fmt: skip
             self.hosts[first] = host
             self.host_of += [host] * len(learners)
+
+    @property
+    def merges(self) -> int:
+        """Number of merges of a host, counted from the first rule of a sequence on."""
+        return self._any_host.merges
+
+    @property
+    def _any_host(self) -> HostSimulation:
+        return next(iter(self.hosts.values()))
 
     def _given_of(self, learners: range) -> Given:
         """The arguments for a host's learners, whose messages to each other take no time."""
@@ -154,7 +167,7 @@ class TwoLevelSimulation:
         mean = sum((self.sent[i] / hosts for i in self.hosts), np.zeros_like(self.start))
         nothing = np.zeros_like(self.start)
         own = {i: {"weights": self.sent[i], "gradient": nothing, "velocity": nothing.copy()} for i in self.hosts}
-        apply = next(iter(self.hosts.values())).apply
+        apply = self._any_host.apply
         if rule.sends != "new weights":  # the step that synchronises has the pull towards z; the host has stepped
             for vectors in own.values():
                 apply(rule.local_step(RESTING, pace, hosts, synchronises=True), {**base, **vectors})
@@ -170,7 +183,7 @@ class TwoLevelSimulation:
 
     def _pace(self) -> Pace:
         """Of the rule between hosts: it counts ticks of z, and times as the hosts do."""
-        return next(iter(self.hosts.values())).pace(0)._replace(tick=len(self.bases))
+        return self._any_host.pace(0)._replace(tick=len(self.bases))
 
 
 def _numbered(host: HostSimulation) -> list[Move]:

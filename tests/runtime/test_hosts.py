@@ -25,10 +25,20 @@ from crossbow import (
 from crossbow.cluster.ranks import Ranks
 from crossbow.data.order import TrainingOrder
 from crossbow.ops import BatchNorm, EuclideanLoss, InnerProduct
+from crossbow.runtime.changing_engine import ChangingEngine, new_engine
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.runtime.scheduler import Callbacks
 from crossbow.solver import Pace
-from crossbow.synch import DiLoCo, ModelAveraging, PolyakRuppert, SynchronousEASGD, TwoLevel, simulate
+from crossbow.synch import (
+    DiLoCo,
+    ModelAveraging,
+    PolyakRuppert,
+    RuleSequence,
+    SynchronousEASGD,
+    TwoLevel,
+    simulate,
+)
 from crossbow.types import TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.support import chain, same_weights
@@ -62,14 +72,14 @@ def gradient(weights: Any, learner: int, task: int) -> Any:
 
 def engine_of(
     ranks: Ranks | None, rule: Any, solver: SolverConf, system: SystemConf, *middle: Any, local: tuple[str, ...] = ()
-) -> Engine:
+) -> Any:
     """local: the local variables; with any, the network has a bias."""
     layer = InnerProduct(number_of_outputs=1, weight_initialiser=Constant(START), bias=bool(local))
     flow = Dataflow(SubGraph(chain(layer, *middle, EuclideanLoss())[0])).set_phase(Phase.TRAIN)
     check = Dataflow(flow.subgraph).set_phase(Phase.CHECK)
     data = Dataset((rows, targets[:, None]), (rows[:9], targets[:9, None]))
     model = ModelConf(batch_size=BATCH, rule=rule, local_variables=local)
-    return Engine(flow.graph, check.graph, data, model, solver, system, ranks=ranks)
+    return new_engine(flow.graph, check.graph, data, model, solver, system, ranks=ranks)
 
 
 def train(
@@ -82,8 +92,8 @@ def train(
         limits = Limits(count=tasks, unit=TrainingUnit.TASKS)
         model = ModelConf(batch_size=BATCH, rule=rule, test_interval=tasks, test_interval_unit=TrainingUnit.TASKS)
         history = TrainingRun(engine, model, limits, (), test=True, ranks=ranks).run()
-        vectors = [replica.weights for replica in engine.parts.replicas]
-        base = engine.parts.program.model
+        parts = engine.now.parts if isinstance(engine, ChangingEngine) else engine.parts
+        vectors, base = [replica.weights for replica in parts.replicas], parts.program.model
         replicas = [None if each is None else flat(base.export(each)) for each in vectors]
         tests = [record.test.loss for record in history.records if record.test is not None]
         return Trained(engine.weights, replicas, tests)
@@ -108,7 +118,9 @@ def train_on(learners: list[int], rule: Any, tasks: int, **options: Any) -> list
     return at_once([of(ranks, own) for ranks, own in pairs])
 
 
-def check_as_simulated(rule: TwoLevel, hosts: list[int], tasks: int, solver: SolverConf, **options: Any) -> None:
+def check_as_simulated(
+    rule: TwoLevel | RuleSequence, hosts: list[int], tasks: int, solver: SolverConf, **options: Any
+) -> None:
     """With local variables, the network's bias is one."""
     learners, more = sum(hosts), bool(options.get("local"))
     expected = simulate(
@@ -164,6 +176,15 @@ def test_local_variables(rule: TwoLevel, hosts: list[int]) -> None:
     check_as_simulated(rule, hosts, sum(hosts) * rule.tau * 4, SOLVER, local=("*bias",))
 
 
+@pytest.mark.parametrize("unit", ["tasks", "merges"])
+def test_rules_in_turn(unit: Any) -> None:
+    """Three ticks of the hosts are two of z; DiLoCo's velocity and the averages between hosts begin with each phase."""
+    first, second = TwoLevel(SMA(tau=2), DiLoCo(tau=2)), TwoLevel(ModelAveraging(tau=2), PolyakRuppert(tau=2))
+    rule = RuleSequence(((first, 3), (second, 4)))
+    solver = replace(SOLVER, policy="step", gamma=0.8, step_size=5 if unit == "merges" else 31)
+    check_as_simulated(rule, [2, 1], 3 * rule.tau * 7, replace(solver, learning_rate_step_unit=unit))
+
+
 def test_devices_of_a_host() -> None:
     rule = TwoLevel(SMA(), SMA(tau=2))
     check_as_simulated(rule, [2, 2], 32, SOLVER, sum_order="tree")
@@ -200,6 +221,16 @@ def test_a_tick_of_z_is_never_left_unfinished() -> None:
         engine.scheduler.run_tick = run_tick  # type: ignore[method-assign]
         TrainingRun(engine, model, Limits(count=8, unit=TrainingUnit.TASKS), (), test=False).run()
         assert engine.tasks == 24
+    finally:
+        engine.close()
+
+
+def test_a_failure_after_an_exchange_leaves_it_done() -> None:
+    engine = engine_of(None, TwoLevel(SMA(), DiLoCo(tau=4)), SOLVER, replace(SYSTEM, learners_per_device=2))
+    try:
+        with pytest.raises(RuntimeError, match="on purpose"):
+            engine.run(24, Callbacks(stop=fail_after(2, lambda: False)))
+        assert (engine.tasks, engine.tick) == (16, 8)
     finally:
         engine.close()
 

@@ -22,7 +22,7 @@ from crossbow.cluster.fault import Fault
 from crossbow.cluster.members import GivenUp, Left, Rank, ViewChangedError
 from crossbow.cluster.ranks import Ranks
 from crossbow.ops import BatchNorm, InnerProduct, ReLU
-from crossbow.runtime import regrouping
+from crossbow.runtime import changing_engine, regrouping
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.free import FreeCoordination
 from crossbow.runtime.monitor import Monitor, Progress
@@ -37,7 +37,6 @@ from crossbow.synch import (
     RULES,
     SSP,
     AsynchronousSGD,
-    BarrierRule,
     Default,
     DiLoCo,
     FreeRule,
@@ -49,6 +48,7 @@ from crossbow.synch import (
     PeerRule,
     PolyakRuppert,
     Rule,
+    RuleSequence,
     SynchronousEASGD,
     TwoLevel,
     WeedOut,
@@ -93,10 +93,10 @@ class HoldsFirstRecord(Monitor):
         until(lambda: self._joined or self._admission.wanted)
 
 
-def new_engine(model: ModelConf, ranks: Ranks | None) -> Engine:
+def new_engine(model: ModelConf, ranks: Ranks | None) -> Any:
     flow = training(InnerProduct(number_of_outputs=8), BatchNorm(), ReLU(), InnerProduct(number_of_outputs=3))
     check = Dataflow(flow.subgraph).set_phase(Phase.CHECK)
-    return Engine(flow.graph, check.graph, DATA, model, SOLVER, SYSTEM, ranks=ranks)
+    return changing_engine.new_engine(flow.graph, check.graph, DATA, model, SOLVER, SYSTEM, ranks=ranks)
 
 
 def train(ranks: Ranks, model: ModelConf, monitors: tuple[Monitor, ...]) -> tuple[Any, History]:
@@ -239,11 +239,19 @@ def _part(model: ModelConf, ranks: Ranks, start: Snapshot | None, tick: int) -> 
         engine.close()
 
 
-@pytest.mark.parametrize("between", [ModelAveraging(tau=2), DiLoCo(tau=2)], ids=str)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        TwoLevel(SMA(), ModelAveraging(tau=2)),
+        TwoLevel(SMA(), DiLoCo(tau=2)),
+        RuleSequence(((TwoLevel(SMA(), ModelAveraging(tau=2)), 6), (TwoLevel(SSGD(), DiLoCo(tau=2)), 4))),
+    ],
+    ids=str,
+)
 def test_two_levels_go_on_from_the_newest_whole_base_model(
-    monkeypatch: pytest.MonkeyPatch, between: BarrierRule
+    monkeypatch: pytest.MonkeyPatch, rule: TwoLevel | RuleSequence
 ) -> None:
-    model = replace(MODEL, rule=TwoLevel(SMA(), between))
+    model = replace(MODEL, rule=rule)
     expected = two_levels_continued(model, 3, 2, 2)
     results, (departure,) = train_and_lose(monkeypatch, "kill:1@4", 3, model)
     assert [weights is None for weights, _ in results] == [False, True, False]

@@ -89,7 +89,7 @@ from tests.synch.test_simulator import noise, run
             {"join": [(1, 2)], "speeds": [1, 1, 1], "events": 3, "rule": SMA(alpha=0.6)},
             "alpha must be < .* with k = 3 learners",
         ),
-        ({"hosts": [2]}, r"hosts must be None unless the rule is a TwoLevel. Received: hosts=\[2\]"),
+        ({"hosts": [2]}, r"hosts must be None with one level. Received: hosts=\[2\]"),
         ({"rule": TwoLevel()}, "hosts must be numbers of learners ≥ 1, 2 together. Received: hosts=None"),
         ({"rule": TwoLevel(), "hosts": [1, 2]}, r"hosts must be numbers .*, 2 together. Received: hosts=\[1, 2\]"),
         ({"rule": TwoLevel(), "hosts": [2, 0]}, r"hosts must be numbers of learners ≥ 1"),
