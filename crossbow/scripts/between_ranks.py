@@ -54,7 +54,7 @@ def chosen_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data
 
 def _measured(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dataset) -> tuple[int, str]:
     """In how many ticks ranks average, and what was measured; no text on one host, where nothing is, nor with GPUs,
-    which have one level."""
+    which have one level by default."""
     if len({rank.host for rank in ranks.view.ranks}) == 1:
         return 1, ""
     model, on_gpu = confs.model, isinstance(parse_devices(confs.system.devices)[0], CudaDevice)

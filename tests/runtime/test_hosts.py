@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from crossbow.data.order import TrainingOrder
 from crossbow.ops import BatchNorm, EuclideanLoss, InnerProduct
 from crossbow.runtime.changing_engine import ChangingEngine, new_engine
 from crossbow.runtime.engine import Engine
+from crossbow.runtime.memory import on_host
 from crossbow.runtime.run import Limits, TrainingRun
 from crossbow.runtime.scheduler import Callbacks
 from crossbow.solver import Pace
@@ -71,14 +72,20 @@ def gradient(weights: Any, learner: int, task: int) -> Any:
 
 
 def engine_of(
-    ranks: Ranks | None, rule: Any, solver: SolverConf, system: SystemConf, *middle: Any, local: tuple[str, ...] = ()
+    ranks: Ranks | None,
+    rule: Any,
+    solver: SolverConf,
+    system: SystemConf,
+    *middle: Any,
+    local: tuple[str, ...] = (),
+    check_batch_size: int | None = None,
 ) -> Any:
     """local: the local variables; with any, the network has a bias."""
     layer = InnerProduct(number_of_outputs=1, weight_initialiser=Constant(START), bias=bool(local))
     flow = Dataflow(SubGraph(chain(layer, *middle, EuclideanLoss())[0])).set_phase(Phase.TRAIN)
     check = Dataflow(flow.subgraph).set_phase(Phase.CHECK)
     data = Dataset((rows, targets[:, None]), (rows[:9], targets[:9, None]))
-    model = ModelConf(batch_size=BATCH, rule=rule, local_variables=local)
+    model = ModelConf(batch_size=BATCH, rule=rule, local_variables=local, check_batch_size=check_batch_size)
     return new_engine(flow.graph, check.graph, data, model, solver, system, ranks=ranks)
 
 
@@ -86,15 +93,16 @@ def train(
     ranks: Ranks | None, rule: Any, tasks: int, learners: int, solver: SolverConf = SOLVER, **options: Any
 ) -> Trained:
     middle, local = options.pop("middle", ()), options.pop("local", ())
+    check_batch_size = options.pop("check_batch_size", None)
     system = replace(SYSTEM, learners_per_device=learners, **options)
-    engine = engine_of(ranks, rule, solver, system, *middle, local=local)
+    engine = engine_of(ranks, rule, solver, system, *middle, local=local, check_batch_size=check_batch_size)
     try:
         limits = Limits(count=tasks, unit=TrainingUnit.TASKS)
         model = ModelConf(batch_size=BATCH, rule=rule, test_interval=tasks, test_interval_unit=TrainingUnit.TASKS)
         history = TrainingRun(engine, model, limits, (), test=True, ranks=ranks).run()
         parts = engine.now.parts if isinstance(engine, ChangingEngine) else engine.parts
         vectors, base = [replica.weights for replica in parts.replicas], parts.program.model
-        replicas = [None if each is None else flat(base.export(each)) for each in vectors]
+        replicas = [None if each is None else flat(base.export(on_host(each))) for each in vectors]
         tests = [record.test.loss for record in history.records if record.test is not None]
         return Trained(engine.weights, replicas, tests)
     finally:
@@ -108,14 +116,18 @@ def flat(variables: dict[str, Any]) -> Any:
     )
 
 
-def train_on(learners: list[int], rule: Any, tasks: int, **options: Any) -> list[Trained]:
-    """Train on as many ranks, each with this number of learners."""
+def train_on(
+    learners: list[int], rule: Any, tasks: int, devices: Sequence[str] | None = None, **options: Any
+) -> list[Trained]:
+    """Train on as many ranks, each with this number of learners. devices: of each rank."""
+    names = devices or ["cpu"] * len(learners)
 
-    def of(ranks: Ranks, own: int) -> Callable[[], Trained]:
-        return lambda: train(ranks, rule, tasks, own, **options)
+    def of(ranks: Ranks, own: int, device: str) -> Callable[[], Trained]:
+        each = own // len(device.split(","))
+        return lambda: train(ranks, rule, tasks, each, devices=device, **options)
 
-    pairs = zip(FakeNetwork(len(learners)).ranks(), learners, strict=True)
-    return at_once([of(ranks, own) for ranks, own in pairs])
+    triples = zip(FakeNetwork(len(learners)).ranks(), learners, names, strict=True)
+    return at_once([of(*each) for each in triples])
 
 
 def check_as_simulated(
@@ -189,7 +201,7 @@ def test_devices_of_a_host() -> None:
     rule = TwoLevel(SMA(), SMA(tau=2))
     check_as_simulated(rule, [2, 2], 32, SOLVER, sum_order="tree")
     one = train_on([2, 2], rule, 32)
-    two = train_on([1, 1], rule, 32, devices="cpu:0/2,cpu:1/2")
+    two = train_on([2, 2], rule, 32, devices=["cpu:0/2,cpu:1/2"] * 2)
     for before, now in zip(one, two, strict=True):
         np.testing.assert_allclose(before.replicas, now.replicas, rtol=0, atol=1e-12)
         assert before.tests == pytest.approx(now.tests, rel=1e-9)
