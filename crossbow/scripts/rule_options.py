@@ -171,10 +171,10 @@ def rule_text(rule: Rule | RuleSequence | TwoLevel, learners: int, hosts: int = 
     >>> rule_text(RuleSequence((RulePhase(RULES["hogwild"](), 5), RulePhase(RULES["ssgd"](), 2))), 4)
     'hogwild for 5 merges; ssgd for 2 merges; and again'
     >>> rule_text(TwoLevel(SMA(), RULES["model-averaging"](tau=8)), 4, hosts=2)
-    'sma, alpha 0.25, tau 1, base momentum 0; between ranks model-averaging, tau 8'
+    'sma, alpha 0.25, tau 1, base momentum 0, between ranks model-averaging, tau 8'
     """
     if isinstance(rule, TwoLevel):
-        return f"{rule_text(rule.within, learners)}; between ranks {rule_text(rule.between, hosts)}"
+        return f"{rule_text(rule.within, learners)}, between ranks {rule_text(rule.between, hosts)}"
     if isinstance(rule, RuleSequence):
         phases = [f"{rule_text(each, learners, hosts)} for {merges} merges" for each, merges in rule.phases]
         return "; ".join([*phases, "and again"])

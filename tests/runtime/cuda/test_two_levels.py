@@ -19,7 +19,8 @@ from tests.runtime.test_hosts import SOLVER, check_as_simulated, train_on
 from tests.support import same_weights
 
 GPU = SystemConf(devices="cuda:0", learners_per_device=1, seed=3)
-MODEL = replace(regrouping.MODEL, rule=TwoLevel(SMA(), ModelAveraging(tau=2)))
+RULE = TwoLevel(SMA(), ModelAveraging(tau=2))
+MODEL = replace(regrouping.MODEL, rule=RULE)
 GPUS: dict[str, Any] = {"threads_per_learner": None}
 TWO_EACH = ("cuda:0,cuda:1", "cuda:2,cuda:3")
 
@@ -39,6 +40,13 @@ TWO_EACH = ("cuda:0,cuda:1", "cuda:2,cuda:3")
 def test_as_the_simulator(rule: TwoLevel, hosts: list[int], devices: tuple[str, ...]) -> None:
     with fake_cuda(4, threads_tell=len(hosts) > 1):
         check_as_simulated(rule, hosts, sum(hosts) * rule.tau * 3, SOLVER, devices=devices, **GPUS)
+
+
+def test_numbers_are_checked() -> None:
+    """No rank waits for another on its GPU, so a failure in one cannot keep the others there."""
+    with fake_cuda(2, threads_tell=True):
+        devices = ("cuda:0", "cuda:1")
+        check_as_simulated(RULE, [2, 1], 12, SOLVER, devices=devices, check_numerics=True, **GPUS)
 
 
 def test_local_variables_in_a_sequence() -> None:
