@@ -240,7 +240,7 @@ def _iterations(learners: ForeignLearners) -> Dataset:
 
 def _sends_gradients(rule: Rule | RuleSequence | TwoLevel | None) -> bool:
     if isinstance(rule, RuleSequence):
-        return any(each.sends_gradient for each in rule.rules)
+        return any(map(_sends_gradients, rule.rules))
     if isinstance(rule, TwoLevel):
         return rule.within.sends_gradient
     return rule is not None and rule.sends_gradient

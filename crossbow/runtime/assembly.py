@@ -116,6 +116,10 @@ class Assembly:
         """The base model that is tested and saved."""
         return self.bases[0] if self.outer is None else self.outer.base
 
+    def tested(self, device: int) -> BaseModel:
+        """The base model that the learners of a device test."""
+        return self.bases[device] if self.outer is None else self.outer.on_device(device)
+
     @property
     def program(self) -> Program:
         """The training program."""

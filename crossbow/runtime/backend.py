@@ -128,9 +128,9 @@ class Backend(Protocol):
     def open(self, *, synchroniser: bool = False) -> None:
         """Make the learners' streams. synchroniser: whether one will end the ticks. Raises ConfigurationError."""
 
-    def call(self, work: Callable[[], T]) -> T:
-        """Do work on the first learner's stream and return its result. Kernels are prepared this way: for the learner's
-        number of threads, or on its GPU."""
+    def call(self, work: Callable[[], T], device: int = 0) -> T:
+        """Do work on the stream of a device's first learner and return its result. Kernels are prepared this way: for
+        the learner's number of threads, or on its GPU."""
 
     def begin(self, work: Callable[[], T]) -> Callable[[], T]:
         """Begin work on the first learner's stream. Returns a function that waits for its result, or raises its
@@ -146,6 +146,10 @@ class Backend(Protocol):
 
     def zeros(self, device: int) -> Zeros:
         """Return the allocator of a device's memory."""
+
+    def through_host(self, vector: Array, work: Callable[[Array], None]) -> Callable[[], None]:
+        """A call of `work` with the vector in the host's memory. On a GPU that is a copy, which is copied back; the
+        call is in order with those of kernels."""
 
     def synchronise(self) -> None:
         """Wait until assignments to a device's arrays (`memory.assign`) have arrived."""

@@ -52,11 +52,6 @@ def new_backend(rule: Rule | RuleSequence | TwoLevel | None, system: SystemConf)
     on them."""
     devices = parse_devices(system.devices)
     if isinstance(devices[0], CudaDevice):
-        if isinstance(rule, TwoLevel):
-            raise ConfigurationError(
-                f"ModelConf: rule must have one level on GPUs. Received: rule={rule}, "
-                f"devices={','.join(system.devices)}"
-            )
         if not has_barrier(rule) and len(devices) > 1:
             raise ConfigurationError(
                 "ModelConf: rule must be one with a barrier on several GPUs; without one, learners need memory that "
@@ -64,7 +59,7 @@ def new_backend(rule: Rule | RuleSequence | TwoLevel | None, system: SystemConf)
             )
         from crossbow.runtime.cuda.backend import CudaBackend  # CUDA's libraries, only if used
 
-        return CudaBackend(system)
+        return CudaBackend(system, between_ranks=not isinstance(rule, TwoLevel))
     return CpuBackend(system)
 
 
@@ -79,11 +74,14 @@ def _check_ranks(model: ModelConf, system: SystemConf, ranks: Ranks, collective:
 
 
 def _check_gpus_of_ranks(model: ModelConf, system: SystemConf, ranks: Ranks) -> None:
-    """Raise ConfigurationError for what does not work across ranks with GPUs."""
+    """Raise ConfigurationError for what does not work across ranks with GPUs. With two levels, only the host's memory
+    is exchanged."""
+    if isinstance(model.rule, TwoLevel):
+        return
     if ranks.elastic:
         raise ConfigurationError(
-            "SystemConf: devices must be CPUs across ranks that may join and leave; MPI connects ranks with GPUs. "
-            f"Received: devices={','.join(system.devices)}"
+            "ModelConf: rule must have two levels, as with --between, across ranks with GPUs that may join and leave; "
+            f"with one level, MPI connects GPUs. Received: rule={model.rule}, devices={','.join(system.devices)}"
         )
     if system.check_numerics:  # the host would wait for a sum to which a rank that has failed does not come
         raise ConfigurationError("SystemConf: check_numerics must be False across ranks with GPUs. Received: True")
@@ -129,7 +127,7 @@ def new_setting(
     given = model.rule if isinstance(model.rule, Rule | TwoLevel) else SMA()
     if ranks.several:
         _check_ranks(model, system, ranks, collective)
-    elif isinstance(backend.devices[0], CudaDevice):
+    elif isinstance(backend.devices[0], CudaDevice) and not isinstance(given, TwoLevel):
         ranks.end_joining()  # training would end, because no rank can join one with GPUs
     of_ranks = ranks.gather([backend.threads[device] for device in backend.device_of])
     _check_one_kind(of_ranks, ranks)
@@ -139,10 +137,6 @@ def new_setting(
     if isinstance(given, TwoLevel):
         within, between = given.settled([float(max(each, 1)) for each in of_ranks[ranks.rank]], ranks.size)
         rule: Rule = within
-        if model.local_variables:
-            raise ConfigurationError(
-                f"local_variables must be () with two levels. Received: local_variables={model.local_variables}"
-            )
     else:
         if ranks.view.number and isinstance(given, Grouping):
             given = given.fitted(len(threads))
@@ -235,7 +229,10 @@ def _assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetti
     bases = _new_bases(setting, backend, program)
     outer = None
     if setting.between is not None:
-        outer = new_outer_model(program, setting.between, backend.zeros(0))
+        # CPUs share their memory.
+        memories = setting.devices if isinstance(backend.devices[0], CudaDevice) else 1
+        zeros = [backend.zeros(device) for device in range(memories)]
+        outer = new_outer_model(program, setting.between, zeros[0], zeros[1:])
         assign(outer.base.buffers[0], bases[0].buffers[0])
         assign(outer.base.statistics[0], bases[0].statistics[0])
     arithmetic = VectorArithmetic(

@@ -57,7 +57,7 @@ def new_engine(
         confs = changed_model, solver, changed_system
         return Engine(training, check, data, *confs, collective, beside, bad, recorder, ranks, sharing)
 
-    def with_rule(rule: Rule, beside: int) -> Engine:
+    def with_rule(rule: Rule | TwoLevel, beside: int) -> Engine:
         return make(dataclasses.replace(model, rule=rule), system, beside)
 
     def with_learners(learners: int, beside: int) -> Engine:

@@ -19,7 +19,7 @@ import numpy as np
 from crossbow.solver import Pace, SolverConf, Update
 from crossbow.solver.update import CONSTANT
 from crossbow.synch import BarrierRule
-from crossbow.synch.rule import NOTHING
+from crossbow.synch.rule import MEAN, NOTHING
 from crossbow.types import Array
 
 ANY = Pace(rate=1.0, momentum=0.5)
@@ -140,7 +140,7 @@ def tick_formulas(
     def formula(at: Callable[[Pace, None], Update], alone: Formula[None] | None) -> Formula[None]:
         return Formula(at, None, multipliers, alone if keeps else None)
 
-    base_mean = expanded(Update((("base_next", {"mean": 1.0}),), depends_on=CONSTANT))
+    base_mean = expanded(MEAN)
     local = Formula(lambda pace, _: rule.local_step(solver, pace, learners, synchronises=False), None, multipliers)
     step = formula(lambda pace, _: rule.local_step(solver, pace, learners, synchronises=True), local)
     merge = formula(

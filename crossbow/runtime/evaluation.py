@@ -45,6 +45,9 @@ class Evaluation:
         results: list[Completed] = []
         begin, recorder = now(), parts.setting.recorder
         with self._usage.busy("testing", check.loader):
+            if parts.outer is not None and parts.outer.copies:
+                parts.outer.update_copies()
+                self._backend.synchronise()
             check.loader.start(0)
             with self._flow.handing_on("testing", 0, results.append):
                 self._scheduler.test(order.tasks, check.loader)

@@ -8,47 +8,75 @@ computes z and the new z_h from those of all hosts; then the host's vectors move
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-import numpy as np
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from crossbow.compile import BoundStep
+from crossbow.runtime.arithmetic import VectorArithmetic
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Backend
-from crossbow.runtime.coefficients import Formula, Formulas
+from crossbow.runtime.coefficients import BoundUpdate, Formula, Formulas
 from crossbow.runtime.flow import task_error
 from crossbow.runtime.mean import Mean
+from crossbow.runtime.memory import assign
 from crossbow.runtime.merging import Merging
-from crossbow.runtime.replica import OuterModel
+from crossbow.runtime.replica import BaseModel, OuterModel, Replica
 from crossbow.solver import Pace, Update
 from crossbow.solver.adaptation import Terms
 from crossbow.solver.update import CONSTANT
 from crossbow.synch import BarrierRule, HostCollective
+from crossbow.synch.rule import MEAN, NOTHING
 from crossbow.synch.two_level import RESTING
 from crossbow.types import Aborted, Array, CrossbowError
 
+PARITIES = (0, 1)
 NAME = "average between hosts"
 """Name of the calls, for errors."""
 
 
+class Moved(NamedTuple):
+    """What an exchange moves in one memory: that of all CPUs, or of a GPU. The base models are equal."""
+
+    bases: Sequence[BaseModel]
+    replicas: Sequence[Replica]
+    weights: Array
+    """The new z_h."""
+    change: Array
+    """The difference from the old z_h."""
+
+
 class HostExchange:
-    """Exchanges of this rank with the others. The calls run on the first learner's stream."""
+    """Exchanges of this rank with the others. The calls run on the stream of the first learner and, for what another
+    GPU has, of that GPU's first learner. Between ranks, vectors are sent from the host's memory."""
 
     def __init__(self, assembly: Assembly, outer: OuterModel, backend: Backend) -> None:
         setting = assembly.setting
         assert setting.between is not None
-        self._backend, self._ranks = backend, setting.ranks
-        self._formulas = host_formulas(setting.between, setting.ranks.size)
-        self._numbers = np.zeros(self._formulas.length)
+        self._backend, self._ranks, self._outer = backend, setting.ranks, outer
+        arithmetic, keeps = assembly.arithmetic, bool(assembly.arithmetic.ranges.kept)
+        self._formulas = host_formulas(setting.between, setting.ranks.size, keeps=keeps)
+        self._numbers = backend.call(lambda: arithmetic.array([0.0] * self._formulas.length))
+        updates = self._formulas.over(self._numbers)
         self._steps = backend.call(
-            lambda: [_Steps(assembly, outer, self._formulas, self._numbers, parity).all() for parity in (0, 1)]
+            lambda: [_Steps(assembly, outer, backend, updates, parity).all() for parity in PARITIES]
         )
+        self._moves = [
+            backend.call(partial(_moves, arithmetic, there), device)
+            for device, there in enumerate(moved_in(assembly, outer, backend))
+        ]
 
     def exchange(self, pace: Pace, tick: int) -> None:
         """Exchange once. tick: the host's next tick. Raises TaskError."""
-        self._numbers[:] = self._formulas.at(pace)
+        assign(self._numbers, self._formulas.at(pace))
+        self._backend.synchronise()
         try:
             self._backend.call(lambda: _run(self._steps[tick % 2]))
+            for copy in self._outer.copies:
+                assign(copy.buffers[0], self._outer.weights)
+            self._backend.synchronise()
+            for device, moves in enumerate(self._moves):
+                self._backend.call(partial(_run, moves[tick % 2]), device)
         except Aborted:
             raise CrossbowError("the context was closed during an exchange between hosts") from None
         except CrossbowError:
@@ -57,35 +85,88 @@ class HostExchange:
             raise task_error(error, 0, NAME, f"of {self._ranks.size} hosts") from error
 
 
-def host_formulas(rule: BarrierRule, hosts: int) -> Formulas:
-    """The updates of an exchange. A host has made its step, so that of the rule has no gradient."""
+def host_formulas(rule: BarrierRule, hosts: int, *, keeps: bool = False) -> Formulas:
+    """The updates of an exchange. A host has made its step, so that of the rule has no gradient. keeps: whether
+    learners have local variables, of which z is the mean over the hosts."""
 
     def step(pace: Pace, _: None) -> Update:
         return rule.local_step(RESTING, pace, hosts, synchronises=True).expand("gradient", {})
 
-    updates: dict[str, Callable[[Pace, None], Update]] = {
-        "merge": lambda pace, _: rule.merge(RESTING, pace, hosts),
-        "reply": lambda pace, _: rule.reply(RESTING, pace, hosts),
+    def formula(at: Callable[[Pace, None], Update], alone: Update = NOTHING) -> Formula[None]:
+        return Formula(at, None, alone=Formula(lambda pace, _: alone, None) if keeps else None)
+
+    updates = {
+        "merge": formula(lambda pace, _: rule.merge(RESTING, pace, hosts), MEAN),
+        "reply": formula(lambda pace, _: rule.reply(RESTING, pace, hosts)),
     }
     if rule.sends == "weights":
-        updates["step"] = step
-    return Formulas({name: Formula(at, None) for name, at in updates.items()})
+        updates["step"] = formula(step)
+    return Formulas(updates)
+
+
+def moved_in(assembly: Assembly, outer: OuterModel, backend: Backend) -> list[Moved]:
+    """What moves in each memory. The mean is not needed any more when it does."""
+    bases, replicas, mean = assembly.bases, assembly.replicas, outer.base.mean
+    assert mean is not None
+    if not outer.copies:
+        return [Moved(bases, replicas, outer.weights, mean)]
+    found = []
+    for gpu, base in enumerate(bases):
+        own = [replica for replica, there in zip(replicas, backend.device_of, strict=True) if there == gpu]
+        assert base.mean is not None  # as on several devices
+        found.append(Moved([base], own, outer.copies[gpu - 1].buffers[0] if gpu else outer.weights, base.mean))
+    return found
+
+
+def _moves(arithmetic: VectorArithmetic, moved: Moved) -> list[list[BoundStep]]:
+    """For each parity of the host's next tick, the calls that move its base models and replicas by the change of its
+    weights."""
+    return [_moves_of(arithmetic, moved, parity) for parity in PARITIES]
+
+
+def _moves_of(arithmetic: VectorArithmetic, moved: Moved, parity: int) -> list[BoundStep]:
+    host, change = moved.bases[0].buffers[parity], moved.change
+    steps = _fixed(
+        arithmetic,
+        {"change": {"weights": 1.0, "host": -1.0}},
+        {"change": change, "weights": moved.weights, "host": host},
+    )
+    for base in moved.bases:
+        renewed = {"host": base.buffers[parity], "weights": moved.weights}
+        steps += _fixed(arithmetic, {"host": {"weights": 1.0}}, renewed)
+    others = [base.buffers[1 - parity] for base in moved.bases]
+    others += [replica.weights for replica in moved.replicas if replica.weights is not None]
+    for vector in others:
+        steps += _fixed(arithmetic, {"moved": {"moved": 1.0, "change": 1.0}}, {"moved": vector, "change": change})
+    return steps
+
+
+def _fixed(arithmetic: VectorArithmetic, steps: Mapping[str, Terms], vectors: Mapping[str, Array]) -> list[BoundStep]:
+    return arithmetic.fixed(NAME, Update(tuple(steps.items()), depends_on=CONSTANT), vectors)
 
 
 class _Steps:
-    """Creates the calls of an exchange after which the host's ticks continue with this parity."""
+    """Creates the calls of an exchange that compute z and the host's weights, after which the host's ticks continue
+    with this parity."""
 
-    def __init__(self, assembly: Assembly, outer: OuterModel, formulas: Formulas, numbers: Array, parity: int) -> None:
-        self._assembly, self._outer, self._parity = assembly, outer, parity
+    def __init__(
+        self,
+        assembly: Assembly,
+        outer: OuterModel,
+        backend: Backend,
+        updates: Mapping[str, BoundUpdate],
+        parity: int,
+    ) -> None:
+        self._assembly, self._outer, self._backend = assembly, outer, backend
+        self._updates, self._parity = updates, parity
         self._arithmetic, self._vectors = assembly.arithmetic, outer.vectors()
-        self._updates = formulas.over(numbers)
 
     def all(self) -> list[BoundStep]:
         """The calls, in order."""
         steps = self._mean()
         if "step" in self._updates:
             steps += self._update("step")
-        return [*steps, *self._update("merge"), *self._update("reply"), *self._swap(), *self._move()]
+        return [*steps, *self._update("merge"), *self._update("reply"), *self._swap()]
 
     def _mean(self) -> list[BoundStep]:
         """The host's weights, and the means of all hosts' weights and statistics."""
@@ -95,7 +176,10 @@ class _Steps:
         assert base.statistics_mean is not None
         hosts = setting.ranks.size
         merging = Merging(self._arithmetic, setting.between, hosts, 1, ranks=hosts, chained=setting.chained)
-        mean = Mean(merging, setting.ranks, HostCollective(1), self._assembly.flags)
+        ranks = setting.ranks
+        mean = Mean(
+            merging, ranks, HostCollective(1), self._assembly.flags, ranks.check_others, self._backend.through_host
+        )
         weights, observed = self._outer.weights, host.statistics[self._parity]
         steps = self._fixed({"weights": {"host": 1.0}}, {"weights": weights, "host": host.buffers[self._parity]})
         for name, sent, whole in (("sent", weights, base.mean), ("observed", observed, base.statistics_mean)):
@@ -110,41 +194,15 @@ class _Steps:
         return steps
 
     def _update(self, name: str) -> list[BoundStep]:
-        bound = self._updates[name]
-        (numbers,) = bound.numbers.values()
-        steps = self._arithmetic.combine(NAME, bound.update, self._vectors, numbers)
-        written = set(bound.update.written) & {"base_next", "weights"}
-        return steps + self._arithmetic.look_through(NAME, tuple(written), self._vectors, slice(0, self._size))
+        return self._arithmetic.adjust(NAME, self._updates[name], self._vectors, slice(0, self._outer.weights.size))
 
     def _swap(self) -> list[BoundStep]:
         """The next z takes the place of z, which becomes the previous one."""
         moves = {"mean": {"base": 1.0}, "base": {"base_next": 1.0}, "base_next": {"mean": 1.0}}
         return self._fixed(moves, self._vectors)
 
-    def _move(self) -> list[BoundStep]:
-        """Move the host's base models and replicas by the change of its weights."""
-        mean, here, assembly = self._vectors["mean"], self._parity, self._assembly
-        host = assembly.bases[0].buffers[here]
-        steps = self._fixed(
-            {"mean": {"weights": 1.0, "host": -1.0}}, {"mean": mean, "weights": self._outer.weights, "host": host}
-        )
-        for base in assembly.bases:
-            steps += self._fixed(
-                {"host": {"weights": 1.0}}, {"host": base.buffers[here], "weights": self._outer.weights}
-            )
-        moved = [base.buffers[1 - here] for base in assembly.bases]
-        moved += [replica.weights for replica in assembly.replicas if replica.weights is not None]
-        for vector in moved:
-            steps += self._fixed({"moved": {"moved": 1.0, "mean": 1.0}}, {"moved": vector, "mean": mean})
-        return steps
-
-    @property
-    def _size(self) -> int:
-        return int(self._outer.weights.size)
-
     def _fixed(self, steps: Mapping[str, Terms], vectors: Mapping[str, Array]) -> list[BoundStep]:
-        update = Update(tuple(steps.items()), depends_on=CONSTANT)
-        return self._arithmetic.fixed(NAME, update, vectors)
+        return _fixed(self._arithmetic, steps, vectors)
 
 
 def _run(steps: list[BoundStep]) -> None:

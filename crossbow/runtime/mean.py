@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from crossbow.cluster.ranks import Ranks
@@ -27,6 +27,12 @@ class Mean:
     ranks: Ranks
     collective: Collective
     flags: Flags
+    check_others: Callable[[], None] = lambda: None
+    """Called during a wait for other ranks; raises an error if they do not come."""
+    through_host: Callable[[Array, Callable[[Array], None]], Callable[[], None]] = lambda vector, work: (
+        lambda: work(vector)
+    )
+    """See `Backend.through_host`."""
 
     @property
     def awaited(self) -> tuple[str, Array]:
@@ -47,13 +53,18 @@ class Mean:
         return steps
 
     def _waiting(self) -> Waiting:
-        return Waiting(lambda: self.flags.aborted)
+        return Waiting(self._aborted)
+
+    def _aborted(self) -> bool:
+        self.check_others()
+        return self.flags.aborted
 
     def _tree(self, means: Sequence[Array]) -> list[BoundStep]:
         """Devices first, then ranks."""
         steps = [] if len(means) == 1 else [BoundStep(NAME, lambda: self.collective.all_reduce(means))]
         if self.ranks.several:
-            steps.append(BoundStep(NAME, lambda: tree(self.ranks.transport, means[0], self._waiting())))
+            add_ranks = self.through_host(means[0], lambda part: tree(self.ranks.transport, part, self._waiting()))
+            steps.append(BoundStep(NAME, add_ranks))
         return steps
 
     def _chain(self, name: str, sent: Mapping[str, Array], whole: Array) -> list[BoundStep]:

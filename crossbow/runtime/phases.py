@@ -10,7 +10,7 @@ from crossbow.runtime.engine import Engine
 from crossbow.runtime.engines import Engines
 from crossbow.runtime.scheduler import Callbacks
 from crossbow.runtime.summary import RunSummary
-from crossbow.synch import Rule, RuleSequence
+from crossbow.synch import Rule, RuleSequence, TwoLevel
 
 
 class Phases:
@@ -20,6 +20,7 @@ class Phases:
         self._sequence, self._engines = sequence, engines
         now = engines.now
         self._ends = sequence.ends(now.parts.setting.learners, now.clock.tasks_per_tick)
+        self._host_ticks = now.clock.host_ticks or 1
         (_, self._end), self._following = next(self._ends), next(self._ends)
         self._phase = 0
         """Number of the current phase, from the beginning of training."""
@@ -28,10 +29,10 @@ class Phases:
         """Train until the given number of tasks is done, through as many phases as necessary."""
         engines = self._engines
         while engines.now.tasks < until:
-            if engines.now.tick >= self._end:
+            if engines.now.tick >= self._end * self._host_ticks:
                 self._change()
             now = engines.now
-            end = min(until, now.tasks + (self._end - now.tick) * now.clock.tasks_per_tick)
+            end = min(until, now.tasks + (self._end * self._host_ticks - now.tick) * now.clock.tasks_per_host_tick)
             now.run(end, callbacks)
             if now.tasks < end:
                 return
@@ -63,7 +64,7 @@ class Phases:
         (_, self._end), self._following = self._following, next(self._ends)
 
 
-def engines_of(sequence: RuleSequence, make: Callable[[Rule, int], Engine]) -> Engines:
+def engines_of(sequence: RuleSequence, make: Callable[[Rule | TwoLevel, int], Engine]) -> Engines:
     """The engines of all rules, created before the first phase and kept: an invalid phase is rejected at once, and a
     change costs no more than a restart. Raises GraphError or ConfigurationError."""
     rules = sequence.rules

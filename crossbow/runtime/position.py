@@ -21,7 +21,7 @@ class Position:
 
     @property
     def tick_of_z(self) -> int:
-        """With two levels, the tick of the hosts with which the current tick of z began."""
+        """With two levels, the tick of the hosts at which z was complete."""
         return self._tick_of_z
 
     @property
@@ -48,13 +48,13 @@ class Position:
         """Count a tick."""
         self._tick += 1
 
-    def begin_tick_of_z(self) -> None:
-        """With two levels, begin a tick of z with the current tick of the hosts."""
+    def end_tick_of_z(self) -> None:
+        """With two levels, count a tick of z, which ends with the current tick of the hosts."""
         self._tick_of_z = self._tick
 
     def go_to(self, tick: int) -> None:
-        """Set the number of ticks."""
-        self._tick = tick
+        """Set the number of ticks, after which z is complete."""
+        self._tick = self._tick_of_z = tick
 
     def state(self) -> dict[str, int]:
         """All counts, for `restore`."""
@@ -67,7 +67,8 @@ class Position:
 
     def restore(self, state: Mapping[str, int]) -> None:
         """Continue from counts of a position with as many tasks in a tick."""
-        self._tick, self._first_tick = state["tick"], state["first_tick"]
+        self.go_to(state["tick"])
+        self._first_tick = state["first_tick"]
         self._tasks_before, self._merges_before = state["tasks_before"], state["merges_before"]
 
     def begin_phase(self) -> None:
@@ -76,6 +77,6 @@ class Position:
 
     def continue_from(self, tick: int, tasks: int, merges: int, own_merges: int) -> None:
         """Continue from another engine's position. own_merges: this engine's number of merges at that tick."""
-        self._tick = tick
+        self.go_to(tick)
         self._tasks_before += tasks - self.tasks
         self._merges_before = merges - own_merges

@@ -63,7 +63,11 @@ def _rebuilt_value(value: Any, default: Any) -> Any:
 
 def _any_rule(record: Mapping[str, Any]) -> Rule | RuleSequence | TwoLevel:
     if "phases" in record:
-        return RuleSequence(tuple(RulePhase(_rule(rule), merges) for rule, merges in record["phases"]))
+        return RuleSequence(tuple(RulePhase(_phase_rule(rule), merges) for rule, merges in record["phases"]))
+    return _phase_rule(record)
+
+
+def _phase_rule(record: Mapping[str, Any]) -> Rule | TwoLevel:
     if "within" in record:
         levels: dict[str, Any] = {level: _rule(record[level]) for level in ("within", "between")}
         return TwoLevel(**levels)

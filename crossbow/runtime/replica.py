@@ -140,6 +140,18 @@ class OuterModel:
     """The value of z before the last exchange; during an exchange, the next z."""
     weights: Array
     """The host's z_h, as the rule between the hosts sees and changes it."""
+    copies: tuple[BaseModel, ...] = ()
+    """On each GPU but the first, a copy of z for tests; during an exchange, of `weights`."""
+
+    def on_device(self, device: int) -> BaseModel:
+        """z in a device's memory."""
+        return self.copies[device - 1] if device and self.copies else self.base
+
+    def update_copies(self) -> None:
+        """Copy z to the other GPUs."""
+        for copy in self.copies:
+            assign(copy.buffers[0], self.base.buffers[0])
+            assign(copy.statistics[0], self.base.statistics[0])
 
     def vectors(self) -> dict[str, Array]:
         """The vectors by the names that rules use."""
@@ -152,8 +164,8 @@ def outer_vectors(rule: BarrierRule) -> int:
     return 4 + ("base_velocity" in rule.vectors(RESTING, ANY))
 
 
-def new_outer_model(program: Program, rule: BarrierRule, zeros: Zeros = aligned_zeros) -> OuterModel:
-    """rule: the rule between the hosts."""
+def new_outer_model(program: Program, rule: BarrierRule, zeros: Zeros, others: Sequence[Zeros] = ()) -> OuterModel:
+    """rule: the rule between the hosts. zeros: allocates memory of the first device; others: of the other GPUs."""
     moves = outer_vectors(rule) > 4
     base, previous, weights, mean, velocity = _vectors(program.model, (True, True, True, True, moves), zeros)
     statistics, statistics_mean = program.statistics.new_vectors(2, zeros)
@@ -161,7 +173,12 @@ def new_outer_model(program: Program, rule: BarrierRule, zeros: Zeros = aligned_
     assert previous is not None
     assert weights is not None
     made = BaseModel((base, base), velocity, mean, (statistics, statistics), statistics_mean)
-    return OuterModel(made, previous, weights)
+    return OuterModel(made, previous, weights, tuple(_new_copy(program, each) for each in others))
+
+
+def _new_copy(program: Program, zeros: Zeros) -> BaseModel:
+    (vector,), (statistics,) = (layout.new_vectors(1, zeros) for layout in (program.model, program.statistics))
+    return BaseModel((vector, vector), None, None, (statistics, statistics), None)
 
 
 def _step_counts(counts: int, name: str, rule: Rule, solver: SolverConf, zeros: Zeros) -> Array | None:

@@ -129,13 +129,13 @@ class Scheduler:
         position, host_ticks = self._position, self._clock.host_ticks
         if host_ticks is None:
             return self.run_tick(loader, callbacks)
-        position.begin_tick_of_z()
         for _ in range(host_ticks):
             if not self.run_tick(loader, callbacks):
                 return False
         self._drain()
         exchanges = position.ticks_of_phase // host_ticks - 1
         self._coordination.exchange_hosts(self._schedule(self.time, exchanges), position.tick)
+        position.end_tick_of_z()
         return True
 
     def run_tick(self, loader: Loader, callbacks: Callbacks) -> bool:

@@ -49,7 +49,7 @@ def measured_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, da
     """As `chosen_between`, also on one host."""
     model = confs.model
     rule = model.rule or SMA()
-    if not isinstance(rule, BarrierRule) or model.local_variables:
+    if not isinstance(rule, BarrierRule):
         return model, ""
     tau, text = ranks.together(lambda: _measured(ranks, confs, dataflow, data))
     if not text:
@@ -61,7 +61,7 @@ def measured_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, da
 
 
 def _measured(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dataset) -> tuple[int, str]:
-    """In how many ticks ranks average, and what was measured; no text with GPUs, which have one level."""
+    """In how many ticks ranks average, and what was measured; no text with GPUs, which have one level by default."""
     model, on_gpu = confs.model, isinstance(parse_devices(confs.system.devices)[0], CudaDevice)
     found = ranks.gather(None if on_gpu else pace_of_rank(confs, dataflow, data, SECONDS, ranks))
     if None in found:

@@ -74,8 +74,8 @@ def _help(having: dict[str, FieldSetting]) -> str:
 
 
 def rule_conf(options: argparse.Namespace) -> Rule | RuleSequence | TwoLevel:
-    """The rule that the options define. In a sequence, each rule gets the options that it has. Raises
-    ConfigurationError, also for an option without effect."""
+    """The rule that the options define. In a sequence, each rule gets the options that it has, and
+    --between. Raises ConfigurationError, also for an option without effect."""
     phases, known = _phases(options), _known(options)
     every = rule_settings()
     given = those_given(options, every)
@@ -84,18 +84,21 @@ def rule_conf(options: argparse.Namespace) -> Rule | RuleSequence | TwoLevel:
             typed = next(iter(every[name].values())).typed(value)
             raise refuse_idle(typed, f"with --rule {options.rule}", hint="; ".join(rule_hints(options)))
     rules = [
-        rule_class(name)(**{option: value for option, value in given.items() if option in known[name]})
+        _with_between(
+            rule_class(name)(**{option: value for option, value in given.items() if option in known[name]}),
+            options.between,
+        )
         for name, _, _ in phases
     ]
-    single = not phases[0][1]
-    if isinstance(options.between, Rule):
-        if not single:
-            raise ConfigurationError(f"--between needs a single rule. Received: --rule {options.rule}")
-        levels: dict[str, Any] = {"within": rules[0], "between": options.between}
-        return TwoLevel(**levels)
-    if single:
+    if not phases[0][1]:
         return rules[0]
     return RuleSequence(tuple(RulePhase(rule, int(count)) for rule, (_, _, count) in zip(rules, phases, strict=True)))
+
+
+def _with_between(rule: Rule, between: Rule | str | None) -> Rule | TwoLevel:
+    """The rule alone or, with one between ranks, both. Raises ConfigurationError."""
+    levels: dict[str, Any] = {"within": rule, "between": between}
+    return TwoLevel(**levels) if isinstance(between, Rule) else rule
 
 
 def rule_hints(options: argparse.Namespace) -> list[str]:
@@ -168,12 +171,12 @@ def rule_text(rule: Rule | RuleSequence | TwoLevel, learners: int, hosts: int = 
     >>> rule_text(RuleSequence((RulePhase(RULES["hogwild"](), 5), RulePhase(RULES["ssgd"](), 2))), 4)
     'hogwild for 5 merges; ssgd for 2 merges; and again'
     >>> rule_text(TwoLevel(SMA(), RULES["model-averaging"](tau=8)), 4, hosts=2)
-    'sma, alpha 0.25, tau 1, base momentum 0; between ranks model-averaging, tau 8'
+    'sma, alpha 0.25, tau 1, base momentum 0, between ranks model-averaging, tau 8'
     """
     if isinstance(rule, TwoLevel):
-        return f"{rule_text(rule.within, learners)}; between ranks {rule_text(rule.between, hosts)}"
+        return f"{rule_text(rule.within, learners)}, between ranks {rule_text(rule.between, hosts)}"
     if isinstance(rule, RuleSequence):
-        phases = [f"{rule_text(each, learners)} for {merges} merges" for each, merges in rule.phases]
+        phases = [f"{rule_text(each, learners, hosts)} for {merges} merges" for each, merges in rule.phases]
         return "; ".join([*phases, "and again"])
     known = settings(type(rule))
     values: dict[str, Any] = {name: getattr(rule, name) for name in known}

@@ -10,7 +10,7 @@ from crossbow.dataflow.graph import loss_weights, losses, main_losses
 from crossbow.runtime.device import cores_text
 from crossbow.scripts.rule_options import exchanges_text, rule_text
 from crossbow.scripts.solver_options import solver_text
-from crossbow.synch import TwoLevel, has_barrier
+from crossbow.synch import has_barrier, has_two_levels
 
 
 def weights_of_losses(dataflow: Dataflow) -> dict[str, float]:
@@ -98,7 +98,7 @@ def header(
 
 def _rule_text(context: ExecutionContext) -> str:
     summary = context.summary()
-    two_levels = isinstance(summary.rule, TwoLevel)
+    two_levels = has_two_levels(summary.rule)
     learners = sum(device.learners for device in summary.devices) if two_levels else summary.learners
     text = rule_text(summary.rule, learners, len(summary.ranks)) + exchanges_text(context.model)
     if not has_barrier(summary.rule):

@@ -17,7 +17,7 @@ from crossbow.synch.diloco import DiLoCo
 from crossbow.synch.gossip import Gossip
 from crossbow.synch.grouping import Grouping
 from crossbow.synch.rule import BarrierRule, FreeRule, PeerRule, Rule
-from crossbow.synch.sequence import RulePhase, RuleSequence
+from crossbow.synch.sequence import RulePhase, RuleSequence, has_two_levels
 from crossbow.synch.simulator import simulate
 from crossbow.synch.sma import SMA, SynchronousEASGD
 from crossbow.synch.ssgd import SSGD
@@ -98,6 +98,7 @@ __all__ = [
     "WeedOut",
     "exchange_cost",
     "has_barrier",
+    "has_two_levels",
     "rule_class",
     "simulate",
 ]

@@ -25,7 +25,7 @@ def hosts_of(hosts: object, learners: int, *, two_level: bool) -> list[range]:
     """The learners of each host. Raises ConfigurationError."""
     if not two_level:
         if hosts is not None:
-            raise refused("hosts", hosts, "None unless the rule is a TwoLevel")
+            raise refused("hosts", hosts, "None with one level")
         return []
     sizes = listed(hosts)
     if sizes is None or not all(is_integer(size) and size >= 1 for size in sizes) or sum(sizes) != learners:

@@ -18,6 +18,8 @@ from crossbow.types import ConfigurationError
 
 NOTHING = Update((), depends_on=CONSTANT)
 """The empty update."""
+MEAN = Update((("base_next", {"mean": 1.0}),), depends_on=CONSTANT)
+"""The merge of local variables."""
 
 
 class Rule(ABC):

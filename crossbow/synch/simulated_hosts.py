@@ -11,6 +11,7 @@ import numpy as np
 from crossbow.solver import Pace
 from crossbow.synch.arguments import Vector
 from crossbow.synch.order import FinishOrder
+from crossbow.synch.rule import MEAN
 from crossbow.synch.simulated_ticks import BarrierSimulation
 from crossbow.synch.simulation import Given
 from crossbow.synch.trajectory import Move, ReplicaLog, Trajectory
@@ -79,8 +80,11 @@ class TwoLevelSimulation:
         given: Given,
         order: FinishOrder,
         hosts: Sequence[range],
+        first_task: int,
         number_of_tasks: int | None,
+        merges_before: int,
     ) -> None:
+        """merges_before: of a host, under the earlier rules of a sequence."""
         self.given, self.order, self.start = given, order, start
         self.between: Any = rule.between.settled([1.0] * len(hosts))
         self.base = {kind: start.copy() for kind in ("base", "base_next")}
@@ -97,10 +101,20 @@ class TwoLevelSimulation:
             first = learners.start
             host = HostSimulation(
                 rule.between.tau, given.learners, first, self._send, rule.within, start,
-                self._given_of(learners), HostOrder(order, self.running, first), 0, number_of_tasks, 0,
+                self._given_of(learners), HostOrder(order, self.running, first), first_task, number_of_tasks,
+                merges_before,
             )  # fmt: skip
             self.hosts[first] = host
             self.host_of += [host] * len(learners)
+
+    @property
+    def merges(self) -> int:
+        """Number of merges of a host, counted from the first rule of a sequence on."""
+        return self._any_host.merges
+
+    @property
+    def _any_host(self) -> HostSimulation:
+        return next(iter(self.hosts.values()))
 
     def _given_of(self, learners: range) -> Given:
         """The arguments for a host's learners, whose messages to each other take no time."""
@@ -153,12 +167,13 @@ class TwoLevelSimulation:
         mean = sum((self.sent[i] / hosts for i in self.hosts), np.zeros_like(self.start))
         nothing = np.zeros_like(self.start)
         own = {i: {"weights": self.sent[i], "gradient": nothing, "velocity": nothing.copy()} for i in self.hosts}
+        apply = self._any_host.apply
         if rule.sends != "new weights":  # the step that synchronises has the pull towards z; the host has stepped
             for vectors in own.values():
-                rule.local_step(RESTING, pace, hosts, synchronises=True).apply({**base, **vectors})
-        rule.merge(RESTING, pace, hosts).apply({**base, "mean": mean})
+                apply(rule.local_step(RESTING, pace, hosts, synchronises=True), {**base, **vectors})
+        apply(rule.merge(RESTING, pace, hosts), {**base, "mean": mean}, local=MEAN)
         for vectors in own.values():
-            rule.reply(RESTING, pace, hosts).apply({**base, **vectors})
+            apply(rule.reply(RESTING, pace, hosts), {**base, **vectors})
         base["base"], base["base_next"] = base["base_next"], base["base"]
         self.bases.append(base["base"].copy())
         self.merge_times.append(self.order.now)
@@ -168,7 +183,7 @@ class TwoLevelSimulation:
 
     def _pace(self) -> Pace:
         """Of the rule between hosts: it counts ticks of z, and times as the hosts do."""
-        return next(iter(self.hosts.values())).pace(0)._replace(tick=len(self.bases))
+        return self._any_host.pace(0)._replace(tick=len(self.bases))
 
 
 def _numbered(host: HostSimulation) -> list[Move]:

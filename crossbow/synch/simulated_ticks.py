@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from crossbow.solver import Pace, Update
+from crossbow.solver import Pace
 from crossbow.synch.arguments import Vector
-from crossbow.synch.rule import BarrierRule
+from crossbow.synch.rule import MEAN, BarrierRule
 from crossbow.synch.simulation import Simulation
 
 
@@ -61,8 +61,7 @@ class BarrierSimulation(Simulation):
         if self.rule.sends_gradient:
             mean *= self.clip(mean)
         base["base_previous"] = base["base_next"]  # one memory, as in the engine
-        kept = Update((("base_next", {"mean": 1.0}),))
-        self.apply(self.rule.merge(self.solver, pace, self.learners), {**base, "mean": mean}, local=kept)
+        self.apply(self.rule.merge(self.solver, pace, self.learners), {**base, "mean": mean}, local=MEAN)
         reply = self.rule.reply(self.solver, pace, self.learners)
         if reply.steps:
             for learner in self.members:

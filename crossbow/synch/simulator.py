@@ -27,7 +27,7 @@ from crossbow.synch.members import changes_of, memberships, numbers_of
 from crossbow.synch.order import order_of, speeds_of
 from crossbow.synch.progress import check_local_variables, check_skip
 from crossbow.synch.rule import BarrierRule, FreeRule, PeerRule, Rule
-from crossbow.synch.sequence import RuleSequence
+from crossbow.synch.sequence import RuleSequence, has_two_levels
 from crossbow.synch.simulated_exchanges import FreeSimulation, PeerSimulation
 from crossbow.synch.simulated_hosts import TwoLevelSimulation
 from crossbow.synch.simulated_ticks import BarrierSimulation
@@ -91,7 +91,7 @@ def simulate(
     1 again. The rule's defaults follow the number of learners. Needs `speeds`.
     join: pairs (time, learner). A learner with the next number, or one that has left, begins with z and zero velocity:
     under a rule with a barrier after the current tick, else at once. Needs `speeds`.
-    hosts: under `TwoLevel`, the number of learners of each host; they are numbered from host to host. Only messages
+    hosts: with two levels, the number of learners of each host; they are numbered from host to host. Only messages
     between hosts take time. `Trajectory.base` is z between the hosts.
 
     Raises ConfigurationError, also if `gradient` does not return a vector of n real numbers.
@@ -117,40 +117,41 @@ def simulate(
         raise refused("speeds", speeds, "given with a latency, a bandwidth, or learners that leave or join")
     if changes and not isinstance(rule, Rule):
         raise refused("leave and join", [*leave, *join], "() with a sequence of rules or two levels")
-    of_hosts = hosts_of(hosts, learners, two_level=isinstance(rule, TwoLevel))
+    of_hosts = hosts_of(hosts, learners, two_level=has_two_levels(rule))
     said = speeds_of(numbers_of(learners, changes), speeds)
     order, speeds = order_of(learners, events, said, tasks), said or [1.0] * learners
     given = Given(
         checked(gradient, start.size), learners, speeds, solver, tasks_per_epoch, skip, places, local, restart, seed,
         delay, changes,
     )  # fmt: skip
-    _check_rules(rule, given, of_hosts or memberships(learners, changes))
-    if isinstance(rule, TwoLevel):
-        return TwoLevelSimulation(rule, start, given, order, of_hosts, tasks).run()
+    rules = rule.rules if isinstance(rule, RuleSequence) else (rule,)
+    _check_rules(rules, given, of_hosts or memberships(learners, changes))
 
     def run(
-        rule: Rule, start: Vector, first: int, tasks: int | None, merges: int = 0
+        rule: Rule | TwoLevel, start: Vector, first: int, tasks: int | None, merges: int = 0
     ) -> tuple[Trajectory, Vector, int]:
+        if isinstance(rule, TwoLevel):
+            levels = TwoLevelSimulation(rule, start, given, order, of_hosts, first, tasks, merges)
+            return levels.run(), levels.base["base"], levels.merges
         kinds = ((BarrierRule, BarrierSimulation), (FreeRule, FreeSimulation), (PeerRule, PeerSimulation))
         of_kind: type[Simulation] = next(of_kind for kind, of_kind in kinds if isinstance(rule, kind))
         made = of_kind(rule, start, given, order, first, tasks, merges)
         return made.run(), made.base["base"], made.merges
 
-    return run(rule, start, 0, tasks)[0] if isinstance(rule, Rule) else _in_turn(rule, start, learners, tasks, run)
+    return (
+        _in_turn(rule, start, learners, tasks, run) if isinstance(rule, RuleSequence) else run(rule, start, 0, tasks)[0]
+    )
 
 
-def _check_rules(rule: Rule | RuleSequence | TwoLevel, given: Given, together: Sequence[Sequence[int]]) -> None:
+def _check_rules(rules: Sequence[Rule | TwoLevel], given: Given, together: Sequence[Sequence[int]]) -> None:
     """Reject rules that do not support what is given, or the numbers of learners that there are together. Raises
     ConfigurationError."""
-    if isinstance(rule, TwoLevel):
-        rules: Sequence[Rule] = (rule.within,)
-        if given.local:
-            raise refused("local_variables", given.local, "() with two levels")
-    else:
-        rules = (rule,) if isinstance(rule, Rule) else rule.rules
     for each in rules:
+        if isinstance(each, TwoLevel):
+            each.between.check_learners(len(together))
         for learners in together:
-            settled = each.settled([given.speeds[learner] for learner in learners])
+            within = each.within if isinstance(each, TwoLevel) else each
+            settled = within.settled([given.speeds[learner] for learner in learners])
         settled.check_solver(given.solver)
         check_skip(given.skip, settled, given.solver)
         check_local_variables(given.local, settled)
@@ -161,7 +162,7 @@ def _in_turn(
     start: Vector,
     learners: int,
     tasks: int | None,
-    run: Callable[[Rule, Vector, int, int | None, int], tuple[Trajectory, Vector, int]],
+    run: Callable[[Rule | TwoLevel, Vector, int, int | None, int], tuple[Trajectory, Vector, int]],
 ) -> Trajectory:
     """The concatenated trajectories of the rules in turn."""
     per_tick, parts, first, merges = learners * sequence.tau, list[Trajectory](), 0, 0

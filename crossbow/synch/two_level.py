@@ -66,3 +66,7 @@ class TwoLevel:
     def tau(self) -> int:
         """A learner's tasks in a tick of z."""
         return self.within.tau * self.between.tau
+
+    def tasks_per_merge(self, learners: int) -> int:
+        """Number of tasks, of all learners, per merge within the hosts."""
+        return self.within.tasks_per_merge(learners)

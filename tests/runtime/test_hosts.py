@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,10 +25,21 @@ from crossbow import (
 from crossbow.cluster.ranks import Ranks
 from crossbow.data.order import TrainingOrder
 from crossbow.ops import BatchNorm, EuclideanLoss, InnerProduct
+from crossbow.runtime.changing_engine import ChangingEngine, new_engine
 from crossbow.runtime.engine import Engine
+from crossbow.runtime.memory import on_host
 from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.runtime.scheduler import Callbacks
 from crossbow.solver import Pace
-from crossbow.synch import DiLoCo, ModelAveraging, PolyakRuppert, SynchronousEASGD, TwoLevel, simulate
+from crossbow.synch import (
+    DiLoCo,
+    ModelAveraging,
+    PolyakRuppert,
+    RuleSequence,
+    SynchronousEASGD,
+    TwoLevel,
+    simulate,
+)
 from crossbow.types import TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.support import chain, same_weights
@@ -55,59 +66,88 @@ def gradient(weights: Any, learner: int, task: int) -> Any:
     index = np.empty(BATCH, np.intp)
     TrainingOrder(EXAMPLES, BATCH, SYSTEM.seed).indices(task, index)
     x, y = rows[index], targets[index]
+    if len(weights) > FEATURES:
+        x = np.column_stack([x, np.ones(BATCH)])
     return (x @ weights - y) @ x / BATCH
 
 
-def engine_of(ranks: Ranks | None, rule: Any, solver: SolverConf, system: SystemConf, *middle: Any) -> Engine:
-    layer = InnerProduct(number_of_outputs=1, weight_initialiser=Constant(START), bias=False)
+def engine_of(
+    ranks: Ranks | None,
+    rule: Any,
+    solver: SolverConf,
+    system: SystemConf,
+    *middle: Any,
+    local: tuple[str, ...] = (),
+    check_batch_size: int | None = None,
+) -> Any:
+    """local: the local variables; with any, the network has a bias."""
+    layer = InnerProduct(number_of_outputs=1, weight_initialiser=Constant(START), bias=bool(local))
     flow = Dataflow(SubGraph(chain(layer, *middle, EuclideanLoss())[0])).set_phase(Phase.TRAIN)
     check = Dataflow(flow.subgraph).set_phase(Phase.CHECK)
     data = Dataset((rows, targets[:, None]), (rows[:9], targets[:9, None]))
-    model = ModelConf(batch_size=BATCH, rule=rule)
-    return Engine(flow.graph, check.graph, data, model, solver, system, ranks=ranks)
+    model = ModelConf(batch_size=BATCH, rule=rule, local_variables=local, check_batch_size=check_batch_size)
+    return new_engine(flow.graph, check.graph, data, model, solver, system, ranks=ranks)
 
 
 def train(
     ranks: Ranks | None, rule: Any, tasks: int, learners: int, solver: SolverConf = SOLVER, **options: Any
 ) -> Trained:
-    middle = options.pop("middle", ())
-    engine = engine_of(ranks, rule, solver, replace(SYSTEM, learners_per_device=learners, **options), *middle)
+    middle, local = options.pop("middle", ()), options.pop("local", ())
+    check_batch_size = options.pop("check_batch_size", None)
+    system = replace(SYSTEM, learners_per_device=learners, **options)
+    engine = engine_of(ranks, rule, solver, system, *middle, local=local, check_batch_size=check_batch_size)
     try:
         limits = Limits(count=tasks, unit=TrainingUnit.TASKS)
         model = ModelConf(batch_size=BATCH, rule=rule, test_interval=tasks, test_interval_unit=TrainingUnit.TASKS)
         history = TrainingRun(engine, model, limits, (), test=True, ranks=ranks).run()
-        vectors = [replica.weights for replica in engine.parts.replicas]
-        base = engine.parts.program.model
-        replicas = [None if each is None else base.export(each)["InnerProduct0.weights"].ravel() for each in vectors]
+        parts = engine.now.parts if isinstance(engine, ChangingEngine) else engine.parts
+        vectors, base = [replica.weights for replica in parts.replicas], parts.program.model
+        replicas = [None if each is None else flat(base.export(on_host(each))) for each in vectors]
         tests = [record.test.loss for record in history.records if record.test is not None]
         return Trained(engine.weights, replicas, tests)
     finally:
         engine.close()
 
 
-def train_on(learners: list[int], rule: Any, tasks: int, **options: Any) -> list[Trained]:
-    """Train on as many ranks, each with this number of learners."""
-
-    def of(ranks: Ranks, own: int) -> Callable[[], Trained]:
-        return lambda: train(ranks, rule, tasks, own, **options)
-
-    pairs = zip(FakeNetwork(len(learners)).ranks(), learners, strict=True)
-    return at_once([of(ranks, own) for ranks, own in pairs])
+def flat(variables: dict[str, Any]) -> Any:
+    """Weights, and bias if there is one."""
+    return np.concatenate(
+        [variables[name].ravel() for name in ("InnerProduct0.weights", "InnerProduct0.bias") if name in variables]
+    )
 
 
-def check_as_simulated(rule: TwoLevel, hosts: list[int], tasks: int, solver: SolverConf, **options: Any) -> None:
-    learners = sum(hosts)
+def train_on(
+    learners: list[int], rule: Any, tasks: int, devices: Sequence[str] | None = None, **options: Any
+) -> list[Trained]:
+    """Train on as many ranks, each with this number of learners. devices: of each rank."""
+    names = devices or ["cpu"] * len(learners)
+
+    def of(ranks: Ranks, own: int, device: str) -> Callable[[], Trained]:
+        each = own // len(device.split(","))
+        return lambda: train(ranks, rule, tasks, each, devices=device, **options)
+
+    triples = zip(FakeNetwork(len(learners)).ranks(), learners, names, strict=True)
+    return at_once([of(*each) for each in triples])
+
+
+def check_as_simulated(
+    rule: TwoLevel | RuleSequence, hosts: list[int], tasks: int, solver: SolverConf, **options: Any
+) -> None:
+    """With local variables, the network's bias is one."""
+    learners, more = sum(hosts), bool(options.get("local"))
     expected = simulate(
-        rule, initial=[START] * FEATURES, gradient=gradient, learners=learners, hosts=hosts,
+        rule, initial=[START] * FEATURES + [0.0] * more, gradient=gradient, learners=learners, hosts=hosts,
         events=[*range(learners)] * (tasks // learners), solver=solver, tasks_per_epoch=EXAMPLES / BATCH,
+        variables=[FEATURES] + [1] * more, local_variables=[1] * more,
     )  # fmt: skip
     found = train_on(hosts, rule, tasks, solver=solver, **options)
     for each in found:
-        np.testing.assert_allclose(each.weights["InnerProduct0.weights"].ravel(), expected.base[-1], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(flat(each.weights), expected.base[-1], rtol=0, atol=1e-12)
     replicas = [replica for each in found for replica in each.replicas]
     if replicas[0] is not None:
         np.testing.assert_allclose(replicas, expected.replicas[-1], rtol=0, atol=1e-12)
-    loss = float(np.mean((rows[:9] @ expected.base[-1] - targets[:9]) ** 2) / 2)
+    z = expected.base[-1]
+    loss = float(np.mean((rows[:9] @ z[:FEATURES] + z[FEATURES:].sum() - targets[:9]) ** 2) / 2)
     assert [each.tests[-1] for each in found] == pytest.approx([loss] * len(hosts), rel=1e-9)
 
 
@@ -135,11 +175,33 @@ def test_schedules_that_step_down_within_a_tick_of_z() -> None:
     check_as_simulated(rule, [2, 1], 36, solver)
 
 
+@pytest.mark.parametrize(
+    ("rule", "hosts"),
+    [
+        (TwoLevel(SMA(), SMA(alpha=0.4, tau=2, base_momentum=0.5)), [2, 1]),
+        (TwoLevel(ModelAveraging(tau=2), DiLoCo(tau=2)), [2, 2]),
+    ],
+    ids=str,
+)
+def test_local_variables(rule: TwoLevel, hosts: list[int]) -> None:
+    """z has the mean over the hosts of their learners' means, and the exchange moves no learner's own."""
+    check_as_simulated(rule, hosts, sum(hosts) * rule.tau * 4, SOLVER, local=("*bias",))
+
+
+@pytest.mark.parametrize("unit", ["tasks", "merges"])
+def test_rules_in_turn(unit: Any) -> None:
+    """Three ticks of the hosts are two of z; DiLoCo's velocity and the averages between hosts begin with each phase."""
+    first, second = TwoLevel(SMA(tau=2), DiLoCo(tau=2)), TwoLevel(ModelAveraging(tau=2), PolyakRuppert(tau=2))
+    rule = RuleSequence(((first, 3), (second, 4)))
+    solver = replace(SOLVER, policy="step", gamma=0.8, step_size=5 if unit == "merges" else 31)
+    check_as_simulated(rule, [2, 1], 3 * rule.tau * 7, replace(solver, learning_rate_step_unit=unit))
+
+
 def test_devices_of_a_host() -> None:
     rule = TwoLevel(SMA(), SMA(tau=2))
     check_as_simulated(rule, [2, 2], 32, SOLVER, sum_order="tree")
     one = train_on([2, 2], rule, 32)
-    two = train_on([1, 1], rule, 32, devices="cpu:0/2,cpu:1/2")
+    two = train_on([2, 2], rule, 32, devices=["cpu:0/2,cpu:1/2"] * 2)
     for before, now in zip(one, two, strict=True):
         np.testing.assert_allclose(before.replicas, now.replicas, rtol=0, atol=1e-12)
         assert before.tests == pytest.approx(now.tests, rel=1e-9)
@@ -175,6 +237,16 @@ def test_a_tick_of_z_is_never_left_unfinished() -> None:
         engine.close()
 
 
+def test_a_failure_after_an_exchange_leaves_it_done() -> None:
+    engine = engine_of(None, TwoLevel(SMA(), DiLoCo(tau=4)), SOLVER, replace(SYSTEM, learners_per_device=2))
+    try:
+        with pytest.raises(RuntimeError, match="on purpose"):
+            engine.run(24, Callbacks(stop=fail_after(2, lambda: False)))
+        assert (engine.tasks, engine.tick) == (16, 8)
+    finally:
+        engine.close()
+
+
 def fail_after(times: int, work: Callable[..., Any]) -> Any:
     """The function, which fails after this number of calls."""
     left = [times]
@@ -205,14 +277,6 @@ def test_snapshots_of_one_host_are_whole() -> None:
     finally:
         first.close()
         second.close()
-
-
-def test_local_variables_are_refused() -> None:
-    layer = InnerProduct(number_of_outputs=1)
-    flow = Dataflow(SubGraph(chain(layer, EuclideanLoss())[0])).set_phase(Phase.TRAIN)
-    model = ModelConf(rule=TwoLevel(), local_variables=("*bias",), batch_size=2)
-    with pytest.raises(ConfigurationError, match=r"local_variables must be \(\) with two levels"):
-        Engine(flow.graph, flow.graph, Dataset((rows, targets[:, None])), model, SOLVER, SYSTEM)
 
 
 def test_a_rule_that_swings_apart_is_refused_for_the_number_of_hosts() -> None:

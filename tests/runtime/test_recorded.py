@@ -21,6 +21,7 @@ SEQUENCE = RuleSequence(((SMA(alpha=0.25), 10), (SSP(bound=3, weight=0.1), 2)))
         ModelConf(batch_size=3, test_interval=7, test_interval_unit=TrainingUnit.TASKS, local_variables=("*norm*",)),
         ModelConf(rule=SEQUENCE, wpc=4),
         ModelConf(rule=TwoLevel(SMA(tau=2), DiLoCo(tau=5))),
+        ModelConf(rule=RuleSequence(((TwoLevel(SSGD()), 5), (TwoLevel(), 2)))),
         ModelConf(rule=Grouping(groups=((0, 2), (1,)))),
         SolverConf(learning_rate=0.1 + 0.2, policy="multistep", step_values=(3, 5), gamma=0.3),
         SystemConf(devices="cpu:0/2,cpu:1/2", learners_per_device=3, order="files", files_together=2),

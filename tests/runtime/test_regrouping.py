@@ -24,9 +24,10 @@ from crossbow.cluster.fault import Fault
 from crossbow.cluster.members import GivenUp, Left, Rank, ViewChangedError
 from crossbow.cluster.ranks import LOSS, Ranks
 from crossbow.ops import BatchNorm, InnerProduct, ReLU
-from crossbow.runtime import regrouping
+from crossbow.runtime import changing_engine, regrouping
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.free import FreeCoordination
+from crossbow.runtime.hosts import HostExchange
 from crossbow.runtime.monitor import Monitor, Progress
 from crossbow.runtime.new_view import Departure, NewRanks
 from crossbow.runtime.reports import Reports
@@ -34,12 +35,12 @@ from crossbow.runtime.run import Limits, Renewal, Terminated, TrainingRun
 from crossbow.runtime.served import RemoteExchange
 from crossbow.runtime.snapshot import Snapshot
 from crossbow.runtime.task import Completed, Failed
+from crossbow.solver import Pace
 from crossbow.synch import (
     EASGD,
     RULES,
     SSP,
     AsynchronousSGD,
-    BarrierRule,
     Default,
     DiLoCo,
     FreeRule,
@@ -51,6 +52,7 @@ from crossbow.synch import (
     PeerRule,
     PolyakRuppert,
     Rule,
+    RuleSequence,
     SynchronousEASGD,
     TwoLevel,
     WeedOut,
@@ -98,17 +100,19 @@ class HoldsFirstRecord(Monitor):
         until(lambda: self._joined or self._admission.wanted)
 
 
-def new_engine(model: ModelConf, ranks: Ranks | None) -> Engine:
+def new_engine(model: ModelConf, ranks: Ranks | None, system: SystemConf = SYSTEM) -> Any:
     flow = training(InnerProduct(number_of_outputs=8), BatchNorm(), ReLU(), InnerProduct(number_of_outputs=3))
     check = Dataflow(flow.subgraph).set_phase(Phase.CHECK)
-    return Engine(flow.graph, check.graph, DATA, model, SOLVER, SYSTEM, ranks=ranks)
+    return changing_engine.new_engine(flow.graph, check.graph, DATA, model, SOLVER, system, ranks=ranks)
 
 
-def train(ranks: Ranks, model: ModelConf, monitors: tuple[Monitor, ...]) -> tuple[Any, History]:
-    engines = [new_engine(model, ranks)]
+def train(
+    ranks: Ranks, model: ModelConf, monitors: tuple[Monitor, ...], system: SystemConf = SYSTEM
+) -> tuple[Any, History]:
+    engines = [new_engine(model, ranks, system)]
 
     def rebuild() -> Engine:
-        engines.append(new_engine(model, ranks))
+        engines.append(new_engine(model, ranks, system))
         return engines[-1]
 
     def lead(run: TrainingRun) -> None:
@@ -136,6 +140,7 @@ def train_and_lose(
     asked: int | None = None,
     needed: int = 1,
     signal: int = 0,
+    system: SystemConf = SYSTEM,
 ) -> tuple[list[tuple[Any, History]], list[Departure]]:
     """Train on as many ranks, some of which are lost or leave; their results are None.
 
@@ -159,7 +164,7 @@ def train_and_lose(
     def of(ranks: Ranks) -> Callable[[], tuple[Any, History]]:
         def work() -> tuple[Any, History]:
             try:
-                return train(ranks, model, (departures,))
+                return train(ranks, model, (departures,), system)
             except Left:
                 processes.lose(processes.process_of(ranks), ASKED_TO_LEAVE)
             except GivenUp:
@@ -220,22 +225,24 @@ def test_it_goes_on_from_the_newest_whole_base_model(monkeypatch: pytest.MonkeyP
     )
 
 
-def ranks_continued(model: ModelConf, before: int, after: int, tick: int) -> Any:
+def ranks_continued(model: ModelConf, before: int, after: int, tick: int, system: SystemConf = SYSTEM) -> Any:
     """The weights of ranks that begin as many, and go on as fewer or more after a tick of z."""
     found: Any = None
     for size in (before, after):
         start = found
 
         def of(ranks: Ranks, start: Any = start) -> Callable[[], tuple[Snapshot, Any]]:
-            return lambda: _part(model, ranks, start, tick)
+            return lambda: _part(model, system, ranks, start, tick)
 
         found, weights = at_once([of(ranks) for ranks in FakeNetwork(size).ranks()])[0]
     return weights
 
 
-def _part(model: ModelConf, ranks: Ranks, start: Snapshot | None, tick: int) -> tuple[Snapshot, Any]:
+def _part(
+    model: ModelConf, system: SystemConf, ranks: Ranks, start: Snapshot | None, tick: int
+) -> tuple[Snapshot, Any]:
     """Train for some ticks, or from a base model to the end."""
-    engine = new_engine(model, ranks)
+    engine = new_engine(model, ranks, system)
     try:
         tasks = tick * engine.clock.tasks_per_tick
         if start is not None:
@@ -248,16 +255,47 @@ def _part(model: ModelConf, ranks: Ranks, start: Snapshot | None, tick: int) -> 
         engine.close()
 
 
-@pytest.mark.parametrize("between", [ModelAveraging(tau=2), DiLoCo(tau=2)], ids=str)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        TwoLevel(SMA(), ModelAveraging(tau=2)),
+        TwoLevel(SMA(), DiLoCo(tau=2)),
+        RuleSequence(((TwoLevel(SMA(), ModelAveraging(tau=2)), 6), (TwoLevel(SSGD(), DiLoCo(tau=2)), 4))),
+    ],
+    ids=str,
+)
 def test_two_levels_go_on_from_the_newest_whole_base_model(
-    monkeypatch: pytest.MonkeyPatch, between: BarrierRule
+    monkeypatch: pytest.MonkeyPatch, rule: TwoLevel | RuleSequence
 ) -> None:
-    model = replace(MODEL, rule=TwoLevel(SMA(), between))
+    model = replace(MODEL, rule=rule)
     expected = ranks_continued(model, 3, 2, 2)
     results, (departure,) = train_and_lose(monkeypatch, "kill:1@4", 3, model)
     assert [weights is None for weights, _ in results] == [False, True, False]
     assert all(same_weights(results[rank][0], expected) for rank in (0, 2))
     assert (departure.tick, departure.tasks, departure.ranks) == (4, 12, 2)
+
+
+def fail_in_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let rank 1 of 3 be lost at tick 4, when the others exchange."""
+    exchange = HostExchange.exchange
+
+    def fail(self: HostExchange, pace: Pace, tick: int) -> None:
+        if tick == 4 and self._ranks.size == 3 and self._ranks.rank == 1:
+            Fault(1, tick).strike()
+        exchange(self, pace, tick)
+
+    monkeypatch.setattr(HostExchange, "exchange", fail)
+
+
+@pytest.mark.parametrize("sum_order", ["chain", "tree"])
+def test_a_rank_that_is_lost_while_others_wait_for_its_exchange(
+    monkeypatch: pytest.MonkeyPatch, sum_order: Any
+) -> None:
+    fail_in_exchange(monkeypatch)
+    model, system = replace(MODEL, rule=TwoLevel(SMA(), ModelAveraging(tau=2))), replace(SYSTEM, sum_order=sum_order)
+    results, (departure,) = train_and_lose(monkeypatch, "", 3, model, system=system)
+    assert (departure.tick, departure.tasks, departure.ranks) == (2, 6, 2)
+    assert same_weights(results[0][0], results[2][0])
 
 
 @pytest.mark.parametrize("rule", [SMA(), TwoLevel(SMA(), ModelAveraging(tau=2))], ids=str)
@@ -334,6 +372,7 @@ def train_and_join(
     *,
     admits: bool = True,
     needed: int = 1,
+    system: SystemConf = SYSTEM,
 ) -> tuple[list[tuple[Any, History]], Departures]:
     """Train on some ranks, which another one joins. admits: whether it lives until it does. needed: number of ranks
     without which training pauses."""
@@ -349,13 +388,14 @@ def train_and_join(
     monkeypatch.setattr(Fault, "strike", strike)
 
     def of(ranks: Ranks) -> Callable[[], tuple[Any, History]]:
-        return lambda: train(ranks, model, (events,) if faults else (events, HoldsFirstRecord(admission)))
+        monitors = (events,) if faults else (events, HoldsFirstRecord(admission))
+        return lambda: train(ranks, model, monitors, system)
 
     def join() -> tuple[Any, History]:
         ranks, joining = processes.new("new", admission)
         joiner.append(joining)
         assert ranks.joins
-        return train(ranks, model, ()) if admits else (None, History())
+        return train(ranks, model, (), system) if admits else (None, History())
 
     def launch() -> tuple[Any, History]:
         until(lambda: joiner)

@@ -158,7 +158,10 @@ def test_an_option_as_it_is_typed() -> None:
         ),
         ("--between easgd", "TwoLevel: between must be a rule with a barrier, as SMA(). Received: between=EASGD"),
         ("--between ssgd", "between must be a rule whose learners send weights, as ModelAveraging(tau=64). Received"),
-        ("--rule sma:2,ssgd:3 --between diloco", "--between needs a single rule. Received: --rule sma:2,ssgd:3"),
+        (
+            "--rule sma:2,easgd:3 --between diloco",
+            "within must be a rule with a barrier, as SMA(). Received: within=EASGD(",
+        ),
         ("--data-directory somewhere", "--data-directory belongs to --dataset mnist"),
     ],
 )

@@ -60,6 +60,10 @@ from tests.scripts.options import confs, parser
         ("async:100,ssgd:200", RuleSequence(((AsynchronousSGD(), 100), (SSGD(), 200)))),
         ("sma:5,easgd:1 --alpha 0.25", RuleSequence(((SMA(alpha=0.25), 5), (EASGD(alpha=0.25), 1)))),
         ("ssgd:7", RuleSequence(((SSGD(), 7),))),
+        (
+            "sma:5,ssgd:3 --alpha 0.25 --between diloco",
+            RuleSequence(((TwoLevel(SMA(alpha=0.25), DiLoCo()), 5), (TwoLevel(SSGD(), DiLoCo()), 3))),
+        ),
     ],
 )
 def test_rules(arguments: str, expected: Rule | RuleSequence) -> None:

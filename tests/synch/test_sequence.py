@@ -21,6 +21,7 @@ from crossbow.synch import (
     ModelAveraging,
     PolyakRuppert,
     RuleSequence,
+    TwoLevel,
     WeedOut,
     sequence,
     simulate,
@@ -42,6 +43,8 @@ def test_phases_end_with_the_tick_of_their_last_merge() -> None:
     assert [end for _, end in itertools.islice(groups.ends(4, 4), 3)] == [2, 3, 5]
     slow = RuleSequence(((SMA(tau=3), 2), (ModelAveraging(tau=3), 5)))
     assert [end for _, end in itertools.islice(slow.ends(2, 6), 2)] == [2, 7]
+    levels = RuleSequence(((TwoLevel(SMA(), ModelAveraging(tau=4)), 9), (TwoLevel(SSGD(), ModelAveraging(tau=4)), 4)))
+    assert [end for _, end in itertools.islice(levels.ends(2, 8), 3)] == [3, 4, 7]
 
 
 def test_by_hand() -> None:
@@ -122,6 +125,21 @@ def test_what_learners_keep_is_the_mean_when_the_rule_changes() -> None:
     assert made.replicas[-1].ravel().tolist() == [1.25, 2.5]
 
 
+def test_two_levels_by_hand() -> None:
+    """Hosts of one learner, γ = ¼, from 2: their steps go to ¾ w, and to 1.
+
+    S-SGD: 1.5 and 1, then 1.125 and 1: z = 1.0625 for both.   Weights are averaged within hosts, which is the same:
+    .796875 and 1, then .59765625 and 1: z = .798828125, once more after the one merge that was due.
+    """
+    levels = ((TwoLevel(rule, ModelAveraging(tau=2)), 1) for rule in (SSGD(), ModelAveraging()))
+    made = simulate(
+        RuleSequence(tuple(levels)), initial=[START], gradient=lambda w, learner, task: [gradient(learner, w[0])],
+        learners=2, hosts=[1, 1], events=[0, 1] * 4, solver=SolverConf(learning_rate=0.25),
+    )  # fmt: skip
+    assert made.base.ravel().tolist() == [1.0625, 0.798828125]
+    assert made.replicas[-1].ravel().tolist() == [0.798828125] * 2
+
+
 def test_tasks_are_numbered_on() -> None:
     seen: list[int] = []
 
@@ -142,7 +160,12 @@ def test_tasks_are_numbered_on() -> None:
         (((SMA, 1),), "phases must be pairs"),
         (((SMA(), 1.5),), "phases must be pairs"),
         ((SMA(), SSGD()), "phases must be pairs"),
-        (((SMA(tau=2), 1), (SSGD(), 1)), r"must have the same tau. Received: \[1, 2\]"),
+        (((SMA(tau=2), 1), (SSGD(), 1)), r"must have the same tau. Received: 1, 2"),
+        (((TwoLevel(), 1), (SSGD(), 1)), r"must all have two levels, or none. Received: phases=\(\(TwoLevel"),
+        (
+            ((TwoLevel(SMA(tau=2), ModelAveraging(2)), 1), (TwoLevel(SMA(), ModelAveraging(4)), 1)),
+            "must have the same tau. Received: 1 · 4, 2 · 2",
+        ),
     ],
 )
 def test_what_is_no_sequence(phases: Any, text: str) -> None:

@@ -84,6 +84,20 @@ def test_hosts_with_one_learner_are_learners(rule: BarrierRule) -> None:
     np.testing.assert_array_equal(made.merge_times, flat.merge_times)
 
 
+def test_local_variables_go_into_z_only() -> None:
+    """Learners 0 to 2 of hosts {0, 1} and {2} go to 1, 2 and 3 in a task; the second variable is local.
+
+    z_h = 1.5 and 3, so z = 2.25: the first variable of host 0 moves by ¾, of host 1 by −¾, and nothing else does.
+    """
+    made = run(
+        TwoLevel(ModelAveraging(), ModelAveraging(tau=1)), initial=[0.0, 0.0], learners=3, hosts=[2, 1],
+        gradient=lambda w, learner, task: w - (learner + 1), events=[0, 1, 2], variables=[1, 1], local_variables=[1],
+        solver=SolverConf(learning_rate=1.0),
+    )  # fmt: skip
+    assert made.base.tolist() == [[2.25, 2.25]]
+    assert made.replicas[-1].tolist() == [[2.25, 1], [2.25, 2], [2.25, 3]]
+
+
 def test_only_messages_between_hosts_take_time() -> None:
     """A task takes 1, on the slower host 2, and a message ½: z after 4 ticks of the slower host, and ½."""
     rule = TwoLevel(SMA(), ModelAveraging(tau=4))

@@ -1,7 +1,8 @@
-"""Synchronous copies of small arrays between the host and the current GPU."""
+"""Synchronous copies between the host and the current GPU."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,3 +31,18 @@ def to_host(array: Array) -> NDArray[Any]:
     runtime.memcpyAsync(address(copy), address(array), array.nbytes, runtime.memcpyDeviceToHost, stream)
     runtime.streamSynchronize(stream)
     return copy.view(array.dtype).reshape(array.shape)
+
+
+def through_host(vector: Array, work: Callable[[Array], None]) -> Callable[[], None]:
+    """A call by which the host changes a vector: `work` gets a copy in the host's memory, after the current stream's
+    earlier work, for which the call waits. The stream's later work sees what `work` has left there."""
+    copy = api().pinned(vector.nbytes).view(vector.dtype)
+
+    def call() -> None:
+        runtime, stream = api().runtime, current().pointer
+        runtime.memcpyAsync(address(copy), address(vector), copy.nbytes, runtime.memcpyDeviceToHost, stream)
+        runtime.streamSynchronize(stream)
+        work(copy)
+        runtime.memcpyAsync(address(vector), address(copy), copy.nbytes, runtime.memcpyHostToDevice, stream)
+
+    return call

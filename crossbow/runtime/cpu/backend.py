@@ -31,7 +31,7 @@ from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Finished, Report
 from crossbow.synch import Collective, HostCollective
 from crossbow.timeline.recorder import Recorder
-from crossbow.types import ConfigurationError
+from crossbow.types import Array, ConfigurationError
 
 T = TypeVar("T")
 
@@ -100,9 +100,9 @@ class CpuBackend:
             ) from error
         self.streams.append(stream)
 
-    def call(self, work: Callable[[], T]) -> T:
-        """Do `work` on the first learner's thread, and return its result."""
-        return self.streams[0].call(work)
+    def call(self, work: Callable[[], T], device: int = 0) -> T:
+        """Do `work` on the thread of a device's first learner, and return its result."""
+        return self.streams[self.device_of.index(device)].call(work)
 
     def begin(self, work: Callable[[], T]) -> Callable[[], T]:
         """Submit `work` to the first learner's thread. Returns a function that waits for its result."""
@@ -136,6 +136,10 @@ class CpuBackend:
     def zeros(self, device: int) -> Zeros:
         """The host's memory."""
         return aligned_zeros
+
+    def through_host(self, vector: Array, work: Callable[[Array], None]) -> Callable[[], None]:
+        """A call of `work` with the vector itself."""
+        return lambda: work(vector)
 
     def synchronise(self) -> None:
         """Do nothing: assignments take effect at once."""

@@ -179,7 +179,7 @@ def tick_learner(
     )
     tasks: dict[TaskKey, BoundTask] = {}
     for parity in (0, 1):
-        tasks.update(_bind(assembly, steps, memory, parity))
+        tasks.update(_bind(assembly, steps, memory, assembly.tested(device), parity))
     return CpuLearner(
         merging.first + share.learner,
         stream,
@@ -192,7 +192,9 @@ def tick_learner(
     )
 
 
-def _bind(assembly: Assembly, steps: TickSteps, memory: CpuLearnerMemory, parity: int) -> dict[TaskKey, BoundTask]:
+def _bind(
+    assembly: Assembly, steps: TickSteps, memory: CpuLearnerMemory, tested: BaseModel, parity: int
+) -> dict[TaskKey, BoundTask]:
     """A learner's task lists for ticks of one parity."""
     setting, training, base, own = assembly.setting, assembly.training, steps.base, steps.own
     weights = base.buffers[parity] if own.weights is None else own.weights
@@ -207,7 +209,6 @@ def _bind(assembly: Assembly, steps: TickSteps, memory: CpuLearnerMemory, parity
         parts = training.program.bind(bound, in_blocks=setting.in_blocks)
         tasks["local", parity] = bound_task(training, bound, steps.local(parts))
     if assembly.check is not None:
-        tested = base if assembly.outer is None else assembly.outer.base
         observed = tested.statistics[parity]
         bound = memory.of(assembly.check, tested.buffers[parity], own.gradient, (observed, observed))
         tasks["check", parity] = bound_task(assembly.check, bound, assembly.check.program.bind(bound).forward)

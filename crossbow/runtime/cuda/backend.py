@@ -16,7 +16,7 @@ from crossbow.data.order import Order
 from crossbow.kernels.cuda.api import api, gpus
 from crossbow.kernels.cuda.launch import Stream, on
 from crossbow.kernels.cuda.library import Cuda
-from crossbow.kernels.cuda.transfer import to_device
+from crossbow.kernels.cuda.transfer import through_host, to_device
 from crossbow.runtime.assembly import SLOTS, Assembly, Needs
 from crossbow.runtime.backend import TickLearners, batch_source
 from crossbow.runtime.coefficients import Formulas
@@ -50,14 +50,14 @@ class CudaBackend:
     times_tasks = False  # the learners of a GPU are equally fast
     runs_ahead = True
 
-    def __init__(self, system: SystemConf) -> None:
-        """Raises ConfigurationError."""
+    def __init__(self, system: SystemConf, *, between_ranks: bool = True) -> None:
+        """between_ranks: whether a tick adds up the vectors of all ranks. Raises ConfigurationError."""
         _check_system(system)
         there = len(gpus())
         ranks = join()
         # Each rank of a host takes a GPU of its own, unless it sees only that one.
         self.devices = cuda_devices(system.devices, ranks.local_rank % max(1, there))
-        if len(self.devices) > 1 or ranks.several:
+        if len(self.devices) > 1 or (ranks.several and between_ranks):
             api().nccl  # noqa: B018 - whether it is there
         for device in self.devices:
             if device.number >= there:
@@ -93,9 +93,9 @@ class CudaBackend:
         self.streams.append(stream)
         return stream
 
-    def call(self, work: Callable[[], T]) -> T:
-        """Do work on the first learner's stream, and wait until it is done."""
-        return self.streams[0].call(work)
+    def call(self, work: Callable[[], T], device: int = 0) -> T:
+        """Do work on the stream of a device's first learner, and wait until it is done."""
+        return self._learner_streams[self.device_of.index(device)].compute.call(work)
 
     def begin(self, work: Callable[[], T]) -> Callable[[], T]:
         """Do work on the first learner's stream, and wait until it is done. Returns a function that has its result."""
@@ -125,6 +125,10 @@ class CudaBackend:
     def zeros(self, device: int) -> Zeros:
         """Return a function that allocates the GPU's memory."""
         return device_zeros(self.devices[device].number)
+
+    def through_host(self, vector: Array, work: Callable[[Array], None]) -> Callable[[], None]:
+        """A call of `work` with a copy of the vector, which is copied back."""
+        return through_host(vector, work)
 
     def synchronise(self) -> None:
         """Wait until all assignments to the GPUs' arrays are complete."""
@@ -216,7 +220,7 @@ class CudaBackend:
             stream = self._keep(CudaStream(f"synchroniser-{number}", gpu.number))
             own = [learner for learner, device in zip(learners, self.device_of, strict=True) if device == number]
             ends.append(device_tick(assembly, merging, formulas, number, stream, own, merged[number]))
-        nccl = NcclCollective([end.stream for end in ends], assembly.setting.ranks) if merging.adds_parts else None
+        nccl = NcclCollective([end.stream for end in ends], assembly.setting.tick_ranks) if merging.adds_parts else None
         flags, recorder, ranges = assembly.flags, assembly.setting.recorder, task_ranges(assembly)
         synchroniser = CudaSynchroniser(
             merging.learners, ends, nccl, flags, self._submitting, reports.put_failure, recorder, ranges

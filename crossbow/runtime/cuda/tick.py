@@ -55,7 +55,7 @@ def tick_learner(
             merging.first + number,
             streams,
             memory.turns,
-            tasks | check_work(assembly, memory, base, replica),
+            tasks | check_work(assembly, memory, assembly.tested(device), replica),
             steps,
             numbers,
             assembly.flags,

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from crossbow import SMA, SSGD
-from crossbow.synch import AsynchronousSGD, Gossip, Hogwild, ModelAveraging, PolyakRuppert, Rule
+from crossbow.synch import AsynchronousSGD, DiLoCo, Gossip, Hogwild, ModelAveraging, PolyakRuppert, Rule, TwoLevel
 from tests.runtime.cuda import test_exchange as free
 from tests.runtime.cuda import test_local_variables as kept
 from tests.runtime.cuda import test_precision as mixed
 from tests.runtime.cuda import test_timing as timing
 from tests.runtime.cuda import test_training as engine
+from tests.runtime.cuda import test_two_levels as levels
 
 pytestmark = pytest.mark.gpu
 
@@ -41,6 +42,7 @@ def precision(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(engine, "context", context)
     monkeypatch.setattr(free, "small", small)
     monkeypatch.setattr(engine, "fake_cuda", lambda *_: nullcontext())
+    monkeypatch.setattr(levels, "fake_cuda", lambda *_, **__: nullcontext())
     monkeypatch.setattr(free, "gpu", lambda *_, **__: nullcontext())
     monkeypatch.setattr(engine, "assert_same", partial(engine.assert_same, tolerance=TOLERANCES[precision]))
     return str(precision)
@@ -141,3 +143,12 @@ def test_variables_of_one_s_own(rule: Rule) -> None:
         kept.test_z_and_every_learner_are_those_of_the_cpu(rule, "cuda:0")
     else:
         kept.test_without_a_barrier_what_is_kept_differs_and_z_has_the_mean(rule)
+
+
+@single
+@pytest.mark.parametrize("hosts", [[3], [2, 1]], ids=str)
+def test_two_levels(hosts: list[int], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that share the GPU are threads here, of which none may wait for the GPU while another captures a graph."""
+    monkeypatch.setitem(levels.GPUS, "graphs", len(hosts) == 1)
+    device = request.config.getoption("--device")
+    levels.test_as_the_simulator(TwoLevel(SMA(), DiLoCo(tau=2)), hosts, (device,) * len(hosts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,9 +21,9 @@ from crossbow.runtime.cuda.stream import CudaStream
 from crossbow.runtime.cuda.synchroniser import NcclCollective
 from crossbow.runtime.run import Limits, TrainingRun
 from crossbow.runtime.training_engine import TrainingEngine
-from crossbow.synch import EASGD, BarrierRule, ModelAveraging, Rule
+from crossbow.synch import EASGD, BarrierRule, ModelAveraging, Rule, TwoLevel
 from crossbow.types import CrossbowError
-from tests.cluster.fake_network import FakeNetwork, FakeTransport, at_once
+from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.kernels.cuda.fake import fake_cuda
 from tests.runtime.test_across_ranks import DATA, MODEL, SOLVER, Trained, losses, train
 from tests.support import same_weights, training
@@ -128,12 +129,6 @@ def test_numbers_are_not_checked_across_ranks() -> None:
         train_on(FOUR[:2], check_numerics=True)
 
 
-def test_ranks_that_may_leave_have_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FakeTransport, "elastic", True)
-    with pytest.raises(ConfigurationError, match=r"MPI connects ranks with GPUs\. Received: devices=cuda:0"):
-        train_on(FOUR[:2])
-
-
 def test_each_rank_of_a_host_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless it sees only one, as where a cluster's own scheduler shares them out."""
     hosts = "there", "here", "there", "here", "here"
@@ -183,20 +178,22 @@ def test_a_failure_in_one_rank_ends_all(monkeypatch: pytest.MonkeyPatch) -> None
     assert all("Make another context" in second for _, second in errors.values())
 
 
-def engine_on(ranks: Ranks, devices: str) -> TrainingEngine:
+def engine_on(ranks: Ranks, devices: str, model: ModelConf = MODEL) -> TrainingEngine:
     """With one learner on each device."""
     flow = training(InnerProduct(number_of_outputs=3))
     check = Dataflow(flow.subgraph).set_phase(Phase.CHECK)
     system = SystemConf(devices=devices, learners_per_device=1, seed=3)
-    return new_engine(flow.graph, check.graph, DATA, MODEL, SOLVER, system, ranks=ranks)
+    return new_engine(flow.graph, check.graph, DATA, model, SOLVER, system, ranks=ranks)
 
 
-@pytest.mark.parametrize(("devices", "joinable"), [("cuda", False), ("cpu", True)])
-def test_no_rank_joins_one_with_gpus(devices: str, joinable: bool) -> None:
+@pytest.mark.parametrize(
+    ("devices", "rule", "joinable"), [("cuda", None, False), ("cpu", None, True), ("cuda", TwoLevel(), True)]
+)
+def test_no_rank_joins_one_with_gpus_and_one_level(devices: str, rule: Any, joinable: bool) -> None:
     """They could not train together, and training would end."""
     admission, network = Admission(), FakeNetwork(1)
     ranks = Ranks(network.view, 0, network.transports()[0], admission=admission)
     with fake_cuda(1):
-        engine_on(ranks, devices).close()
+        engine_on(ranks, devices, replace(MODEL, rule=rule)).close()
     admission.open(ranks.view.ranks)
     assert (admission.journal() is not None) == joinable
