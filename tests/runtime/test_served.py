@@ -16,9 +16,9 @@ from crossbow.cluster.ranks import Ranks
 from crossbow.data.order import TrainingOrder
 from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.engine import Engine
-from crossbow.runtime.exchange import BaseExchange
 from crossbow.runtime.run import Limits, TrainingRun
 from crossbow.runtime.scheduler import TICKS_BEHIND, Scheduler
+from crossbow.runtime.server import Server
 from crossbow.synch import (
     EASGD,
     SMA,
@@ -39,8 +39,8 @@ from crossbow.synch.progress import ExchangeState
 from crossbow.types import TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.runtime.test_across_ranks import MODEL, SYSTEM, losses, train, train_on
-from tests.runtime.test_free import EXAMPLES, FEATURES, SEED, START, linear, rows, targets
-from tests.support import SECONDS, same_weights
+from tests.runtime.test_free import EXAMPLES, SEED, START, linear, rows, targets
+from tests.support import same_weights
 
 RULES: list[FreeRule] = [
     Default(),
@@ -59,61 +59,78 @@ SOLVER = SolverConf(learning_rate=0.05, momentum=0.5, weight_decay=0.1)
 CALM = SolverConf(learning_rate=0.02)
 
 
-def example(learner: int, number: int, learners: int) -> tuple[Any, Any]:
+WIDE = np.random.default_rng(2).standard_normal((EXAMPLES, 50))
+"""Examples for a model that three servers divide in parts of 16, 16 and 32 elements, of which 18 are used."""
+
+
+def example(learner: int, number: int, learners: int, x: Any = rows) -> tuple[Any, Any]:
     """That of a learner's task with this number: task n of k learners belongs to learner n mod k."""
     index = np.empty(1, np.intp)
     TrainingOrder(EXAMPLES, 1, SEED).indices(number * learners + learner, index)
-    return rows[index[0]], targets[index[0]]
+    return x[index[0]], targets[index[0]]
 
 
-def simulated(rule: Rule, learners: int, events: Sequence[int], solver: SolverConf, tasks: int) -> Any:
+def simulated(
+    rule: Rule, learners: int, events: Sequence[int], solver: SolverConf, tasks: int, examples: Any = rows
+) -> Any:
     """The trajectory in which every learner has its own part of the tasks."""
     done = [0] * learners
 
     def gradient(weights: Any, learner: int, task: int) -> Any:
-        x, y = example(learner, done[learner], learners)
+        x, y = example(learner, done[learner], learners, examples)
         done[learner] += 1
         return (weights @ x - y) * x
 
-    start = [START] * FEATURES
+    start = [START] * examples.shape[1]
     return simulate(
         rule, initial=start, gradient=gradient, learners=learners, events=events, tasks=tasks, solver=solver
     )
 
 
 class InOrder:
-    """Lets contributions reach rank 0's exchange in one order only."""
+    """Lets contributions reach rank 0's exchange in one order only. Those that come too early are kept, so that the
+    session's thread can go on."""
 
     def __init__(self, events: Sequence[int]) -> None:
         self.events, self.place = list(events), 0
-        self.changed = threading.Condition()
+        self.lock, self.early = threading.RLock(), dict[int, Any]()
 
-    def through(self, arrive: Callable[[int, Any], list[int]]) -> Callable[[int, Any], list[int]]:
-        def ordered(learner: int, pace: Any) -> list[int]:
-            with self.changed:
-                assert self.changed.wait_for(lambda: self.events[self.place] == learner, SECONDS)
-                going = arrive(learner, pace)
-                self.place += 1
-                self.changed.notify_all()
-                return going
+    def through(self, contribute: Callable[..., None]) -> Callable[..., None]:
+        def ordered(server: Any, learner: int, pace: Any) -> None:
+            with self.lock:
+                self.early[learner] = pace
+                while self.place < len(self.events) and self.events[self.place] in self.early:
+                    following = self.events[self.place]
+                    self.place += 1
+                    contribute(server, following, self.early.pop(following))
 
         return ordered
 
 
-def trained(rule: Rule, events: Sequence[int], solver: SolverConf, tasks: int, **options: Any) -> list[Any]:
-    """z of two ranks with a learner each after contributions in this order."""
+def trained(
+    rule: Rule,
+    events: Sequence[int],
+    solver: SolverConf,
+    tasks: int,
+    *,
+    servers: int = 1,
+    ranks: int = 2,
+    examples: Any = rows,
+    **options: Any,
+) -> list[Any]:
+    """z of ranks with a learner each after contributions in this order."""
     order = InOrder(events)
     model = ModelConf(rule=rule, batch_size=1, **options)
-    system = SystemConf(learners_per_device=1, precision="float64", seed=SEED, kernels="reference")
+    system = SystemConf(learners_per_device=1, precision="float64", seed=SEED, kernels="reference", servers=servers)
 
     def on(ranks: Ranks) -> Callable[[], Any]:
         def run() -> Any:
-            flow = linear()
-            engine = new_engine(flow.graph, flow.graph, Dataset((rows, targets)), model, solver, system, ranks=ranks)
+            flow, data = linear(), Dataset((examples, targets))
+            engine = new_engine(flow.graph, flow.graph, data, model, solver, system, ranks=ranks)
             assert isinstance(engine, Engine)
             if ranks.is_first:
                 exchange: Any = engine.coordination.exchange  # type: ignore[attr-defined]
-                exchange._arrive = order.through(exchange._arrive)
+                exchange._contribute = order.through(exchange._contribute)
             try:
                 limits = Limits(count=tasks, unit=TrainingUnit.TASKS)
                 TrainingRun(engine, model, limits, (), test=False, ranks=ranks).run()
@@ -123,7 +140,7 @@ def trained(rule: Rule, events: Sequence[int], solver: SolverConf, tasks: int, *
 
         return run
 
-    return at_once([on(ranks) for ranks in FakeNetwork(2).ranks()])
+    return at_once([on(each) for each in FakeNetwork(ranks).ranks()])
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
@@ -169,17 +186,46 @@ def test_partially_synchronous_learners_drift_and_wait_as_in_the_simulator(
 def test_no_learner_waits_for_one_without_a_task(monkeypatch: pytest.MonkeyPatch, most: int, slow: int) -> None:
     """With learners that are slow at random, one more than the others, and several stretches of training."""
     draws = np.random.default_rng(most)
-    arrive = BaseExchange._arrive
+    arrive = Server.arrive
 
-    def late(exchange: Any, learner: int, pace: Any) -> list[int]:
+    def late(server: Any, learner: int, pace: Any) -> list[int]:
         time.sleep(float(draws.exponential(0.004 if learner == slow else 0.001)))
-        return arrive(exchange, learner, pace)
+        return arrive(server, learner, pace)
 
-    monkeypatch.setattr(BaseExchange, "_arrive", late)
+    monkeypatch.setattr(Server, "arrive", late)
     rule = PartiallySynchronous(most)
     first, second = train_on([1, 2], replace(MODEL, rule=rule), solver=CALM, limits=Limits(count=4))
     assert same_weights(first.weights, second.weights)
     assert losses(first) == losses(second)
+
+
+def same_bits(rule: Rule, events: Sequence[int], solver: SolverConf, tasks: int, **options: Any) -> Any:
+    """z of three ranks, which is the same with one, two and three servers."""
+    first, *others = (
+        z
+        for servers in (1, 2, 3)
+        for z in trained(rule, events, solver, tasks, servers=servers, ranks=3, examples=WIDE, **options)
+    )
+    for z in others:
+        np.testing.assert_array_equal(z, first)
+    return first
+
+
+@pytest.mark.parametrize("rule", [*RULES, PartiallySynchronous(2)], ids=str)
+def test_several_servers_have_the_bits_of_one(rule: Rule) -> None:
+    tasks = 18
+    made = simulated(rule, 3, [0, 1, 2] * tasks, SOLVER, tasks, WIDE)
+    z = same_bits(rule, [0, 1, 2] * (tasks // 3 // rule.tau), SOLVER, tasks)
+    np.testing.assert_allclose(z, made.base[-1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", [AsynchronousSGD(sends="gradient"), EASGD(), WeedOut(), SSP(bound=3)], ids=str)
+def test_several_servers_keep_the_order_of_rank_0(rule: Rule) -> None:
+    draws = np.random.default_rng(7)
+    events = [int(learner) for _ in range(4) for learner in draws.permutation([0, 0, 1, 1, 2, 2])]
+    made = simulated(rule, 3, events, SOLVER, len(events) + 3, WIDE)
+    assert made.events.tolist() == events
+    np.testing.assert_allclose(same_bits(rule, events, SOLVER, len(events)), made.base[-1], rtol=0, atol=1e-12)
 
 
 STEPS = SolverConf(learning_rate=0.1, policy="step", gamma=0.5, step_size=8, momentum=0.5)
