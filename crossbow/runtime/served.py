@@ -85,10 +85,8 @@ class ServedExchange(Exchange):
         """Merges and arrivals in the sessions before, as the servers counted them."""
         self._active = self._has_ended = False
         """Whether this rank's learners train in this session, and whether this rank sends nothing more in it."""
-        self._done = set[int]()
-        """The other ranks whose learners have ended the session."""
-        self._complete = dict[int, int]()
-        """The other servers that have sent their part of z since, and the number of merges that it has."""
+        self._done, self._complete = set[int](), set[int]()
+        """The other ranks whose learners have ended the session, and servers that have sent their part of z since."""
         self._turns = deque[Note]()
         """What rank 0 has told this server to do next."""
         self._waiting: dict[int, Pace] = {}
@@ -161,8 +159,10 @@ class ServedExchange(Exchange):
             self.server.progress.restart()
         self._missing = [0] * self._own
         """Number of replies that each learner of this rank waits for."""
+        self._settled = [self.merges] * len(self._parts)
+        """For each server, the number of merges that this rank's base model has of its part."""
         self._read = [[self.merges] * self._own for _ in self._parts]
-        """For each server, the number of merges that each learner of this rank knows."""
+        """For each server, the number of merges that each learner of this rank has read."""
 
     def begin(self, tick: int) -> None:
         if self.server is not None:
@@ -290,31 +290,37 @@ class ServedExchange(Exchange):
             if note.vector:
                 merges, arrivals, dropped, staleness = map(int, note.numbers)
                 self._counts = merges, arrivals, dropped, staleness
-                self._complete[rank] = merges
+                self._settled[rank] = merges
+                self._complete.add(rank)
         self._end_if_possible()
         self._link.freed()
 
     # After the loss of a rank
 
     def keep_part(self) -> Copies:
-        """See `Exchange.keep_part`. A copy of another server's part is what this rank's learners have read last, with
-        their own steps since. If they do not continue with z, it is the mean of their weights."""
+        """See `Exchange.keep_part`. A copy of another server's part is what learners of this rank have read last, with
+        their own steps since. If learners do not continue with z, it is the sum of their weights."""
         copies = tuple(self._copy(server, part) for server, part in enumerate(self._parts))
         known = max(self.merges, *(max(read) for read in self._read))
         return super().keep_part()._replace(copies=copies, merges=known)
 
     def _copy(self, server: int, part: slice) -> Copy:
-        if server == self._rank or server in self._complete:
-            return Copy(part.start, part.stop, 1.0, self._complete.get(server, self.merges), WHOLE)
-        read, newest, continues = self._read[server], max(self._read[server]), self._rule.takes_base
+        """Store the newest copy of a server's part in the base model."""
+        if server == self._rank:
+            return Copy(part.start, part.stop, 1.0, self.merges, WHOLE)
+        if server in self._complete:
+            return Copy(part.start, part.stop, 1.0, self._settled[server], WHOLE)
+        read, continues = self._read[server], self._rule.takes_base
+        newest = max(self._settled[server], *read)
         weights = [
             replica.weights[part]
             for replica, merges in zip(self._participants.replicas, read, strict=True)
             if replica.weights is not None and (merges == newest or not continues)
         ]
-        if weights:
-            self._base[part] = np.sum(weights, axis=0)
-        return Copy(part.start, part.stop, float(len(weights) or 1), newest, float(newest if continues else 0))
+        if not weights or newest == self._settled[server]:
+            return Copy(part.start, part.stop, 1.0, newest, newest if continues else -1)
+        self._base[part] = np.sum(weights, axis=0)
+        return Copy(part.start, part.stop, len(weights), newest, newest if continues else 0)
 
 
 def pace_of(numbers: Sequence[float]) -> Pace:
