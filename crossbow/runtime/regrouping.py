@@ -27,7 +27,7 @@ from safetensors.numpy import load, save
 from crossbow.cluster.members import Changes, ViewChangedError
 from crossbow.cluster.ranks import Ranks
 from crossbow.compile import ModelLayout
-from crossbow.runtime.copies import WHOLE, Copy
+from crossbow.runtime.copies import Copy, is_complete, newest
 from crossbow.runtime.snapshot import Snapshot
 from crossbow.runtime.stretch import RunState
 from crossbow.runtime.training_engine import TrainingEngine
@@ -79,13 +79,13 @@ def regroup(
         changes = Changes(changes.lost + more.lost, changes.joined + more.joined)
         try:
             _check_same_call(ranks, state)
-            newest, lost_merges = _newest(ranks, own, layout)
+            snapshot, lost_merges = _newest(ranks, own, layout)
             call = json.loads(ranks.agree_on_bytes(json.dumps([state.values, stopped, counted, end]).encode()))
             losses = np.frombuffer(ranks.agree_on_bytes(state.losses.tobytes()))
             following = rebuild()
         except ViewChangedError:
             continue  # with those that are left now
-        following.restore(newest, "the newest base model of the ranks")
+        following.restore(snapshot, "the newest base model of the ranks")
         return Regrouped(following, RunState(call[0], losses), call[1], call[2], call[3], changes, lost_merges)
 
 
@@ -115,15 +115,10 @@ def _newest(ranks: Ranks, own: Snapshot, layout: ModelLayout) -> tuple[Snapshot,
     parts = [part for _, part in found]
     present = [part for part in parts if part is not None]
     whole = [tasks if part is None else -1 for tasks, part in found]
-    if parts[0] is None or (len(present) < len(parts) and not _is_complete(present)):
+    copies = [[Copy(*each) for each in part["copies"]] for part in present]
+    if parts[0] is None or (len(present) < len(parts) and not is_complete(copies)):
         return _shared_snapshot(ranks, own, whole.index(max(whole))), 0
     return _combined(ranks, own, parts, layout)
-
-
-def _is_complete(parts: Sequence[Any]) -> bool:
-    """Whether these parts have all of z itself."""
-    by_range = zip(*(part["copies"] for part in parts), strict=True)
-    return all(any(Copy(*each).precedence == WHOLE for each in copies) for copies in by_range)
 
 
 def _combined(ranks: Ranks, own: Snapshot, parts: Sequence[Any], layout: ModelLayout) -> tuple[Snapshot, int]:
@@ -132,10 +127,8 @@ def _combined(ranks: Ranks, own: Snapshot, parts: Sequence[Any], layout: ModelLa
     present = {rank: part for rank, part in enumerate(parts) if part is not None}  # the others were done
     z, known, lacking = layout.new_vector(), max(part["merges"] for part in present.values()), 0
     for number in range(len(parts[0]["copies"])):
-        copies = {rank: Copy(*part["copies"][number]) for rank, part in present.items()}
-        highest = max(copy.precedence for copy in copies.values())
-        used = {rank: copy for rank, copy in copies.items() if copy.precedence == highest}
-        place = slice(copies[0].start, copies[0].stop)
+        used = newest({rank: Copy(*part["copies"][number]) for rank, part in present.items()})
+        place = slice(*parts[0]["copies"][number][:2])
         for rank in used:
             given = own.vectors["z0"][place].tobytes() if rank == ranks.rank else b""
             z[place] = np.add(z[place], np.frombuffer(ranks.agree_on_bytes(given, rank), z.dtype))

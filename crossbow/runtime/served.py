@@ -82,7 +82,7 @@ class ServedExchange(Exchange):
         self._base = participants.base.buffers[0]
         self._rank_of: dict[int, int] = {}
         self._counts = 0, 0, 0, 0
-        """Merges and arrivals in the sessions before, as the servers counted them."""
+        """On other ranks: merges and arrivals in the sessions before, as rank 0 counted them."""
         self._active = self._has_ended = False
         """Whether this rank's learners train in this session, and whether this rank sends nothing more in it."""
         self._done, self._complete = set[int](), set[int]()
@@ -177,7 +177,7 @@ class ServedExchange(Exchange):
         return 0 if self._rank else self.merges
 
     def arrivals(self) -> tuple[int, int, int]:
-        return self._counts[1:] if self.server is None else self.server.arrivals()
+        return self._counts[1:] if self.server is None or self._rank else self.server.arrivals()
 
     # Contributions, and replies
 
@@ -289,7 +289,8 @@ class ServedExchange(Exchange):
             self._done.add(rank)
             if note.vector:
                 merges, arrivals, dropped, staleness = map(int, note.numbers)
-                self._counts = merges, arrivals, dropped, staleness
+                if rank == 0:
+                    self._counts = merges, arrivals, dropped, staleness
                 self._settled[rank] = merges
                 self._complete.add(rank)
         self._end_if_possible()
