@@ -2,7 +2,7 @@
 
 from crossbow.compile.compiler import BatchSource, compile_graph
 from crossbow.compile.memory import Lifetime, MemoryPlan, check_memory, plan_memory
-from crossbow.compile.model import ModelLayout, load_vectors
+from crossbow.compile.model import ModelLayout, load_vectors, share_of
 from crossbow.compile.program import BoundBlock, BoundStep, Memory, Parts, Program
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "compile_graph",
     "load_vectors",
     "plan_memory",
+    "share_of",
 ]

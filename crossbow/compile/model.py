@@ -24,6 +24,16 @@ SEGMENT_ALIGNMENT = 16
 """Alignment in elements. In float32, every variable starts on a cache line."""
 
 
+def share_of(elements: int, index: int, count: int) -> slice:
+    """One of as many parts of a vector, of almost equal sizes; all begin at a multiple of `SEGMENT_ALIGNMENT`.
+
+    >>> [share_of(70, index, 2) for index in range(2)]
+    [slice(0, 32, None), slice(32, 70, None)]
+    """
+    start, stop = (elements // SEGMENT_ALIGNMENT * i // count * SEGMENT_ALIGNMENT for i in (index, index + 1))
+    return slice(start, elements if index + 1 == count else stop)
+
+
 @dataclass(frozen=True)
 class Segment:
     """A variable's location in the vector."""
@@ -88,9 +98,13 @@ class ModelLayout:
         """A zeroed vector, aligned to a cache line."""
         return self.new_vectors(1)[0]
 
-    def new_vectors(self, count: int, zeros: Callable[[int], Array] = aligned_zeros) -> list[Array]:
-        """Zeroed vectors, contiguous in memory to fill large pages. zeros: function that allocates zeroed bytes."""
-        nbytes = self.elements * self.dtype.itemsize
+    def new_vectors(
+        self, count: int, zeros: Callable[[int], Array] = aligned_zeros, part: slice | None = None
+    ) -> list[Array]:
+        """Zeroed vectors, contiguous in memory to fill large pages. zeros: function that allocates zeroed bytes. part:
+        the range of the model's vector that they have; None means the whole."""
+        elements = self.elements if part is None else part.stop - part.start
+        nbytes = elements * self.dtype.itemsize
         distance = -(-nbytes // CACHE_LINE) * CACHE_LINE
         if distance % SMALL_PAGE < SHIFT:  # elements with equal indices, used together, would conflict in the cache
             distance += SHIFT

@@ -61,9 +61,8 @@ class Needs:
         of_a_base = 1 + setting.barrier + moments + several + setting.mean_first
         own = {"velocity", "second_moment", "taken", "received"}
         of_a_learner = 1 + (not setting.rule.reads_base) + len(used & own)
-        replicas = learners + setting.mirrored
-        vectors = of_a_base * bases + of_a_learner * replicas
-        statistics = (1 + setting.barrier + several) * bases + (1 + setting.barrier) * replicas
+        vectors = of_a_base * bases + of_a_learner * learners
+        statistics = (1 + setting.barrier + several) * bases + (1 + setting.barrier) * learners
         if setting.ranks.several and isinstance(setting.rule, PeerRule):
             vectors += 1  # a message that has just arrived
         if setting.between is not None:
@@ -71,11 +70,16 @@ class Needs:
             vectors += outer_vectors(setting.between) + unfinished
             statistics += 2 + unfinished
         model, observed = (layout.elements * layout.dtype.itemsize for layout in (program.model, program.statistics))
-        counters = setting.rule.counters(setting.solver, ANY)
+        mirrors = 0
+        if setting.mirrored:
+            part = setting.parts(program.model.elements)[setting.ranks.rank]
+            mirrors = of_a_learner * setting.mirrored * (part.stop - part.start) * program.model.dtype.itemsize
+        counters, replicas = setting.rule.counters(setting.solver, ANY), learners + setting.mirrored
         counts = ("base_step_count" in counters) * bases * setting.learners + ("step_count" in counters) * replicas
         narrow = 2 * learners * self.narrow * program.model.elements
+        whole = vectors * model + statistics * observed
         return {
-            "weights and gradients": vectors * model + statistics * observed + narrow + COUNT_NBYTES * counts,
+            "weights and gradients": whole + mirrors + narrow + COUNT_NBYTES * counts,
             "intermediate results": self.arena * learners,
         }
 
@@ -108,8 +112,10 @@ class Assembly:
     needs: Needs
     outer: OuterModel | None = None
     """With two levels, z between the hosts."""
+    part: slice | None = None
+    """On a server, under a rule without a barrier: the range of z that it has."""
     mirrors: tuple[Replica, ...] = ()
-    """Under a rule without a barrier, rank 0's copies of what other ranks' learners sent last, and of their state."""
+    """On a server, what other ranks' learners sent last, and their state: this range of it."""
 
     @property
     def base(self) -> BaseModel:

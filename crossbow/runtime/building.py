@@ -38,7 +38,7 @@ from crossbow.runtime.sharing import Sharing
 from crossbow.runtime.snapshot import layout_digest
 from crossbow.runtime.tick import TickCoordination
 from crossbow.solver import SolverConf
-from crossbow.synch import SMA, BarrierRule, Collective, Grouping, Rule, RuleSequence, TwoLevel, has_barrier
+from crossbow.synch import SMA, BarrierRule, Collective, FreeRule, Grouping, Rule, RuleSequence, TwoLevel, has_barrier
 from crossbow.synch.progress import check_local_variables, check_skip
 from crossbow.timeline.recorder import Recorder
 from crossbow.types import ConfigurationError, LabelRange, Phase
@@ -100,6 +100,26 @@ def _check_free_ranks(model: ModelConf) -> None:
         )
 
 
+def check_served(rule: Rule | RuleSequence | TwoLevel | None, system: SystemConf) -> None:
+    """Raise ConfigurationError for several servers where none of the rules has any."""
+    rules = rule.rules if isinstance(rule, RuleSequence) else (rule,)
+    if system.servers > 1 and not any(isinstance(each, FreeRule) for each in rules):
+        raise ConfigurationError(
+            "SystemConf: servers must be 1 under a rule by which learners do not exchange with z one by one. "
+            f"Received: servers={system.servers}, rule={SMA() if rule is None else rule}"
+        )
+
+
+def _check_servers(rule: Rule, solver: SolverConf, system: SystemConf, ranks: Ranks) -> None:
+    """Raise ConfigurationError for what does not work on several servers."""
+    served = isinstance(rule, FreeRule) and rule.sends_gradient and min(system.servers, ranks.size) > 1
+    if served and solver.clip_gradient_norm is not None:
+        raise ConfigurationError(
+            "SystemConf: servers must be 1 if gradients that are sent are clipped by their norm as a whole. "
+            f"Received: servers={system.servers}, rule={rule}"
+        )
+
+
 def _check_one_kind(threads: Sequence[Sequence[int]], ranks: Ranks) -> None:
     """Raise ConfigurationError if some ranks have CPUs, and others GPUs, whose learners have 0 threads."""
     kinds = ["CPUs" if of_rank[0] else "GPUs" for of_rank in threads]
@@ -144,6 +164,7 @@ def new_setting(
     check_local_variables(model.local_variables, rule)
     rule.check_solver(solver)
     check_skip(model.skip, rule, solver)
+    _check_servers(rule, solver, system, ranks)
     host_ticks = None if between is None else between.tau
     wpc = fitted_wpc(model.wpc, rule.tau, len(threads)) if ranks.view.number else model.wpc
     if ranks.several and (wpc or 0) % len(threads):
@@ -246,13 +267,13 @@ def _assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetti
         setting.solver.clip_gradient_norm,
         backend.to_device,
     )
-    devices = [*backend.device_of, *[0] * setting.mirrored]
-    replicas = [new_replica(program, setting.rule, setting.solver, backend.zeros(each)) for each in devices]
-    own = setting.placement.own
+    confs, own = (program, setting.rule, setting.solver), setting.placement.own
+    replicas = tuple(new_replica(*confs, backend.zeros(device)) for device in backend.device_of)
+    part = setting.parts(program.model.elements)[setting.ranks.rank] if setting.serves else None
+    mirrors = tuple(new_replica(*confs, backend.zeros(0), part) for _ in range(setting.mirrored))
     flags = Flags(own, 1 if setting.adds_parts else own)
-    owned, mirrors = tuple(replicas[:own]), tuple(replicas[own:])
-    parts = trained, checked, check_order, bases, owned
-    return Assembly(setting, check, order, *parts, flags, arithmetic, needs, outer, mirrors)
+    parts = trained, checked, check_order, bases, replicas
+    return Assembly(setting, check, order, *parts, flags, arithmetic, needs, outer, part, mirrors)
 
 
 def _new_loader(

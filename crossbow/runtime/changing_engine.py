@@ -13,6 +13,7 @@ from crossbow.data import Dataset
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.order import TrainingOrder
 from crossbow.dataflow.graph import Graph
+from crossbow.runtime.building import check_served
 from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.device import parse_devices
@@ -49,6 +50,7 @@ def new_engine(
 ) -> TrainingEngine:
     """Create the engine for a model's rule and a system's learners. recorder: records its timeline. ranks: by default
     those of this process. Raises GraphError or ConfigurationError."""
+    check_served(model.rule, system)
     recorder, ranks = recorder or Recorder(), ranks or join()
     sharing = Sharing(ranks) if ranks.several else None
     bad = _new_bad_examples(data, ranks) if system.on_bad_record == "skip" else None

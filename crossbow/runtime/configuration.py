@@ -141,6 +141,12 @@ class SystemConf:
 
     A chain passes the unfinished sum from rank to rank, which takes longer the more ranks there are. In a tree, the
     bits depend on the numbers of learners on each device and rank."""
+    servers: int = setting(Integer(at_least=1), default=1)
+    """Rules without a barrier, across ranks: number of ranks, the first ones, each of which has a part of z.
+
+    They share the work of rank 0: each merges its part of every contribution, and replies to all learners. With fewer
+    ranks, all of them are servers. The number must be 1 under other rules, and if gradients that are sent are
+    clipped."""
     loader_threads: int = setting(Integer(at_least=1), default=1)
     """Threads that load batches ahead of the learners; their number does not change results.
 

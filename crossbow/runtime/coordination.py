@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from crossbow.runtime.backend import Learner
+from crossbow.runtime.copies import Copies
 from crossbow.runtime.results import AnyDecision
 from crossbow.runtime.task import Completed, Task
 from crossbow.solver import Pace
@@ -36,6 +37,9 @@ class Coordination(Protocol):
     def coefficients(self, pace: Pace) -> Array:
         """Coefficients of all updates at this pace."""
 
+    def begin_tick(self) -> None:
+        """Prepare for the tasks of a tick."""
+
     def submit(self, task: Task, learner: int | None) -> None:
         """Give the task to this learner, or with None to the next free one."""
 
@@ -60,9 +64,9 @@ class Coordination(Protocol):
     def settle(self) -> None:
         """Compute what is not computed in every tick. No task may be running."""
 
-    def keep_part(self) -> tuple[float, float] | None:
-        """After the loss of a rank, when no task is running: let z be this rank's part of it. Returns the mass of the
-        part, and the part of all learners that this rank has; None if every rank has the whole z of a tick."""
+    def keep_part(self) -> Copies | None:
+        """After the loss of a rank, when no task is running: let z be this rank's copies of it. Returns what these
+        are; None if every rank has the whole z of a tick."""
 
     def abandon(self) -> bool:
         """Discard, after a failure, the tasks that wait for a learner. Returns whether learners can go on."""

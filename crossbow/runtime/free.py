@@ -19,11 +19,14 @@ from typing import Any
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Backend, Learner
 from crossbow.runtime.coefficients import Formula, Formulas
-from crossbow.runtime.exchange import BaseExchange, Exchange, Participants, PeerExchange
+from crossbow.runtime.copies import Copies
+from crossbow.runtime.exchange import BaseExchange, Exchange, PeerExchange
+from crossbow.runtime.participants import Participants
 from crossbow.runtime.peers import RankPeerExchange
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.results import AnyDecision
-from crossbow.runtime.served import Link, RemoteExchange, ServingExchange
+from crossbow.runtime.served import Link, ServedExchange
+from crossbow.runtime.server import Server
 from crossbow.runtime.setting import RunSetting
 from crossbow.runtime.speeds import Regrouping, Speeds
 from crossbow.runtime.task import Completed, Failed, Task
@@ -63,8 +66,10 @@ class FreeCoordination:
             assembly.arithmetic,
             backend.meeting(assembly),
             setting.recorder,
-            assembly.mirrors,
             setting.learners,
+            setting.placement.first,
+            assembly.part,
+            assembly.mirrors,
         )
         link = Link(setting.ranks, setting.placement, self._flags, self._deal, self._fail)
         self.exchange = backend.call(lambda: new_exchange(setting, participants, assembly.variables(), link))
@@ -89,9 +94,12 @@ class FreeCoordination:
         """Coefficients of the learners' own steps at this pace."""
         return self._formulas.at(pace)
 
+    def begin_tick(self) -> None:
+        """Exchange messages with other ranks: this one may have no task, and yet be a server."""
+        self.exchange.begin_session()
+
     def submit(self, task: Task, learner: int | None) -> None:
         """Give the task to the next free learner, or across ranks to its own one once that is free."""
-        self.exchange.begin_session()
         with self._dealing:
             self._awaits_results = False
             self._unfinished[task.number] = task.tick
@@ -203,8 +211,8 @@ class FreeCoordination:
         self.exchange.settle()
         self._counted = self.exchange.own_merges
 
-    def keep_part(self) -> tuple[float, float]:
-        """After the loss of a rank, compute this rank's part of z; see `Exchange.keep_part`."""
+    def keep_part(self) -> Copies:
+        """After the loss of a rank, keep this rank's copies of z; see `Exchange.keep_part`."""
         return self.exchange.keep_part()
 
     def abandon(self) -> bool:
@@ -279,8 +287,8 @@ def new_exchange(setting: RunSetting, participants: Participants, variables: Seq
             return PeerExchange(participants, rule, seed=seed)
         return RankPeerExchange(participants, rule, link, ranks.gather(setting.placement.first), seed=seed)
     assert isinstance(rule, FreeRule)
-    if not ranks.several:
-        return BaseExchange(participants, rule, solver, variables, skip=skip, seed=seed)
-    if not ranks.is_first:
-        return RemoteExchange(participants, rule, link)
-    return ServingExchange(participants, rule, solver, variables, link, skip=skip, seed=seed)
+    server = Server(participants, rule, solver, variables, skip=skip, seed=seed) if setting.serves else None
+    if ranks.several:
+        return ServedExchange(participants, rule, link, setting.parts(participants.base.buffers[0].size), server)
+    assert server is not None
+    return BaseExchange(participants, server)

@@ -6,6 +6,7 @@ its way. A thread of its own receives one message at a time, so that vectors arr
 
 from __future__ import annotations
 
+import enum
 import json
 import threading
 import time
@@ -20,18 +21,31 @@ from crossbow.kernels.cpu.threads import one_thread
 from crossbow.runtime.flags import Flags
 from crossbow.types import Array, CrossbowError
 
-END = -1
-"""In place of a learner's number: the sender has nothing more to send in this session."""
+
+class Kind(enum.IntEnum):
+    """Meaning of a message."""
+
+    VECTOR = 1
+    """A learner's vector, or the reply to it."""
+    TURN = 2
+    """Rank 0 has merged the learner's contribution; the other servers do so next."""
+    REST = 3
+    """The learner has no task."""
+    DONE = 4
+    """No learner of the sender sends more in this session."""
+    END = 5
+    """The sender has nothing more to send in this session."""
 
 
 class Note(NamedTuple):
     """Description of a message."""
 
-    learner: int
+    kind: Kind
+    learner: int = -1
     """The learner that sends or receives, numbered through all ranks."""
     numbers: tuple[float, ...] = ()
     """A pace, a mass, or counts."""
-    vector: bool = True
+    vector: bool = False
     """Whether a vector follows."""
 
 
@@ -146,8 +160,8 @@ class Messages:
         if received is None:
             return False
         rank, text = received
-        learner, numbers, follows = json.loads(text)
-        note = Note(learner, tuple(numbers), follows)
+        kind, learner, numbers, follows = json.loads(text)
+        note = Note(Kind(kind), learner, tuple(numbers), follows)
         if note.vector:
             coming = self._ranks.transport.receive_array(self._into(rank, note), rank, Channel.VECTOR)
 
@@ -157,6 +171,6 @@ class Messages:
 
             Waiting(self._aborted).until(arrived, f"a vector of {self._ranks.view.ranks[rank]}")
         self._receive(rank, note)
-        if note.learner == END:
+        if note.kind == Kind.END:
             self._ended.add(rank)
         return True

@@ -38,9 +38,15 @@ class Departure(_NewView):
     """Ranks have left, and training goes on with the others."""
 
     lost: tuple[Lost, ...]
+    lost_merges: int = 0
+    """The largest number of merges, as far as known, that a part of the base model lacks. Without a barrier, a lost
+    server takes with it what no learner has read."""
 
     def __str__(self) -> str:
-        return f"{'; '.join(f'{lost.rank} left: {lost.reason}' for lost in self.lost)}. {self._goes_on()}"
+        left = "; ".join(f"{lost.rank} left: {lost.reason}" for lost in self.lost)
+        merges = f"{self.lost_merges:,} merge{'' if self.lost_merges == 1 else 's'}"
+        lacks = f"A part of the base model lacks {merges}. " if self.lost_merges else ""
+        return f"{left}. {lacks}{self._goes_on()}"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ class Observation:
 
     def __init__(self, assembly: Assembly, coordination: Coordination, recovery: Recovery, flow: Flow) -> None:
         self._replicas, self._coordination, self._recovery = assembly.replicas, coordination, recovery
-        self._flow = flow
+        self._flow, self._part = flow, assembly.part
         self.barrier = assembly.setting.barrier
         """Whether learners wait for each other at ticks."""
         found = [learner.activity for learner in coordination.learners]
@@ -31,9 +31,11 @@ class Observation:
 
     def distances(self, blocks: int | None = None) -> list[float | None]:
         """‖w_i − z‖ / ‖z‖ of each learner, or an estimate from this many blocks (`distances`), which may be computed
-        while tasks run if vectors are in the host's memory; None for learners that read z itself."""
-        weights = [None if replica.weights is None else on_host(replica.weights) for replica in self._replicas]
-        return distances(weights, on_host(self._recovery.base[0]), blocks)
+        while tasks run if vectors are in the host's memory; None for learners that read z itself. While tasks run, a
+        server knows its own part of z only."""
+        place = slice(None) if blocks is None or self._part is None else self._part
+        weights = [None if replica.weights is None else on_host(replica.weights)[place] for replica in self._replicas]
+        return distances(weights, on_host(self._recovery.base[0])[place], blocks)
 
     @property
     def data_wait_seconds(self) -> float:

@@ -11,8 +11,9 @@ import bisect
 from collections.abc import Sequence
 
 from crossbow.host_memory import aligned_zeros
-from crossbow.runtime.exchange import Participants, PeerExchange
-from crossbow.runtime.messages import END, Messages, Note
+from crossbow.runtime.exchange import PeerExchange
+from crossbow.runtime.messages import Kind, Messages, Note
+from crossbow.runtime.participants import Participants
 from crossbow.runtime.served import Link, pace_of
 from crossbow.solver import Pace
 from crossbow.synch import PeerRule
@@ -26,7 +27,7 @@ class RankPeerExchange(PeerExchange):
         self, participants: Participants, rule: PeerRule, link: Link, firsts: Sequence[int], *, seed: int = 0
     ) -> None:
         """firsts: number of the first learner of each rank."""
-        super().__init__(participants, rule, seed=seed, first=link.placement.first)
+        super().__init__(participants, rule, seed=seed)
         self._link, self._firsts = link, firsts
         base = participants.base.buffers[0]
         self._arrived = aligned_zeros(base.nbytes).view(base.dtype)
@@ -48,7 +49,7 @@ class RankPeerExchange(PeerExchange):
     def settle(self) -> None:
         self._messages.begin()
         for rank in self._link.others:
-            self._messages.send(rank, Note(END, (self._met,)))
+            self._messages.send(rank, Note(Kind.END, numbers=(self._met,)))
         self._messages.end()
         self._messages.flush()
         super().settle()
@@ -71,13 +72,13 @@ class RankPeerExchange(PeerExchange):
         mass = self.masses.take(learner, self._rule.part_sent())
         weights = self._participants.replicas[learner].vectors()["weights"].copy()  # the learner goes on at once
         rank = bisect.bisect(self._firsts, number) - 1
-        self._messages.send(rank, Note(number, (mass, *pace)), weights)
+        self._messages.send(rank, Note(Kind.VECTOR, number, (mass, *pace)), weights)
 
     def _into(self, rank: int, note: Note) -> Array:
         return self._arrived
 
     def _received(self, rank: int, note: Note) -> None:
-        if note.learner == END:
+        if note.kind == Kind.END:
             self._met_elsewhere[rank] = int(note.numbers[0])
             return
         mass, *pace = note.numbers

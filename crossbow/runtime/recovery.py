@@ -13,6 +13,7 @@ from crossbow.compile import load_vectors
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Backend
 from crossbow.runtime.coordination import Coordination
+from crossbow.runtime.copies import Copy
 from crossbow.runtime.flow import Flow
 from crossbow.runtime.memory import assign, on_host
 from crossbow.runtime.position import Position
@@ -32,9 +33,10 @@ class PartOfModel:
     """Number of tasks, from the first one on, whose results were delivered."""
     results: tuple[Completed, ...]
     """Results of later tasks."""
-    mass: float
+    copies: tuple[Copy, ...]
+    merges: int
     share: float
-    """See `Exchange.keep_part`."""
+    """See `Copies`."""
 
 
 class Recovery:
@@ -45,7 +47,7 @@ class Recovery:
     ) -> None:
         self._program, self._flags = assembly.program, assembly.flags
         self._bases, self._replicas = assembly.bases, assembly.replicas
-        self._mirrors = assembly.mirrors
+        self._mirrors, self._part = assembly.mirrors, assembly.part
         self._backend, self._coordination, self._flow, self._position = backend, coordination, flow, position
         self._base, self._outer = assembly.base, assembly.outer
         self._keeps = backend.runs_ahead or not assembly.setting.barrier or assembly.outer is not None
@@ -109,9 +111,9 @@ class Recovery:
         for member in self._coordination.members():
             if not member.wait(max(0.0, deadline - time.monotonic())):
                 return False
-        weights = self._coordination.keep_part() if lost else None
-        if weights is not None:
-            self.part = PartOfModel(self._flow.done, tuple(self._flow.salvage()), *weights)
+        kept = self._coordination.keep_part() if lost else None
+        if kept is not None:
+            self.part = PartOfModel(self._flow.done, tuple(self._flow.salvage()), *kept)
         done = self._flow.done - self._position.tasks_before
         self._flow.clear()
         tick = self._coordination.whole_ticks(done) if self._outer is None else self._position.tick_of_z
@@ -156,8 +158,10 @@ class Recovery:
             for state in (base.velocity, base.second_moment, base.step_count):
                 if state is not None:
                     assign(state, 0)
-        for replica in (*self._replicas, *self._mirrors):
+        for replica in self._replicas:
             _restart_replica(replica, z, observed)
+        for mirror in self._mirrors:
+            _restart_replica(mirror, z[self._part], observed[:0])
         self._backend.synchronise()
         self._flow.restart(self._position.tasks)
         self._coordination.restart(self._position.tick)

@@ -4,9 +4,10 @@ Every rank keeps what it has. Under a rule with a barrier, and between two ticks
 tick that it has completed. The newest of these goes to all ranks, with its place in the data and in the schedule.
 Ticks are whole: the tasks of a tick that was not completed are done again.
 
-If a rank is lost while others train without a barrier, z is not whole on every rank: rank 0 has it or, under gossip,
-every rank has a part. The parts of the ranks that are left make the new z. If rank 0 is lost, the mean of the other
-learners' weights takes its place. Tasks whose results are known are not done again.
+If a rank is lost while others train without a barrier, z is not whole on every rank: servers have it in parts or, under
+gossip, every rank has a share. What the ranks that are left have makes the new z. Of a lost server's part, that is the
+newest copy that a learner has read; if learners do not continue with z, the mean of their weights takes its place.
+Merges that no copy has are counted. Tasks whose results are known are not done again.
 
 So every example of the epoch counts once. Rank 0, which may be another one now, gives the state of the training call.
 Then each rank builds an engine for the new number of learners, all of which begin at that base model.
@@ -25,6 +26,8 @@ from safetensors.numpy import load, save
 
 from crossbow.cluster.members import Changes, ViewChangedError
 from crossbow.cluster.ranks import Ranks
+from crossbow.compile import ModelLayout
+from crossbow.runtime.copies import Copy, is_complete, newest
 from crossbow.runtime.snapshot import Snapshot
 from crossbow.runtime.stretch import RunState
 from crossbow.runtime.training_engine import TrainingEngine
@@ -50,6 +53,8 @@ class Regrouped:
     """Number of tasks at the end of the training call."""
     changes: Changes
     """The ranks that have left or joined."""
+    lost_merges: int
+    """The largest number of merges that a part of z lacks, because a server was lost."""
 
 
 def regroup(
@@ -66,7 +71,7 @@ def regroup(
     engine: this rank's engine, which failed because the view has changed; it is closed. rebuild: builds one for the new
     ranks. state, stopped, counted, end: of this rank's training call.
     """
-    own = _settled(engine).salvage()
+    own, layout = _settled(engine).salvage(), engine.program.model
     engine.close()
     changes = Changes()
     while True:
@@ -74,13 +79,13 @@ def regroup(
         changes = Changes(changes.lost + more.lost, changes.joined + more.joined)
         try:
             _check_same_call(ranks, state)
-            newest = _newest(ranks, own)
+            snapshot, lost_merges = _newest(ranks, own, layout)
             call = json.loads(ranks.agree_on_bytes(json.dumps([state.values, stopped, counted, end]).encode()))
             losses = np.frombuffer(ranks.agree_on_bytes(state.losses.tobytes()))
-            following = _rebuilt(rebuild, newest)
+            following = _rebuilt(rebuild, snapshot)
         except ViewChangedError:
             continue  # with those that are left now
-        return Regrouped(following, RunState(call[0], losses), call[1], call[2], call[3], changes)
+        return Regrouped(following, RunState(call[0], losses), call[1], call[2], call[3], changes, lost_merges)
 
 
 def _rebuilt(rebuild: Callable[[], TrainingEngine], newest: Snapshot) -> TrainingEngine:
@@ -113,35 +118,43 @@ def _check_same_call(ranks: Ranks, state: RunState) -> None:
         raise CrossbowError("a rank has left between two training calls, so that the other ranks cannot go on")
 
 
-def _newest(ranks: Ranks, own: Snapshot) -> Snapshot:
-    """The newest base model of the ranks, on all of them."""
+def _newest(ranks: Ranks, own: Snapshot, layout: ModelLayout) -> tuple[Snapshot, int]:
+    """The newest base model of the ranks, on all of them, and the number of merges that parts of it lack. layout: that
+    of the snapshot's vectors, which is the same on all ranks."""
     found = ranks.gather([own.state["tasks"], own.state.get("part")])
     parts = [part for _, part in found]
     present = [part for part in parts if part is not None]
     whole = [tasks if part is None else -1 for tasks, part in found]
-    if parts[0] is None or (len(present) < len(parts) and not any(part["mass"] for part in present)):
-        return _shared_snapshot(ranks, own, whole.index(max(whole)))
-    return _combined(ranks, own, parts)
+    copies = [[Copy(*each) for each in part["copies"]] for part in present]
+    if parts[0] is None or (len(present) < len(parts) and not is_complete(copies)):
+        return _shared_snapshot(ranks, own, whole.index(max(whole))), 0
+    return _combined(ranks, own, parts, layout)
 
 
-def _combined(ranks: Ranks, own: Snapshot, parts: Sequence[Any]) -> Snapshot:
-    """The base model that the ranks' parts make, with rank 0's state."""
-    state, means = json.loads(ranks.agree_on_bytes(json.dumps(own.state).encode())), set(parts[0]["means"])
-    present = [part for part in parts if part is not None]
-    mass, share = (sum(part[kind] for part in present) for kind in ("mass", "share"))
-    if not mass:  # rank 0, which had z, is lost
-        means |= {*own.variables}
+def _combined(ranks: Ranks, own: Snapshot, parts: Sequence[Any], layout: ModelLayout) -> tuple[Snapshot, int]:
+    """The base model that the ranks' parts make, with rank 0's state, and the number of merges that it lacks."""
+    state, means = json.loads(ranks.agree_on_bytes(json.dumps(own.state).encode())), parts[0]["means"]
+    present = {rank: part for rank, part in enumerate(parts) if part is not None}  # the others were done
+    z, known, lacking = layout.new_vector(), max(part["merges"] for part in present.values()), 0
+    for number in range(len(parts[0]["copies"])):
+        used = newest({rank: Copy(*part["copies"][number]) for rank, part in present.items()})
+        place = slice(*parts[0]["copies"][number][:2])
+        for rank in used:
+            given = own.vectors["z0"][place].tobytes() if rank == ranks.rank else b""
+            z[place] = np.add(z[place], np.frombuffer(ranks.agree_on_bytes(given, rank), z.dtype))
+        z[place] = np.divide(z[place], sum(copy.mass for copy in used.values()))
+        lacking = max(lacking, known - max(copy.merges for copy in used.values()))
     sums: dict[str, Array] = {}
-    for rank, part in enumerate(parts):
-        if part is None:
-            continue  # it was not training with the others, or was done
-        given = {name: each for name, each in own.variables.items() if part["mass"] or name in means}
-        for name, each in load(ranks.agree_on_bytes(save(given), rank)).items():
+    for rank in present:
+        given = save({name: own.variables[name] for name in means}) if rank == ranks.rank else b""
+        for name, each in load(ranks.agree_on_bytes(given, rank)).items():
             sums[name] = sums[name] + each if name in sums else each
-    variables = {name: np.asarray(each / (share if name in means else mass)) for name, each in sums.items()}
+    share = sum(part["share"] for part in present.values())
+    variables = {**layout.export(z), **{name: np.asarray(each / share) for name, each in sums.items()}}
     tasks: int = parts[0]["tasks"]
-    known = {result[0]: result for part in present for result in part["results"] if result[0] >= tasks}
-    return Snapshot(variables, {}, {**state, "tasks": tasks, "known": list(known.values())})
+    known_results = {result[0]: result for part in present.values() for result in part["results"] if result[0] >= tasks}
+    state |= {"tasks": tasks, "known": list(known_results.values())}
+    return Snapshot(variables, {}, state), lacking
 
 
 def _shared_snapshot(ranks: Ranks, own: Snapshot, newest: int) -> Snapshot:

@@ -117,12 +117,16 @@ def new_base_model(
     return BaseModel(buffers, velocity, mean, statistics, statistics_mean, second_moment, count)
 
 
-def new_replica(program: Program, rule: Rule, solver: SolverConf, zeros: Zeros = aligned_zeros) -> Replica:
+def new_replica(
+    program: Program, rule: Rule, solver: SolverConf, zeros: Zeros = aligned_zeros, part: slice | None = None
+) -> Replica:
+    """part: for a mirror, the range of the vectors that it has. It has no statistics."""
     used = rule.vectors(solver, ANY)
     others = [name in used for name in ("taken", "received", "second_moment")]
     wanted = [not rule.reads_base, "velocity" in used, True, *others]
-    weights, velocity, gradient, taken, received, second_moment = _vectors(program.model, wanted, zeros)
-    observed, following = _vectors(program.statistics, (True, isinstance(rule, BarrierRule)), zeros)
+    weights, velocity, gradient, taken, received, second_moment = _vectors(program.model, wanted, zeros, part)
+    no_part = None if part is None else slice(0, 0)
+    observed, following = _vectors(program.statistics, (True, isinstance(rule, BarrierRule)), zeros, no_part)
     assert gradient is not None
     assert observed is not None
     statistics = (observed, observed if following is None else following)
@@ -198,7 +202,9 @@ def narrow_vectors(program: Program, mixed: MixedPrecision | None, zeros: Zeros)
     return {"narrow_weights": weights, "narrow_gradient": gradient, "scaling": made}
 
 
-def _vectors(layout: ModelLayout, wanted: Sequence[bool], zeros: Zeros) -> list[Array | None]:
-    """Vectors in one piece of memory, with None for those that are not needed."""
-    made = iter(layout.new_vectors(sum(wanted), zeros))
+def _vectors(
+    layout: ModelLayout, wanted: Sequence[bool], zeros: Zeros, part: slice | None = None
+) -> list[Array | None]:
+    """Vectors in one piece of memory, with None for those that are not needed. part: see `new_vectors`."""
+    made = iter(layout.new_vectors(sum(wanted), zeros, part))
     return [next(made) if wish else None for wish in wanted]

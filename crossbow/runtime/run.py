@@ -387,7 +387,7 @@ class TrainingRun:
         view = self._ranks.view
         after = view.number, len(view), summary.learners, *place, seconds, view.enough
         if found.changes.lost:
-            self.tell("left", Departure(*after, found.changes.lost))
+            self.tell("left", Departure(*after, found.changes.lost, found.lost_merges))
         if found.changes.joined:
             self.tell("joined", NewRanks(*after, found.changes.joined))
 

@@ -151,6 +151,7 @@ class Scheduler:
         decision = coordination.adapt(pace, self._drain)
         if decision is not None:
             callbacks.on_decision(decision)
+        coordination.begin_tick()
         for number, purpose, learner in self._clock.schedule(first):
             # Before a learner's last task, no learner has contributed to the merge or begun to wait.
             if leaves and number > first and purpose != "synchronise" and callbacks.stop():

@@ -1,33 +1,41 @@
 """Exchanges across ranks under a rule with a base model but without a barrier.
 
-Rank 0 has z and the rule's state, and merges the contributions of all learners one by one. For each learner of another
-rank it has a *mirror*, a replica that stores what the learner sent last, and its velocity and z_taken if the merge uses
-them. So a merge and a reply are computed as if the learner were rank 0's own::
+The first ranks, by default rank 0 alone, are *servers*: each has a part of z and the rule's state. For each learner of
+another rank, a server has a *mirror*, a replica that stores its part of what the learner sent last, and of its velocity
+and z_taken if the merge uses them. So merges and replies are computed as if the learner were the server's own::
 
-    learner of rank r                        rank 0
+    learner of rank r                        each server
     task, local step
     weights or gradient    ── message ──►    mirror → merge into z → reply in the mirror
     weights, or copy of z  ◄── message ──    once the rule lets the learner continue
 
-Between two of its messages a learner waits, so its rank's thread may overwrite its weights.
+Rank 0 merges contributions as they arrive, and tells the other servers in which order: each contribution has a *turn*.
+They wait for the turn as well as for their part of the contribution. As a server's work depends only on the order, the
+parts of z fit together, and have the bits that z has on one server. A learner continues when all servers have replied.
+Between two of its messages it waits, so its rank's thread may overwrite its weights.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+
+import numpy as np
 
 from crossbow.cluster.placement import Placement
 from crossbow.cluster.ranks import Ranks
 from crossbow.cluster.sums import Waiting, tree
-from crossbow.runtime.backend import Combination
-from crossbow.runtime.exchange import BaseExchange, Exchange, Participants
+from crossbow.runtime.copies import WHOLE, Copies, Copy
+from crossbow.runtime.exchange import Exchange
 from crossbow.runtime.flags import Flags
-from crossbow.runtime.messages import END, Messages, Note
-from crossbow.runtime.replica import Replica
-from crossbow.solver import Pace, SolverConf, Update
-from crossbow.solver.update import CONSTANT, total
+from crossbow.runtime.messages import Kind, Messages, Note
+from crossbow.runtime.participants import Participants
+from crossbow.runtime.server import Server
+from crossbow.solver import Pace
 from crossbow.synch import FreeRule
 from crossbow.types import Array
 
@@ -61,95 +69,41 @@ class Link:
         return bool(self.flags.abort[0])
 
 
-def mean_parts(participants: Participants) -> list[Array]:
-    """The parts of z of which every rank has computed its learners' part of the mean: local variables, and
-    statistics."""
-    base = participants.base
-    return [*(base.buffers[0][place] for place in participants.arithmetic.ranges.kept), base.statistics[0]]
-
-
-class ServingExchange(BaseExchange):
-    """The exchange of rank 0."""
+class ServedExchange(Exchange):
+    """The exchange of one of several ranks. Learners are numbered through all ranks, except in calls from outside."""
 
     def __init__(
-        self,
-        participants: Participants,
-        rule: FreeRule,
-        solver: SolverConf,
-        variables: Sequence[slice],
-        link: Link,
-        **options: Any,
+        self, participants: Participants, rule: FreeRule, link: Link, parts: Sequence[slice], server: Server | None
     ) -> None:
-        """options: those of `BaseExchange`."""
-        super().__init__(participants, rule, solver, variables, **options)
-        self._link, self._rank_of = link, dict[int, int]()
-        self._messages = Messages(link.ranks, link.others, link.flags)
-        self._messages.connect(self._into, self._contributed, link.failed)
-
-    def begin_session(self) -> None:
-        self._messages.begin()
-
-    def give_up(self) -> None:
-        self._messages.give_up()
-
-    def settle(self) -> None:
-        self._messages.begin()
-        self._messages.end()
-        note = Note(END, (self.merges, *self.arrivals()))
-        for rank in self._link.others:
-            self._messages.send(rank, note, self._participants.base.buffers[0])
-        self._messages.flush()
-        super().settle()
-        self._link.sum(mean_parts(self._participants))
-
-    def _into(self, rank: int, note: Note) -> Array:
-        return sent_vector(self._rule, self._replicas[note.learner])
-
-    def rest(self, learner: int) -> None:
-        self._let_go(self._participants.meeting.exchange(learner, lambda: self._rest(learner)))
-        self._link.freed()
-
-    def _rest(self, learner: int) -> list[int]:
-        with self._merging:
-            self.progress.rest(learner)
-            return self._reply_to_waiting(Pace(0.0, 0.0))  # replies of rules that drift do not depend on it
-
-    def _contributed(self, rank: int, note: Note) -> None:
-        if note.learner == END:
-            return
-        if not note.vector:
-            self.rest(note.learner)
-        else:
-            self._rank_of[note.learner] = rank
-            self._exchange(note.learner, pace_of(note.numbers))
-            self._link.freed()
-
-    def _let_go(self, going: Sequence[int]) -> None:
-        super()._let_go([learner for learner in going if learner < self._own])
-        for learner in going:
-            if learner >= self._own:
-                vector = replied_vector(self._participants, self._replicas[learner])
-                self._messages.send(self._rank_of[learner], Note(learner), vector)
-
-
-class RemoteExchange(Exchange):
-    """The exchange of every other rank, which sends contributions to rank 0. A note without a vector says that a
-    learner has no task."""
-
-    def __init__(self, participants: Participants, rule: FreeRule, link: Link) -> None:
+        """parts: the range of z that each server has. server: that of this rank, if it is one."""
         super().__init__(participants, rule.tau)
-        self._rule, self._link, self._first = rule, link, link.placement.first
+        self._rule, self._link, self._parts, self.server = rule, link, parts, server
+        self._rank, self._first = link.ranks.rank, participants.first
+        self._base = participants.base.buffers[0]
+        self._rank_of: dict[int, int] = {}
         self._counts = 0, 0, 0, 0
-        """Merges and arrivals, as rank 0 counted them in the last session."""
-        self._ended = False
-        """Whether this rank sends nothing more in this session."""
-        self._messages = Messages(link.ranks, [0], link.flags)
-        self._messages.connect(self._into, self._replied, link.failed)
-        self._part = self._part_of_mean()
+        """On other ranks: merges and arrivals in the sessions before, as rank 0 counted them."""
+        self._active = self._has_ended = False
+        """Whether this rank's learners train in this session, and whether this rank sends nothing more in it."""
+        self._done, self._complete = set[int](), set[int]()
+        """The other ranks whose learners have ended the session, and servers that have sent their part of z since."""
+        self._turns = deque[Note]()
+        """What rank 0 has told this server to do next."""
+        self._waiting: dict[int, Pace] = {}
+        """On servers other than rank 0: the learners whose contributions wait for their turn."""
+        self._turn: AbstractContextManager[object] = threading.Lock()
+        """Held while something has its turn. On rank 0, a rule without a lock needs no order."""
+        if self._rank == 0 and not rule.locks:
+            self._turn = contextlib.nullcontext()
+        partners = range(len(parts)) if server is None else link.others
+        self._messages = Messages(link.ranks, partners, link.flags)
+        self._messages.connect(self._into, self._received, link.failed)
         self.restart()
 
+    # Sessions
+
     def begin_session(self) -> None:
-        self._ended = False
+        self._active = True
         self._messages.begin()
 
     def give_up(self) -> None:
@@ -158,79 +112,216 @@ class RemoteExchange(Exchange):
     def settle(self) -> None:
         self._messages.begin()
         with self._lock:
-            self._ended = True
-            self._messages.send(0, Note(END))
+            self._active = False
+        if self.server is not None and self._rank:
+            self._messages.send(0, Note(Kind.DONE))
+        self._end_if_possible()
         self._messages.end()
         self._messages.flush()
         super().settle()
-        self._link.sum(mean_parts(self._participants))
+        kept = [self._base[place] for place in self._participants.arithmetic.ranges.kept]
+        barrier = np.zeros(1)  # no rank begins the next session before all have ended this one
+        self._link.sum([*kept, self._participants.base.statistics[0], barrier])
+        self._reset()
 
-    def rest(self, learner: int) -> None:
-        with self._lock:  # nothing may follow the end
-            if not self._ended:
-                self._messages.send(0, Note(self._first + learner))
+    def _reset(self) -> None:
+        """Forget the session."""
+        self._active = self._has_ended = False
+        for each in (self._done, self._complete, self._turns, self._waiting):
+            each.clear()
 
-    def keep_part(self) -> tuple[float, float]:
-        """See `Exchange.keep_part`. If rank 0 is lost, z is the mean of what the learners that are left read from it
-        last, with their own steps since. Of it, this is this rank's part."""
-        self._participants.meeting.settle(lambda: self._part.run(Pace(0.0, 0.0), None))
-        return super().keep_part()
+    def _end_if_possible(self) -> None:
+        """End the session on this rank, with a server's part of z, as soon as it has nothing more to do."""
+        if self._active:
+            return
+        with self._turn, self._lock:
+            if self._has_ended or not self._has_done_all():
+                return
+            self._has_ended = True
+        note, part = Note(Kind.END), None
+        if self.server is not None:
+            note, part = note._replace(numbers=(self.merges, *self.arrivals())), self._base[self.server.part]
+        for rank in self._link.others:
+            if self.server is not None or rank < len(self._parts):
+                self._messages.send(rank, note, part)
 
-    def _part_of_mean(self) -> Combination[None]:
-        """base ← this rank's part of the mean of all learners' weights or, if they read z itself, copies of z."""
-        vectors, terms = self._participants.base.vectors(0), {"base": self._own / self._learners}
-        if self._participants.replicas[0].weights is not None:
-            own = {f"weights{i}": each.vectors()["weights"] for i, each in enumerate(self._participants.replicas)}
-            vectors, terms = {**vectors, **own}, total("weights", [1 / self._learners] * self._own)
-        update = Update((("base", terms),), depends_on=CONSTANT)
-        return self._participants.bind("part", lambda pace, _: update, None, vectors)
+    def _has_done_all(self) -> bool:
+        """Whether no work will follow on this rank. Rank 0 has told all turns once the learners of all ranks are
+        done."""
+        if self._rank == 0:
+            return self._done.issuperset(self._link.others)
+        return self.server is None or (0 in self._done and not self._turns)
 
-    @property
-    def _mass(self) -> float:
-        return 0.0  # rank 0 has z
+    def restart(self) -> None:
+        super().restart()
+        self._reset()
+        if self.server is not None:
+            self.server.progress.restart()
+        self._missing = [0] * self._own
+        """Number of replies that each learner of this rank waits for."""
+        self._settled = [self.merges] * len(self._parts)
+        """For each server, the number of merges that this rank's base model has of its part."""
+        self._read = [[self.merges] * self._own for _ in self._parts]
+        """For each server, the number of merges that each learner of this rank has read."""
+
+    def begin(self, tick: int) -> None:
+        if self.server is not None:
+            self.server.begin(tick)
 
     @property
     def merges(self) -> int:
-        return self._counts[0]
+        return self._counts[0] if self.server is None else self.server.progress.merges
 
     @property
     def own_merges(self) -> int:
-        return 0  # rank 0 counts them
+        return 0 if self._rank else self.merges
 
     def arrivals(self) -> tuple[int, int, int]:
-        return self._counts[1:]
+        return self._counts[1:] if self.server is None or self._rank else self.server.arrivals()
+
+    # Contributions, and replies
 
     def _arrive(self, learner: int, pace: Pace) -> list[int]:
-        """Send the learner's contribution. It continues when rank 0 has replied."""
-        vector = sent_vector(self._rule, self._participants.replicas[learner])
-        self._messages.send(0, Note(self._first + learner, pace), vector)
+        """Send each server its part of the learner's contribution. It continues when all of them have replied."""
+        replica, number = self._participants.replicas[learner], self._first + learner
+        vector = replica.gradient if self._rule.sends_gradient else replica.vectors()["weights"]
+        self._missing[learner] = len(self._parts)
+        for server, part in enumerate(self._parts):
+            if server != self._rank:
+                self._messages.send(server, Note(Kind.VECTOR, number, pace), vector[part])
+        if self.server is not None:
+            self._contribute(self.server, number, pace)
         return []
 
-    def _into(self, rank: int, note: Note) -> Array:
-        if note.learner == END:
-            return self._participants.base.buffers[0]
-        return replied_vector(self._participants, self._participants.replicas[note.learner - self._first])
-
-    def _replied(self, rank: int, note: Note) -> None:
-        if note.learner == END:
-            merges, arrivals, dropped, staleness = map(int, note.numbers)
-            self._counts = merges, arrivals, dropped, staleness
-            return
-        self._let_go([note.learner - self._first])
+    def rest(self, learner: int) -> None:
+        number = self._first + learner
+        with self._lock:  # nothing may follow the end
+            if not self._active:
+                return
+            if self._rank:
+                self._messages.send(0, Note(Kind.REST, number))
+                return
+        assert self.server is not None
+        self._rest(self.server, number)
         self._link.freed()
 
+    def _rest(self, server: Server, learner: int) -> None:
+        """On rank 0: let no learner wait for this one."""
+        with self._turn:
+            if self._has_ended:
+                return
+            self._tell_servers(Note(Kind.REST, learner))
+            going, merges = server.rest(learner), self.merges
+        self._reply(server, going, merges)
 
-def sent_vector(rule: FreeRule, replica: Replica) -> Array:
-    """The vector that a learner sends."""
-    if rule.sends_gradient:
-        return replica.gradient
-    assert replica.weights is not None
-    return replica.weights
+    def _contribute(self, server: Server, learner: int, pace: Pace) -> None:
+        """On a server: merge the learner's contribution, now on rank 0, on others once it has its turn."""
+        if self._rank:
+            self._waiting[learner] = pace
+            self._take_turns(server)
+            return
+        with self._turn:
+            self._tell_servers(Note(Kind.TURN, learner))
+            going, merges = server.arrive(learner, pace), self.merges
+        self._reply(server, going, merges)
 
+    def _tell_servers(self, note: Note) -> None:
+        for rank in range(1, len(self._parts)):
+            self._messages.send(rank, note)
 
-def replied_vector(participants: Participants, replica: Replica) -> Array:
-    """The vector that a learner receives: its weights or, if it reads z itself, its rank's copy of z."""
-    return participants.base.buffers[0] if replica.weights is None else replica.weights
+    def _take_turns(self, server: Server) -> None:
+        """Do what rank 0 has told, up to a contribution that has not arrived. Any thread may call this."""
+        with self._turn:
+            while self._turns and (self._turns[0].kind == Kind.REST or self._turns[0].learner in self._waiting):
+                kind, learner = self._turns[0][:2]
+                if kind == Kind.REST:
+                    going = server.rest(learner)
+                else:
+                    going = server.arrive(learner, self._waiting.pop(learner))
+                self._reply(server, going, self.merges)
+                self._turns.popleft()
+
+    def _reply(self, server: Server, going: Sequence[int], merges: int) -> None:
+        """Let learners continue. merges: the number of merges that their replies have."""
+        for learner in going:
+            if self._is_own(learner):
+                self._receive_reply(learner, self._rank, merges)
+            else:
+                note = Note(Kind.VECTOR, learner, (merges,))
+                self._messages.send(self._rank_of[learner], note, server.replied(learner))
+
+    def _receive_reply(self, number: int, server: int, merges: int) -> None:
+        learner = number - self._first
+        with self._lock:
+            self._read[server][learner] = merges
+            self._missing[learner] -= 1
+            goes_on = not self._missing[learner]
+        if goes_on:
+            self._let_go([learner])
+
+    def _is_own(self, learner: int) -> bool:
+        return self._link.placement.has(learner)
+
+    # Messages, on the session's thread
+
+    def _into(self, rank: int, note: Note) -> Array:
+        if note.kind == Kind.END:
+            return self._base[self._parts[rank]]
+        if self._is_own(note.learner):
+            weights = self._participants.replicas[note.learner - self._first].weights
+            return (self._base if weights is None else weights)[self._parts[rank]]
+        assert self.server is not None
+        return self.server.sent(note.learner)
+
+    def _received(self, rank: int, note: Note) -> None:
+        server = self.server
+        if note.kind == Kind.VECTOR and self._is_own(note.learner):
+            self._receive_reply(note.learner, rank, int(note.numbers[0]))
+        elif note.kind == Kind.VECTOR and server is not None:
+            self._rank_of[note.learner] = rank
+            self._contribute(server, note.learner, pace_of(note.numbers))
+        elif note.kind == Kind.REST and self._rank == 0 and server is not None:
+            self._rest(server, note.learner)
+        elif note.kind in (Kind.TURN, Kind.REST) and server is not None:
+            self._turns.append(note)
+            self._take_turns(server)
+        else:
+            self._done.add(rank)
+            if note.vector:
+                merges, arrivals, dropped, staleness = map(int, note.numbers)
+                if rank == 0:
+                    self._counts = merges, arrivals, dropped, staleness
+                self._settled[rank] = merges
+                self._complete.add(rank)
+        self._end_if_possible()
+        self._link.freed()
+
+    # After the loss of a rank
+
+    def keep_part(self) -> Copies:
+        """See `Exchange.keep_part`. A copy of another server's part is what learners of this rank have read last, with
+        their own steps since. If learners do not continue with z, it is the sum of their weights."""
+        copies = tuple(self._copy(server, part) for server, part in enumerate(self._parts))
+        known = max(self.merges, *(max(read) for read in self._read))
+        return super().keep_part()._replace(copies=copies, merges=known)
+
+    def _copy(self, server: int, part: slice) -> Copy:
+        """Store the newest copy of a server's part in the base model."""
+        if server == self._rank:
+            return Copy(part.start, part.stop, 1.0, self.merges, WHOLE)
+        if server in self._complete:
+            return Copy(part.start, part.stop, 1.0, self._settled[server], WHOLE)
+        read, continues = self._read[server], self._rule.takes_base
+        newest = max(self._settled[server], *read)
+        weights = [
+            replica.weights[part]
+            for replica, merges in zip(self._participants.replicas, read, strict=True)
+            if replica.weights is not None and (merges == newest or not continues)
+        ]
+        if not weights or newest == self._settled[server]:
+            return Copy(part.start, part.stop, 1.0, newest, newest if continues else -1)
+        self._base[part] = np.sum(weights, axis=0)
+        return Copy(part.start, part.stop, len(weights), newest, newest if continues else 0)
 
 
 def pace_of(numbers: Sequence[float]) -> Pace:

@@ -9,6 +9,7 @@ import numpy as np
 
 from crossbow.cluster.placement import Placement
 from crossbow.cluster.ranks import Ranks
+from crossbow.compile import share_of
 from crossbow.data import Dataset
 from crossbow.data.bad_examples import BadExamples
 from crossbow.runtime.clock import WorkClock
@@ -76,11 +77,23 @@ class RunSetting:
         return self.learners if self.between is None else self.placement.own
 
     @property
+    def servers(self) -> int:
+        """Number of ranks, the first ones, that have z in parts; 0 if no rank serves others."""
+        return min(self.system.servers, self.ranks.size) if isinstance(self.rule, FreeRule) else 0
+
+    @property
+    def serves(self) -> bool:
+        """Whether this rank is a server."""
+        return self.ranks.rank < self.servers
+
+    def parts(self, elements: int) -> list[slice]:
+        """The part of z, a vector of so many elements, that each server has."""
+        return [share_of(elements, server, self.servers) for server in range(self.servers)]
+
+    @property
     def mirrored(self) -> int:
-        """Number of other ranks' learners whose vectors this rank stores: rank 0 has z under a rule without a barrier,
-        and merges the contributions of all."""
-        serves = isinstance(self.rule, FreeRule) and self.ranks.is_first
-        return self.learners - self.placement.own if serves else 0
+        """Number of other ranks' learners whose vectors this rank stores, because it is a server."""
+        return self.learners - self.placement.own if self.serves else 0
 
     @property
     def base_models(self) -> int:

@@ -72,14 +72,15 @@ class Snapshots:
 
     def salvage(self) -> Snapshot:
         """A snapshot for ranks that go on without others, or with more. If training was ended by a loss, and the rule
-        has no barrier, z is this rank's part of the whole, which `state["part"]` describes."""
+        has no barrier, the vector z0 has this rank's copies of z, which `state["part"]` describes."""
         snapshot, part = self.take(), self._recovery.part
         if part is None:
             return snapshot
         program, places = self._assembly.program, self._assembly.arithmetic.ranges.kept
         kept = [segment.name for segment in program.model if segment.place in places]
         means = [*kept, *(segment.name for segment in program.statistics)]
-        return replace(snapshot, state={**snapshot.state, "part": {**asdict(part), "means": means}})
+        state = {**snapshot.state, "part": {**asdict(part), "means": means}}
+        return replace(snapshot, vectors={"z0": np.array(on_host(self._assembly.base.buffers[0]))}, state=state)
 
     def restore(self, snapshot: Snapshot, source: str) -> bool:
         """Continue from a snapshot of the same network and batch size. Returns whether it was restored whole; otherwise

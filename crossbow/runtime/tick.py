@@ -65,6 +65,9 @@ class TickCoordination:
         """Coefficients of all updates at this pace."""
         return self._formulas.at(pace)
 
+    def begin_tick(self) -> None:
+        """Do nothing."""
+
     def submit(self, task: Task, learner: int | None) -> None:
         """Give the task to its learner."""
         assert learner is not None

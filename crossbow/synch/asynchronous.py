@@ -55,7 +55,7 @@ class _Asynchronous(FreeRule):
     the step: z ← solver(z, ω g_i). The velocity is z's, and ω does not scale the weight decay.
     """
 
-    skips: ClassVar[bool] = True
+    takes_base: ClassVar[bool] = True
 
     def merge(self, solver: SolverConf, pace: Pace, arrival: Arrival) -> Update:
         omega = self.omega(arrival)
@@ -251,7 +251,7 @@ class Hogwild(FreeRule):
     name: ClassVar[str] = "hogwild"
     reads_base: ClassVar[bool] = True
     locks: ClassVar[bool] = False
-    skips: ClassVar[bool] = True
+    takes_base: ClassVar[bool] = True
 
     tau: int = 1
 

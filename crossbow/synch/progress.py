@@ -214,7 +214,7 @@ def check_skip(probability: float, rule: Rule, solver: SolverConf) -> None:
     """Reject `skip` for rules and solvers that do not support it. Raises ConfigurationError."""
     if not probability:
         return
-    if not isinstance(rule, FreeRule) or not rule.skips:
+    if not isinstance(rule, FreeRule) or not rule.takes_base:
         raise ConfigurationError(
             "skip must be 0 under a rule whose learners do not add to z and continue with it. "
             f"Received: skip={probability}, rule={rule}"

@@ -145,8 +145,8 @@ class FreeRule(Rule):
 
     locks: ClassVar[bool] = True
     """Whether merges and replies are serialised; otherwise they run concurrently on one z."""
-    skips: ClassVar[bool] = False
-    """Whether variables may be skipped in a merge. This requires that learners continue with z."""
+    takes_base: ClassVar[bool] = False
+    """Whether learners continue with z. Then variables may be skipped in a merge."""
     restarts_together: ClassVar[bool] = False
     """Whether clocks count from the last time that all learners continued together."""
     drifts: ClassVar[bool] = False

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from crossbow.runtime.copies import Copies
 from crossbow.runtime.flow import Flow
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Completed, Task
@@ -40,10 +41,13 @@ class FakeCoordination:
         self.log: list[Any] = []
         self.decision: Any = None
         self.whole, self.goes_on, self.awaited = 0, True, 0
-        self.part: tuple[float, float] | None = None
+        self.part: Copies | None = None
 
     def coefficients(self, pace: Pace) -> Array:
         return np.array([pace.rate])
+
+    def begin_tick(self) -> None:
+        pass
 
     def submit(self, task: Task, learner: int | None) -> None:
         self.log.append((task.purpose, task.number, task.tick, learner))
@@ -64,7 +68,7 @@ class FakeCoordination:
     def settle(self) -> None:
         self.log.append("settle")
 
-    def keep_part(self) -> tuple[float, float] | None:
+    def keep_part(self) -> Copies | None:
         self.log.append("keep part")
         return self.part
 

@@ -39,12 +39,13 @@ def check_vectors(engine: Engine, others: Iterable[Array] = ()) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", [AsynchronousSGD(), EASGD(), Hogwild(), Gossip()], ids=lambda rule: type(rule).__name__
+    ("rule", "servers"), [(AsynchronousSGD(), 1), (EASGD(), 2), (Hogwild(), 1), (Hogwild(), 2), (Gossip(), 1)], ids=str
 )
-def test_vectors_of_several_ranks(rule: Rule) -> None:
+def test_vectors_of_several_ranks(rule: Rule, servers: int) -> None:
     def look(engine: Engine) -> int:
         exchange = engine.coordination.exchange  # type: ignore[attr-defined]
         check_vectors(engine, [exchange._arrived] if isinstance(rule, Gossip) else [])
         return len(engine.parts.mirrors)
 
-    assert on_ranks([1, 2], rule, 3, look) == ([0, 0] if isinstance(rule, Gossip) else [2, 0])
+    mirrors = [0, 0] if isinstance(rule, Gossip) else [2, servers - 1]
+    assert on_ranks([1, 2], rule, 3, look, servers) == mirrors

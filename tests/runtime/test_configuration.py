@@ -56,6 +56,7 @@ BAD: list[BadValues] = [
     ),
     (SystemConf, "seed", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
     (SystemConf, "loader_threads", "an integer ≥ 1", (0, -1, None, *NO_INTEGERS), {}),
+    (SystemConf, "servers", "an integer ≥ 1", (0, -1, None, *NO_INTEGERS), {}),
     (SystemConf, "sum_order", "one of 'auto', 'chain', 'tree'", ("ring", None, 1), {}),
     (SystemConf, "order", "one of 'examples', 'files'", ("file", None, 1), {}),
     (SystemConf, "files_together", "an integer ≥ 1 or None", (0, -1, *NO_INTEGERS), {"order": "files"}),

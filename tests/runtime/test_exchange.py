@@ -38,7 +38,7 @@ def test_one_learner_merges_at_a_time_unless_the_rule_has_no_lock(rule: Rule, to
         exchange: Any = running.engine.coordination.exchange
         merges = [Merging(), Merging()]
         if isinstance(exchange, BaseExchange):
-            exchange._merges = [[merging] for merging in merges]
+            exchange.server._merges = [[merging] for merging in merges]
         else:
             exchange._send = {(0, 1): merges[0], (1, 0): merges[1]}
         threads = [threading.Thread(target=exchange.finished, args=(learner, PACE)) for learner in (0, 1)]

@@ -458,7 +458,8 @@ def test_on_the_fast_kernels_all_lists_are_native(rule: Rule, kernels: str) -> N
         lists = [task.calls for member in running.engine.members for task in member.learner.tasks.values()]
         exchange = running.engine.coordination.exchange
         if isinstance(exchange, BaseExchange):
-            lists += [bound._calls for bound in (*itertools.chain(*exchange._merges), *exchange._replies)]
+            bound = *itertools.chain(*exchange.server._merges), *exchange.server._replies
+            lists += [each._calls for each in bound]
         for calls in lists:
             assert calls.native_calls == len(calls.calls)
 

@@ -9,7 +9,7 @@ import pytest
 
 from crossbow.runtime import messages
 from crossbow.runtime.flags import Flags
-from crossbow.runtime.messages import END, Messages, Note
+from crossbow.runtime.messages import Kind, Messages, Note
 from crossbow.types import CrossbowError
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.support import until
@@ -43,15 +43,15 @@ def test_messages_arrive_in_order_until_both_have_ended() -> None:
             end.messages.begin()
             end.messages.begin()  # no effect
         for number in range(4):
-            first.messages.send(1, Note(number, (0.1, round_of)), np.full(5, number, np.float32))
-        first.messages.send(1, Note(END))
-        second.messages.send(0, Note(END, (7,)))
+            first.messages.send(1, Note(Kind.VECTOR, number, (0.1, round_of)), np.full(5, number, np.float32))
+        first.messages.send(1, Note(Kind.END))
+        second.messages.send(0, Note(Kind.END, numbers=(7,)))
         at_once([first.messages.end, second.messages.end])
         first.messages.flush()
         notes, vectors = [note for _, note, _ in second.received], [vector[0] for _, _, vector in second.received]
-        assert notes == [Note(number, (0.1, round_of)) for number in range(4)] + [Note(END, vector=False)]
+        assert notes == [*(Note(Kind.VECTOR, number, (0.1, round_of), True) for number in range(4)), Note(Kind.END)]
         assert vectors[:4] == [0, 1, 2, 3]
-        assert first.received == [(1, Note(END, (7,), vector=False), first.received[0][2])]
+        assert first.received == [(1, Note(Kind.END, numbers=(7,)), first.received[0][2])]
         first.received.clear()
         second.received.clear()
 
@@ -59,7 +59,7 @@ def test_messages_arrive_in_order_until_both_have_ended() -> None:
 def test_an_exception_ends_the_session() -> None:
     first, second = ends()
     second.messages.begin()
-    first.messages.send(1, Note(0, (13.0,)))
+    first.messages.send(1, Note(Kind.REST, 0, (13.0,)))
     until(lambda: bool(second.failures))
     assert str(second.failures[0]) == "on purpose"
     with pytest.raises(CrossbowError, match="the exchange between ranks failed: on purpose"):
@@ -82,7 +82,7 @@ def test_messages_may_be_rare_but_not_the_end(monkeypatch: pytest.MonkeyPatch) -
     assert first.messages._thread is not None
     first.messages._thread.join(0.3)
     assert not first.failures
-    second.messages.send(0, Note(0))
+    second.messages.send(0, Note(Kind.REST, 0))
     until(lambda: bool(first.received))
     with pytest.raises(CrossbowError, match=r"waited 0\.05 s"):
         first.messages.end()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from crossbow import SMA, SSGD, SolverConf, TrainingUnit
+from crossbow.runtime.copies import WHOLE, Copies, Copy
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.position import Position
 from crossbow.runtime.recovery import PartOfModel, Recovery
@@ -82,7 +83,7 @@ class Parts:
         self.flow = new_flow(self.coordination, reports)
         setting = SimpleNamespace(barrier=barrier)
         vectors = {"bases": self.bases, "base": self.bases[0], "outer": None, "replicas": self.replicas, "mirrors": ()}
-        assembly: Any = SimpleNamespace(**vectors, program=None, flags=self.flags, setting=setting)
+        assembly: Any = SimpleNamespace(**vectors, part=None, program=None, flags=self.flags, setting=setting)
         self.recovery = Recovery(assembly, self.backend, self.coordination, self.flow, self.position)  # type: ignore[arg-type]
 
     def recover(self, whole: int) -> bool:
@@ -162,15 +163,18 @@ def test_learners_that_cannot_go_on_are_not_restarted() -> None:
     assert parts.coordination.log == ["abandon"]
 
 
-@pytest.mark.parametrize(("lost", "weights"), [(True, (0.5, 0.25)), (True, None), (False, (0.5, 0.25))])
-def test_after_a_loss_a_rank_keeps_its_part(lost: bool, weights: tuple[float, float] | None) -> None:
+COPIES = Copies((Copy(0, 3, 0.5, 7, WHOLE),), 9, 0.25)
+
+
+@pytest.mark.parametrize(("lost", "copies"), [(True, COPIES), (True, None), (False, COPIES)])
+def test_after_a_loss_a_rank_keeps_its_part(lost: bool, copies: Copies | None) -> None:
     """If the coordination has parts, and until the next training."""
     parts = Parts()
-    parts.coordination.part, parts.coordination.whole = weights, 1
+    parts.coordination.part, parts.coordination.whole = copies, 1
     parts.flow.restore(3, 0.0, [Completed(5, 0.5, None, 4, 0)])
     assert parts.recovery.recover(lost=lost)
     assert parts.coordination.log[:2] == (["abandon", "keep part"] if lost else ["abandon", ("whole ticks of", 3)])
-    expected = PartOfModel(3, (Completed(5, 0.5, None, 4, 0),), 0.5, 0.25) if lost and weights is not None else None
+    expected = PartOfModel(3, (Completed(5, 0.5, None, 4, 0),), *COPIES) if lost and copies is not None else None
     assert parts.recovery.part == expected
     parts.recovery.keep()
     assert parts.recovery.part is None

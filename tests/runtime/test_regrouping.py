@@ -9,7 +9,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -17,14 +17,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow import SMA, SSGD, Dataflow, History, ModelConf, Phase, Record, SolverConf, SystemConf
+from crossbow import SMA, SSGD, Constant, Dataflow, History, ModelConf, Phase, Record, SolverConf, SystemConf
 from crossbow.cluster.admission import Admission, Joining
 from crossbow.cluster.failure import ASKED_TO_LEAVE, LOST
 from crossbow.cluster.fault import Fault
 from crossbow.cluster.members import GivenUp, Left, Rank, ViewChangedError
 from crossbow.cluster.ranks import LOSS, Ranks
+from crossbow.compile import ModelLayout, share_of
+from crossbow.compile.model import Segment
+from crossbow.kernels.interface import PlainStorage
 from crossbow.ops import BatchNorm, InnerProduct, ReLU
+from crossbow.ops.kernel import VariableSpec
 from crossbow.runtime import changing_engine, regrouping
+from crossbow.runtime.copies import WHOLE, Copies, Copy
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.free import FreeCoordination
 from crossbow.runtime.hosts import HostExchange
@@ -32,7 +37,7 @@ from crossbow.runtime.monitor import Monitor, Progress
 from crossbow.runtime.new_view import Departure, NewRanks
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.run import Limits, Renewal, Terminated, TrainingRun
-from crossbow.runtime.served import RemoteExchange
+from crossbow.runtime.served import ServedExchange
 from crossbow.runtime.snapshot import Snapshot
 from crossbow.runtime.task import Completed, Failed
 from crossbow.solver import Pace
@@ -141,6 +146,7 @@ def train_and_lose(
     needed: int = 1,
     signal: int = 0,
     system: SystemConf = SYSTEM,
+    servers: int = 1,
 ) -> tuple[list[tuple[Any, History]], list[Departure]]:
     """Train on as many ranks, some of which are lost or leave; their results are None.
 
@@ -164,7 +170,7 @@ def train_and_lose(
     def of(ranks: Ranks) -> Callable[[], tuple[Any, History]]:
         def work() -> tuple[Any, History]:
             try:
-                return train(ranks, model, (departures,), system)
+                return train(ranks, model, (departures,), replace(system, servers=servers))
             except Left:
                 processes.lose(processes.process_of(ranks), ASKED_TO_LEAVE)
             except GivenUp:
@@ -564,41 +570,107 @@ def test_without_a_barrier_rank_0_is_replaced(monkeypatch: pytest.MonkeyPatch, r
         assert history.records[-1].loss < math.log(3)  # that of a guess among three classes
 
 
-def test_without_rank_0_z_is_the_mean_of_the_weights_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    left, restored = list[Any](), list[tuple[Any, Any]]()
-    keep, restore, add = RemoteExchange.keep_part, Engine.restore, Reports.add
-    processes, lost, unknown = Processes(["host"] * 3), threading.Event(), {1, 2}
+@pytest.mark.parametrize("rule", [EASGD(tau=2), AsynchronousSGD(tau=2)], ids=str)
+def test_without_rank_0_z_is_what_learners_have_of_it(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> None:
+    """The weights of the learner that has read it last or, if they do not continue with it, their mean."""
+    left, restored = list[tuple[int, Any]](), list[tuple[Any, Any]]()
+    keep, restore, add = ServedExchange.keep_part, Engine.restore, Reports.add
+    processes, lost, unknown = Processes(["host"] * 3), threading.Event(), {7, 8}
 
-    def note(exchange: RemoteExchange) -> tuple[float, float]:
-        left.extend(np.array(replica.weights) for replica in exchange._participants.replicas)
+    def note(exchange: ServedExchange) -> Copies:
+        if exchange.server is None:
+            (replica,) = exchange._participants.replicas
+            left.append((exchange._read[0][0], np.array(replica.weights)))
         return keep(exchange)
 
     def note_restored(engine: Engine, snapshot: Snapshot, source: str) -> bool:
-        mean = np.mean(left, axis=0, dtype=np.float32)
-        restored.append((snapshot.variables, engine.program.model.export(mean)))
+        latest = max(read for read, _ in left)
+        newest = [weights for read, weights in left if read == latest or isinstance(rule, EASGD)]
+        expected = np.mean(newest, axis=0, dtype=np.float32)
+        restored.append((snapshot.variables, engine.program.model.export(expected)))
         return restore(engine, snapshot, source)
 
     def arrive(reports: Reports, result: Completed | Failed) -> None:
         add(reports, result)
         unknown.discard(result.task)
-        if not unknown and not lost.is_set():  # both others are in the middle of a tick
+        if not unknown and not lost.is_set():  # both others have exchanged, and are in the middle of a tick
             lost.set()
             processes.lose(0)
 
     def work(ranks: Ranks) -> None:
         with contextlib.suppress(*((CrossbowError, GivenUp) if ranks.rank == 0 else ())):
-            train(ranks, replace(MODEL, rule=AsynchronousSGD(tau=2)), ())
+            train(ranks, replace(MODEL, rule=rule), ())
 
-    monkeypatch.setattr(RemoteExchange, "keep_part", note)
+    monkeypatch.setattr(ServedExchange, "keep_part", note)
     monkeypatch.setattr(Engine, "restore", note_restored)
     monkeypatch.setattr(Reports, "add", arrive)
     first, *others = processes.ranks()
     threading.Thread(target=work, args=(first,), daemon=True).start()
     at_once([functools.partial(work, ranks) for ranks in others])
     assert len(left) == len(restored) == 2
+    assert all(read for read, _ in left)
     for variables, mean in restored:
         for name, value in mean.items():
             np.testing.assert_allclose(variables[name], value, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+@pytest.mark.parametrize(
+    "rule", [AsynchronousSGD(), *(pytest.param(r, marks=pytest.mark.slow) for r in (EASGD(tau=2), *MORE_FREE))], ids=str
+)
+def test_without_a_server_the_others_go_on(monkeypatch: pytest.MonkeyPatch, rule: FreeRule, lost: int) -> None:
+    """Of two servers, the first or the second one; or the rank that is none."""
+    results, (departure,) = train_and_lose(monkeypatch, f"kill:{lost}@3", 3, replace(MODEL, rule=rule), servers=2)
+    assert results.pop(lost)[0] is None
+    assert (departure.ranks, departure.learners, departure.lost[0].rank.number) == (2, 2, lost)
+    assert same_weights(results[0][0], results[1][0])
+    for _, history in results:
+        assert [record.epoch for record in history.records] == [1, 2, 3]
+        assert history.records[-1].loss < math.log(3)
+
+
+@pytest.mark.parametrize("rule", [AsynchronousSGD(), SSP(bound=1)], ids=str)
+def test_of_a_lost_servers_part_the_newest_copy_is_left(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> None:
+    kept, restored, events = dict[int, tuple[int, int, Any, Any]](), list[tuple[Any, Any]](), Departures()
+    keep, restore, add = ServedExchange.keep_part, Engine.restore, Reports.add
+    processes, lost, unknown = Processes(["host"] * 3), threading.Event(), {9, 11}
+
+    def note(exchange: ServedExchange) -> Copies:
+        (replica,) = exchange._participants.replicas
+        vectors = np.array(replica.weights), exchange._base.copy()
+        kept[exchange._rank] = exchange.merges, exchange._read[1][0], *vectors
+        return keep(exchange)
+
+    def note_restored(engine: Engine, snapshot: Snapshot, source: str) -> bool:
+        (*_, z), newest = kept[0], max((kept[0], kept[2]), key=lambda each: each[1])
+        half = share_of(z.size, 1, 2)
+        z[half] = newest[2][half]
+        restored.append((snapshot.variables, engine.program.model.export(z)))
+        return restore(engine, snapshot, source)
+
+    def arrive(reports: Reports, result: Completed | Failed) -> None:
+        add(reports, result)
+        unknown.discard(result.task)
+        if not unknown and not lost.is_set():
+            lost.set()
+            processes.lose(1)
+
+    def work(ranks: Ranks, number: int) -> None:
+        with contextlib.suppress(*((CrossbowError, GivenUp) if number == 1 else ())):
+            train(ranks, replace(MODEL, rule=rule), (events,), replace(SYSTEM, servers=2))
+
+    monkeypatch.setattr(ServedExchange, "keep_part", note)
+    monkeypatch.setattr(Engine, "restore", note_restored)
+    monkeypatch.setattr(Reports, "add", arrive)
+    works = [functools.partial(work, ranks, number) for number, ranks in enumerate(processes.ranks())]
+    threading.Thread(target=works.pop(1), daemon=True).start()
+    at_once(works)
+    assert len(restored) == 2
+    for variables, expected in restored:
+        for name, value in expected.items():
+            np.testing.assert_array_equal(variables[name], value)
+    (departure,) = events.found
+    assert departure.lost_merges == kept[0][0] - max(kept[0][1], kept[2][1])
 
 
 @pytest.mark.parametrize(
@@ -656,53 +728,100 @@ def test_without_a_barrier_ranks_join_at_a_tick(monkeypatch: pytest.MonkeyPatch,
     assert results[0][1].records[-1].epoch == 3
 
 
+SPEC = VariableSpec("weights", (4,), Constant(0))
+LAYOUT = ModelLayout({(0, "weights"): Segment("ip.weights", SPEC, PlainStorage((4,)), 0)}, np.dtype(np.float32))
+
+
 def snapshot_of(tasks: int, weights: float, statistics: float, part: dict[str, Any] | None = None) -> Snapshot:
-    variables = {"ip.weights": np.full(2, weights, np.float32), "bn.mean": np.full(2, statistics, np.float32)}
-    return Snapshot(variables, {}, {"tasks": tasks, **({} if part is None else {"part": part})})
+    variables = {"ip.weights": np.full(4, weights, np.float32), "bn.mean": np.full(2, statistics, np.float32)}
+    vectors = {} if part is None else {"z0": np.full(LAYOUT.elements, weights, np.float32)}
+    return Snapshot(variables, vectors, {"tasks": tasks, **({} if part is None else {"part": part})})
 
 
-def combine(*snapshots: Snapshot) -> Snapshot:
+def combine(*snapshots: Snapshot) -> tuple[Snapshot, int]:
     """What all ranks get from their snapshots."""
     networked = FakeNetwork(len(snapshots)).ranks()
-    works = [functools.partial(regrouping._newest, ranks, own) for ranks, own in zip(networked, snapshots, strict=True)]
-    first, *others = at_once(works)
-    for other in others:
+    works = [
+        functools.partial(regrouping._newest, ranks, own, LAYOUT)
+        for ranks, own in zip(networked, snapshots, strict=True)
+    ]
+    (first, lacking), *others = at_once(works)
+    for other, number in others:
         assert same_weights(other.variables, first.variables)
-        assert other.state == first.state
-    return first
+        assert (other.state, number) == (first.state, lacking)
+    return first, lacking
 
 
-def part_of(tasks: int, mass: float, share: float, *results: int) -> dict[str, Any]:
+def part_of(tasks: int, share: float, *copies: Copy, merges: int = 0, results: Sequence[int] = ()) -> dict[str, Any]:
     completed = [[number, 0.5, None, 4, 0, None] for number in results]
-    return {"tasks": tasks, "results": completed, "mass": mass, "share": share, "means": ["bn.mean"]}
+    kept = Copies(copies, merges, share)._asdict()
+    return {"tasks": tasks, "results": completed, **kept, "means": ["bn.mean"]}
 
 
-def test_parts_of_the_base_model_make_a_whole() -> None:
+def whole(mass: float = 1.0) -> Copy:
+    return Copy(0, LAYOUT.elements, mass, 0, WHOLE)
+
+
+def test_shares_of_the_base_model_make_a_whole() -> None:
     """Masses and learners of those that are left count as all. Rank 0's tasks are done, and what any knows beyond."""
-    found = combine(
-        snapshot_of(4, 1.0, 0.5, part_of(5, 0.25, 0.25, 7)),
-        snapshot_of(8, 2.0, 0.25, part_of(6, 0.5, 0.25, 3, 8)),
+    found, lacking = combine(
+        snapshot_of(4, 1.0, 0.5, part_of(5, 0.25, whole(0.25), results=[7])),
+        snapshot_of(8, 2.0, 0.25, part_of(6, 0.25, whole(0.5), results=[3, 8])),
         snapshot_of(9, 100.0, 100.0),  # had nothing to do with it
     )
-    np.testing.assert_array_equal(found.variables["ip.weights"], [4.0, 4.0])  # (1 + 2) / (0.25 + 0.5)
+    np.testing.assert_array_equal(found.variables["ip.weights"], [4.0] * 4)  # (1 + 2) / (0.25 + 0.5)
     np.testing.assert_array_equal(found.variables["bn.mean"], [1.5, 1.5])  # (0.5 + 0.25) / (0.25 + 0.25)
     assert found.state["tasks"] == 5
     assert [result[0] for result in found.state["known"]] == [7, 8]
+    assert not lacking
 
 
 def test_the_base_model_of_rank_0_counts_where_it_has_all_of_it() -> None:
-    found = combine(
-        snapshot_of(4, 1.5, 0.5, part_of(5, 1.0, 0.5)),
-        snapshot_of(8, 2.0, 0.25, part_of(6, 0.0, 0.25, 8)),
+    copy = Copy(0, LAYOUT.elements, 1, 7, 7)
+    found, lacking = combine(
+        snapshot_of(4, 1.5, 0.5, part_of(5, 0.5, whole())),
+        snapshot_of(8, 2.0, 0.25, part_of(6, 0.25, copy, results=[8])),
     )
-    np.testing.assert_array_equal(found.variables["ip.weights"], [1.5, 1.5])
+    np.testing.assert_array_equal(found.variables["ip.weights"], [1.5] * 4)
     np.testing.assert_array_equal(found.variables["bn.mean"], [1.0, 1.0])
+    assert not lacking
 
 
 def test_the_newest_whole_base_model_counts_if_rank_0_has_one() -> None:
-    found = combine(snapshot_of(4, 1.0, 1.0), snapshot_of(9, 2.0, 2.0, part_of(9, 1.0, 0.5)), snapshot_of(6, 3.0, 3.0))
-    np.testing.assert_array_equal(found.variables["ip.weights"], [3.0, 3.0])
+    found, _ = combine(
+        snapshot_of(4, 1.0, 1.0), snapshot_of(9, 2.0, 2.0, part_of(9, 0.5, whole())), snapshot_of(6, 3.0, 3.0)
+    )
+    np.testing.assert_array_equal(found.variables["ip.weights"], [3.0] * 4)
     assert found.state["tasks"] == 6
+
+
+def parts_of(tasks: int, own: int | None, merges: int, *newest: tuple[float, int, float]) -> dict[str, Any]:
+    """The part of a rank with half of the learners that is one of four servers, or none. newest: mass, merges and
+    precedence of its copy of the others' parts, in order."""
+    others, copies = iter(newest), list[Copy]()
+    for server in range(4):
+        mass, known, precedence = (1, merges, WHOLE) if server == own else next(others)
+        stop = LAYOUT.elements if server == 3 else server + 1
+        copies.append(Copy(server, stop, mass, known, precedence))
+    return part_of(tasks, 0.5, *copies, merges=merges)
+
+
+def test_of_lost_servers_the_newest_copies_count() -> None:
+    """Two of four servers are lost. Of the last one, both have copies of the same age."""
+    found, lacking = combine(
+        snapshot_of(4, 1.0, 0.5, parts_of(5, 0, 12, (1, 10, 10), (1, 7, 7), (1, 9, 9))),
+        snapshot_of(4, 6.0, 0.5, parts_of(5, 2, 11, (1, 9, 9), (2, 9, 9), (2, 9, 9))),
+    )
+    np.testing.assert_array_equal(found.variables["ip.weights"], np.float32([1, 1, 6, 7 / 3]))
+    assert lacking == 3  # the 10th, 11th and 12th merge of the last part
+
+
+def test_where_parts_are_missing_a_whole_base_model_counts() -> None:
+    missing = (1, 9, 9), (1, 9, 9), (1, 9, 9)
+    whole_one = snapshot_of(3, 2.0, 2.0)
+    found, lacking = combine(snapshot_of(4, 1.0, 0.5, parts_of(5, 0, 12, *missing)), whole_one)
+    np.testing.assert_array_equal(found.variables["ip.weights"], [2.0] * 4)
+    assert (found.state["tasks"], lacking) == (3, 0)
 
 
 class LosesLater(Monitor):
@@ -728,13 +847,14 @@ EVERY = (SMA(), SSGD(), *MORE_BARRIERS, *FREE, *MORE_FREE)
 def test_losses_at_any_moment(number: int) -> None:
     """Training ends on the ranks that are left, with the same weights."""
     generator, model = random.Random(number), replace(MODEL, rule=EVERY[number % len(EVERY)])
+    system = replace(SYSTEM, servers=number % 3 + 1)
     processes, lost = Processes(["host"] * 3), generator.randrange(3)
     loses = LosesLater(processes, lost, generator.uniform(0, 0.15))
 
     def of(ranks: Ranks) -> Callable[[], tuple[Any, History]]:
         def work() -> tuple[Any, History]:
             with contextlib.suppress(*((CrossbowError, GivenUp) if ranks.rank == lost else ())):
-                return train(ranks, model, (loses,))
+                return train(ranks, model, (loses,), system)
             return None, History()
 
         return work

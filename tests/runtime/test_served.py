@@ -16,9 +16,9 @@ from crossbow.cluster.ranks import Ranks
 from crossbow.data.order import TrainingOrder
 from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.engine import Engine
-from crossbow.runtime.exchange import BaseExchange
 from crossbow.runtime.run import Limits, TrainingRun
 from crossbow.runtime.scheduler import TICKS_BEHIND, Scheduler
+from crossbow.runtime.server import Server
 from crossbow.synch import (
     EASGD,
     SMA,
@@ -29,18 +29,21 @@ from crossbow.synch import (
     Gossip,
     Grouping,
     Hogwild,
+    ModelAveraging,
     PartiallySynchronous,
     Rule,
     RuleSequence,
+    TwoLevel,
     WeedOut,
     simulate,
 )
 from crossbow.synch.progress import ExchangeState
 from crossbow.types import TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
+from tests.combinations import in_turn
 from tests.runtime.test_across_ranks import MODEL, SYSTEM, losses, train, train_on
-from tests.runtime.test_free import EXAMPLES, FEATURES, SEED, START, linear, rows, targets
-from tests.support import SECONDS, same_weights
+from tests.runtime.test_free import EXAMPLES, SEED, START, linear, rows, targets
+from tests.support import same_weights
 
 RULES: list[FreeRule] = [
     Default(),
@@ -57,63 +60,90 @@ RULES: list[FreeRule] = [
 ]
 SOLVER = SolverConf(learning_rate=0.05, momentum=0.5, weight_decay=0.1)
 CALM = SolverConf(learning_rate=0.02)
+EXACT = SystemConf(learners_per_device=1, precision="float64", seed=SEED, kernels="reference")
 
 
-def example(learner: int, number: int, learners: int) -> tuple[Any, Any]:
+WIDE = np.random.default_rng(2).standard_normal((EXAMPLES, 50))
+"""Examples for a model that three servers divide in parts of 16, 16 and 32 elements, of which 18 are used."""
+
+
+def example(learner: int, number: int, learners: int, x: Any = rows) -> tuple[Any, Any]:
     """That of a learner's task with this number: task n of k learners belongs to learner n mod k."""
     index = np.empty(1, np.intp)
     TrainingOrder(EXAMPLES, 1, SEED).indices(number * learners + learner, index)
-    return rows[index[0]], targets[index[0]]
+    return x[index[0]], targets[index[0]]
 
 
-def simulated(rule: Rule, learners: int, events: Sequence[int], solver: SolverConf, tasks: int) -> Any:
+def simulated(
+    rule: Rule, learners: int, events: Sequence[int], solver: SolverConf, tasks: int, examples: Any = rows
+) -> Any:
     """The trajectory in which every learner has its own part of the tasks."""
     done = [0] * learners
 
     def gradient(weights: Any, learner: int, task: int) -> Any:
-        x, y = example(learner, done[learner], learners)
+        x, y = example(learner, done[learner], learners, examples)
         done[learner] += 1
         return (weights @ x - y) * x
 
-    start = [START] * FEATURES
+    start = [START] * examples.shape[1]
     return simulate(
         rule, initial=start, gradient=gradient, learners=learners, events=events, tasks=tasks, solver=solver
     )
 
 
 class InOrder:
-    """Lets contributions reach rank 0's exchange in one order only."""
+    """Lets contributions reach rank 0's exchange in one order only. Those that come too early are kept, so that the
+    session's thread can go on."""
 
     def __init__(self, events: Sequence[int]) -> None:
         self.events, self.place = list(events), 0
-        self.changed = threading.Condition()
+        self.lock, self.early = threading.RLock(), dict[int, Any]()
 
-    def through(self, arrive: Callable[[int, Any], list[int]]) -> Callable[[int, Any], list[int]]:
-        def ordered(learner: int, pace: Any) -> list[int]:
-            with self.changed:
-                assert self.changed.wait_for(lambda: self.events[self.place] == learner, SECONDS)
-                going = arrive(learner, pace)
-                self.place += 1
-                self.changed.notify_all()
-                return going
+    def through(self, contribute: Callable[..., None]) -> Callable[..., None]:
+        def ordered(server: Any, learner: int, pace: Any) -> None:
+            with self.lock:
+                self.early[learner] = pace
+                while self.place < len(self.events) and self.events[self.place] in self.early:
+                    following = self.events[self.place]
+                    self.place += 1
+                    contribute(server, following, self.early.pop(following))
 
         return ordered
 
 
-def trained(rule: Rule, events: Sequence[int], solver: SolverConf, tasks: int, **options: Any) -> list[Any]:
-    """z of two ranks with a learner each after contributions in this order."""
+def part_sizes(engine: Engine) -> tuple[int, ...]:
+    """The elements of z and of each mirror that a rank has."""
+    server = engine.coordination.exchange.server  # type: ignore[attr-defined]
+    mirrors = (vector.size for mirror in engine.parts.mirrors for vector in (mirror.gradient,))
+    return () if server is None else (server.part.stop - server.part.start, *mirrors)
+
+
+def trained(
+    rule: Rule,
+    events: Sequence[int],
+    solver: SolverConf,
+    tasks: int,
+    *,
+    servers: int = 1,
+    ranks: int = 2,
+    examples: Any = rows,
+    system: SystemConf = EXACT,
+    bias: bool = False,
+    **options: Any,
+) -> list[Any]:
+    """z of ranks with a learner each after contributions in this order."""
     order = InOrder(events)
     model = ModelConf(rule=rule, batch_size=1, **options)
-    system = SystemConf(learners_per_device=1, precision="float64", seed=SEED, kernels="reference")
+    system = replace(system, servers=servers)
 
     def on(ranks: Ranks) -> Callable[[], Any]:
         def run() -> Any:
-            flow = linear()
-            engine = new_engine(flow.graph, flow.graph, Dataset((rows, targets)), model, solver, system, ranks=ranks)
+            flow, data = linear(bias=bias), Dataset((examples.astype(system.dtype), targets.astype(system.dtype)))
+            engine = new_engine(flow.graph, flow.graph, data, model, solver, system, ranks=ranks)
             assert isinstance(engine, Engine)
             if ranks.is_first:
                 exchange: Any = engine.coordination.exchange  # type: ignore[attr-defined]
-                exchange._arrive = order.through(exchange._arrive)
+                exchange._contribute = order.through(exchange._contribute)
             try:
                 limits = Limits(count=tasks, unit=TrainingUnit.TASKS)
                 TrainingRun(engine, model, limits, (), test=False, ranks=ranks).run()
@@ -123,7 +153,7 @@ def trained(rule: Rule, events: Sequence[int], solver: SolverConf, tasks: int, *
 
         return run
 
-    return at_once([on(ranks) for ranks in FakeNetwork(2).ranks()])
+    return at_once([on(each) for each in FakeNetwork(ranks).ranks()])
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
@@ -164,32 +194,83 @@ def test_partially_synchronous_learners_drift_and_wait_as_in_the_simulator(
         np.testing.assert_allclose(z, made.base[-1], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("most", [1, 2, 5])
+@pytest.mark.parametrize(("most", "servers"), [(1, 1), (2, 1), (5, 1), (1, 2), (2, 2)])
 @pytest.mark.parametrize("slow", [0, 1, 2])
-def test_no_learner_waits_for_one_without_a_task(monkeypatch: pytest.MonkeyPatch, most: int, slow: int) -> None:
+def test_no_learner_waits_for_one_without_a_task(
+    monkeypatch: pytest.MonkeyPatch, most: int, slow: int, servers: int
+) -> None:
     """With learners that are slow at random, one more than the others, and several stretches of training."""
     draws = np.random.default_rng(most)
-    arrive = BaseExchange._arrive
+    arrive = Server.arrive
 
-    def late(exchange: Any, learner: int, pace: Any) -> list[int]:
+    def late(server: Any, learner: int, pace: Any) -> list[int]:
         time.sleep(float(draws.exponential(0.004 if learner == slow else 0.001)))
-        return arrive(exchange, learner, pace)
+        return arrive(server, learner, pace)
 
-    monkeypatch.setattr(BaseExchange, "_arrive", late)
-    rule = PartiallySynchronous(most)
-    first, second = train_on([1, 2], replace(MODEL, rule=rule), solver=CALM, limits=Limits(count=4))
+    monkeypatch.setattr(Server, "arrive", late)
+    model, system = replace(MODEL, rule=PartiallySynchronous(most)), replace(SYSTEM, servers=servers)
+    first, second = train_on([1, 2], model, system, solver=CALM, limits=Limits(count=4))
     assert same_weights(first.weights, second.weights)
     assert losses(first) == losses(second)
+
+
+def same_bits(rule: Rule, events: Sequence[int], solver: SolverConf, tasks: int, **options: Any) -> Any:
+    """z of three ranks, which is the same with one, two and three servers."""
+    first, *others = (
+        z
+        for servers in (1, 2, 3)
+        for z in trained(rule, events, solver, tasks, servers=servers, ranks=3, examples=WIDE, **options)
+    )
+    for z in others:
+        np.testing.assert_array_equal(z, first)
+    return first
+
+
+@pytest.mark.parametrize("rule", [*RULES, PartiallySynchronous(2)], ids=str)
+def test_several_servers_have_the_bits_of_one(rule: Rule) -> None:
+    tasks = 18
+    made = simulated(rule, 3, [0, 1, 2] * tasks, SOLVER, tasks, WIDE)
+    z = same_bits(rule, [0, 1, 2] * (tasks // 3 // rule.tau), SOLVER, tasks)
+    np.testing.assert_allclose(z, made.base[-1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("rule", "solver", "options"),
+    [
+        (AsynchronousSGD(), SOLVER, {}),
+        (AsynchronousSGD(), SOLVER, {"skip": 0.5}),
+        (AsynchronousSGD(sends="gradient"), SolverConf(method="adam", learning_rate=0.002), {}),
+        (EASGD(tau=2), SOLVER, {"bias": True, "local_variables": ("*bias",)}),
+        (Grouping(2), SOLVER, {}),
+    ],
+    ids=["async", "skip", "adam", "local variables", "grouping"],
+)
+def test_several_servers_have_the_bits_of_one_on_the_fast_kernels(
+    rule: Rule, solver: SolverConf, options: dict[str, Any]
+) -> None:
+    fast = replace(SYSTEM, learners_per_device=1)
+    same_bits(rule, [0, 1, 2] * (18 // 3 // rule.tau), solver, 18, system=fast, **options)
+
+
+@pytest.mark.parametrize("rule", [AsynchronousSGD(sends="gradient"), EASGD(), WeedOut(), SSP(bound=3)], ids=str)
+def test_several_servers_keep_the_order_of_rank_0(rule: Rule) -> None:
+    draws = np.random.default_rng(7)
+    events = [int(learner) for _ in range(4) for learner in draws.permutation([0, 0, 1, 1, 2, 2])]
+    made = simulated(rule, 3, events, SOLVER, len(events) + 3, WIDE)
+    assert made.events.tolist() == events
+    np.testing.assert_allclose(same_bits(rule, events, SOLVER, len(events)), made.base[-1], rtol=0, atol=1e-12)
 
 
 STEPS = SolverConf(learning_rate=0.1, policy="step", gamma=0.5, step_size=8, momentum=0.5)
 """In 24 tasks the learners restart twice."""
 
 
+@pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("rule", [AsynchronousSGD(), EASGD(), SSP(), Grouping(1)], ids=str)
-def test_restarts_where_the_learning_rate_steps_down(rule: Rule) -> None:
+def test_restarts_where_the_learning_rate_steps_down(rule: Rule, servers: int) -> None:
+    """Of two servers, the first has an empty part."""
     made = simulated(rule, 2, [0, 1] * 12, STEPS, 24)
-    for z in trained(rule, [0, 1] * 12, STEPS, 24):
+    for z in trained(rule, [0, 1] * 12, STEPS, 24, servers=servers):
         np.testing.assert_allclose(z, made.base[-1], rtol=0, atol=1e-12)
 
 
@@ -237,12 +318,15 @@ def test_all_ranks_count_merges_alike(monkeypatch: pytest.MonkeyPatch, rule: Any
     assert counted[-1][1] > counted[-1][0] // tasks_of_merge // 2
 
 
+@in_turn
 @pytest.mark.parametrize(
     "rule", [*RULES, Hogwild(), PartiallySynchronous(), PartiallySynchronous(max_advance=2, tau=2)], ids=str
 )
-def test_all_ranks_have_the_same_model_and_count_alike(rule: Rule) -> None:
+@pytest.mark.parametrize("servers", [1, 2])
+def test_all_ranks_have_the_same_model_and_count_alike(rule: Rule, servers: int) -> None:
     """With two learners on one of the ranks, batch normalisation, and tests in between."""
-    first, second = train_on([1, 2], replace(MODEL, rule=rule), solver=CALM, limits=Limits(count=4))
+    system = replace(SYSTEM, servers=servers)
+    first, second = train_on([1, 2], replace(MODEL, rule=rule), system, solver=CALM, limits=Limits(count=4))
     assert same_weights(first.weights, second.weights)
     assert losses(first) == losses(second)
     records = first.history.records
@@ -251,15 +335,23 @@ def test_all_ranks_have_the_same_model_and_count_alike(rule: Rule) -> None:
     assert [each.staleness for each in records] == [each.staleness for each in second.history.records]
 
 
-def on_ranks(learners: list[int], rule: Rule, tasks: int, look: Callable[[Engine], Any], **options: Any) -> list[Any]:
+def on_ranks(
+    learners: list[int],
+    rule: Rule,
+    tasks: int,
+    look: Callable[[Engine], Any],
+    servers: int = 1,
+    examples: Any = rows,
+    **options: Any,
+) -> list[Any]:
     """What `look` finds in each rank's engine after training."""
 
     def on(ranks: Ranks, own: int) -> Callable[[], Any]:
         def run() -> Any:
             flow = linear(bias=True)
             model = ModelConf(rule=rule, batch_size=1, **options)
-            system = replace(SYSTEM, learners_per_device=own)
-            data = Dataset((rows.astype(np.float32), targets.astype(np.float32)))
+            system = replace(SYSTEM, learners_per_device=own, servers=servers)
+            data = Dataset((examples.astype(np.float32), targets.astype(np.float32)))
             engine = new_engine(flow.graph, flow.graph, data, model, CALM, system, ranks=ranks)
             assert isinstance(engine, Engine)
             try:
@@ -274,9 +366,10 @@ def on_ranks(learners: list[int], rule: Rule, tasks: int, look: Callable[[Engine
     return at_once([on(*each) for each in zip(FakeNetwork(len(learners)).ranks(), learners, strict=True)])
 
 
+@pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize(("rule", "tasks", "merges"), [(AsynchronousSGD(), 30, 30), (EASGD(tau=2), 36, 18)], ids=str)
-def test_every_contribution_is_merged_once(rule: Rule, tasks: int, merges: int) -> None:
-    found = on_ranks([2, 1], rule, tasks, lambda engine: (engine.merges, engine.coordination.arrivals()))
+def test_every_contribution_is_merged_once(rule: Rule, tasks: int, merges: int, servers: int) -> None:
+    found = on_ranks([2, 1], rule, tasks, lambda engine: (engine.merges, engine.coordination.arrivals()), servers)
     assert [number for number, _ in found] == [merges] * 2
     assert [arrivals[:2] for _, arrivals in found] == [(merges, 0)] * 2
     assert found[0] == found[1]
@@ -298,13 +391,14 @@ def test_ssp_bounds_how_far_learners_are_ahead(monkeypatch: pytest.MonkeyPatch) 
     assert max(drifts) <= 2
 
 
-def test_local_variables_are_the_means_of_all_learners() -> None:
+@pytest.mark.parametrize("servers", [1, 2])
+def test_local_variables_are_the_means_of_all_learners(servers: int) -> None:
     def look(engine: Engine) -> Any:
         layout = engine.program.model
         own = [layout.export(member.replica.weights) for member in engine.members]
         return engine.weights, own
 
-    (first, own), (second, others) = on_ranks([1, 2], EASGD(), 30, look, local_variables=("*.bias",))
+    (first, own), (second, others) = on_ranks([1, 2], EASGD(), 30, look, servers, local_variables=("*.bias",))
     assert same_weights(first, second)
     (name,) = [name for name in first if name.endswith("bias")]
     biases = [each[name] for each in (*own, *others)]
@@ -320,27 +414,57 @@ def test_local_variables_are_the_means_of_all_learners() -> None:
         (replace(MODEL, rule=AsynchronousSGD(sends="gradient")), SolverConf(method="adam", learning_rate=0.002)),
         (replace(MODEL, rule=Hogwild()), SolverConf(method="adam", learning_rate=0.002)),
         (replace(MODEL, rule=SSP(bound=1)), replace(CALM, clip_gradient_norm=0.5)),
+        (replace(MODEL, rule=EASGD()), replace(CALM, clip_gradient_norm=0.5)),
         (replace(MODEL, rule=RuleSequence(((SMA(), 4), (AsynchronousSGD(), 5), (EASGD(), 3)))), CALM),
     ],
-    ids=["skip", "adam", "hogwild with adam", "clipped", "a sequence"],
+    ids=["skip", "adam", "hogwild with adam", "clipped", "each clips", "a sequence"],
 )
 def test_with_other_options(model: ModelConf, solver: SolverConf) -> None:
-    first, second = train_on([1, 2], model, solver=solver, limits=Limits(count=3))
+    clips = solver.clip_gradient_norm is not None and not isinstance(model.rule, EASGD)
+    system = replace(SYSTEM, servers=1 if clips else 2)
+    first, second = train_on([1, 2], model, system, solver=solver, limits=Limits(count=3))
     assert same_weights(first.weights, second.weights)
     assert losses(first) == losses(second)
     assert first.history.records[-1].loss < first.history.records[0].loss
 
 
+def test_each_server_has_its_part_only() -> None:
+    """Of vectors of 80 and 32 elements, in units of 16. In the first case, the last rank is no server."""
+    assert on_ranks([2, 1, 1], AsynchronousSGD(), 8, part_sizes, 2, examples=WIDE) == [
+        (32, 32, 32),
+        (48, 48, 48, 48),
+        (),
+    ]
+    assert on_ranks([1, 1, 1], AsynchronousSGD(), 9, part_sizes, 5) == [(0, 0, 0), (16, 16, 16), (16, 16, 16)]
+
+
 @pytest.mark.parametrize(
-    ("model", "solver", "expected"),
+    ("model", "solver", "servers", "expected"),
     [
-        (replace(MODEL, rule=EASGD(), slack=3), CALM, "slack must be None across ranks"),
+        (replace(MODEL, rule=EASGD(), slack=3), CALM, 1, "slack must be None across ranks"),
+        (
+            replace(MODEL, rule=SSP()),
+            replace(CALM, clip_gradient_norm=0.5),
+            2,
+            "servers must be 1 if gradients that are sent are clipped by their norm as a whole",
+        ),
+        (MODEL, CALM, 2, r"servers must be 1 under a rule .* Received: servers=2, rule=SMA"),
+        (replace(MODEL, rule=Gossip()), CALM, 3, r"servers must be 1 under a rule .* Received: servers=3, rule=Gossip"),
+        (replace(MODEL, rule=TwoLevel(SMA(), ModelAveraging())), CALM, 2, "servers must be 1 under a rule"),
+        (replace(MODEL, rule=RuleSequence(((SMA(), 4), (Gossip(), 5)))), CALM, 2, "servers must be 1 under a rule"),
     ],
 )
-def test_what_does_not_work_across_ranks_is_refused(model: ModelConf, solver: SolverConf, expected: str) -> None:
-    first, _ = FakeNetwork(2).ranks()
-    with pytest.raises(ConfigurationError, match=expected):
-        train(first, model, replace(SYSTEM, learners_per_device=1), solver=solver)
+def test_what_does_not_work_across_ranks_is_refused(
+    model: ModelConf, solver: SolverConf, servers: int, expected: str
+) -> None:
+    def on(ranks: Ranks) -> Callable[[], None]:
+        def run() -> None:
+            with pytest.raises(ConfigurationError, match=expected):
+                train(ranks, model, replace(SYSTEM, learners_per_device=1, servers=servers), solver=solver)
+
+        return run
+
+    at_once([on(ranks) for ranks in FakeNetwork(2).ranks()])
 
 
 def test_a_tick_of_other_than_k_tasks_is_refused() -> None:

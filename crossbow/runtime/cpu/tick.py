@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from crossbow.compile import BoundStep, Parts
+from crossbow.compile import BoundStep, Parts, share_of
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.coefficients import BoundUpdate, Formulas
 from crossbow.runtime.cpu.coefficients import HostNumbers
@@ -62,11 +62,9 @@ class Share:
         """The learner's position among the learners of its device."""
         return self.on_device.index(self.learner)
 
-    def slice(self, elements: int, alignment: int = 16) -> slice:
+    def slice(self, elements: int) -> slice:
         """This learner's share of a vector of its device."""
-        index, count = self.index, len(self.on_device)
-        bounds = [elements // alignment * i // count * alignment for i in (index, index + 1)]
-        return slice(bounds[0], elements if index + 1 == count else bounds[1])
+        return share_of(elements, self.index, len(self.on_device))
 
 
 @dataclass(frozen=True)
