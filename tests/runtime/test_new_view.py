@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from crossbow.cluster.members import Lost, Rank
 from crossbow.runtime.new_view import Departure, NewRanks
 
@@ -11,6 +13,17 @@ def test_it_names_ranks_reasons_and_what_is_left() -> None:
     assert str(Departure(view=1, ranks=1, learners=4, tick=500, tasks=2000, seconds=1.26, lost=lost)) == (
         "rank 2 (node3) left: its process has ended; rank 0 (node1) left: killed. "
         "Training goes on after task 2,000, with 1 rank and 4 learners (1.3 s)"
+    )
+
+
+@pytest.mark.parametrize(("merges", "text"), [(1, "1 merge"), (1234, "1,234 merges")])
+def test_it_says_how_many_merges_are_lost(merges: int, text: str) -> None:
+    lost = (Lost(Rank(1, "node2"), "killed"),)
+    assert str(
+        Departure(view=1, ranks=2, learners=2, tick=5, tasks=20, seconds=0.04, lost=lost, lost_merges=merges)
+    ) == (
+        f"rank 1 (node2) left: killed. A part of the base model lacks {text}. "
+        "Training goes on after task 20, with 2 ranks and 2 learners (0.0 s)"
     )
 
 
