@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from crossbow.cluster.members import Lost, Rank
 from crossbow.runtime.new_view import Departure, NewRanks
 
@@ -16,6 +18,19 @@ def test_it_names_ranks_reasons_and_what_is_left() -> None:
         "Training goes on after task 2,000, with 1 rank and 4 learners (1.3 s)"
     )
     assert "Training pauses after task 2,000, with 1 rank" in str(replace(departure, enough=False))
+
+
+@pytest.mark.parametrize(("merges", "text"), [(1, "1 merge"), (1234, "1,234 merges")])
+def test_it_says_how_many_merges_are_lost(merges: int, text: str) -> None:
+    lost = (Lost(Rank(1, "node2"), "killed"),)
+    assert str(
+        Departure(
+            view=1, ranks=2, learners=2, tick=5, tasks=20, seconds=0.04, enough=True, lost=lost, lost_merges=merges
+        )
+    ) == (
+        f"rank 1 (node2) left: killed. A part of the base model lacks {text}. "
+        "Training goes on after task 20, with 2 ranks and 2 learners (0.0 s)"
+    )
 
 
 def test_it_names_the_new_ranks() -> None:

@@ -16,9 +16,12 @@ from crossbow.cluster.ranks import Ranks
 from crossbow.data.order import TrainingOrder
 from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.engine import Engine
+from crossbow.runtime.messages import Kind, Messages, Note
 from crossbow.runtime.run import Limits, TrainingRun
 from crossbow.runtime.scheduler import TICKS_BEHIND, Scheduler
+from crossbow.runtime.served import ServedExchange
 from crossbow.runtime.server import Server
+from crossbow.solver import Pace
 from crossbow.synch import (
     EASGD,
     SMA,
@@ -43,7 +46,7 @@ from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.combinations import in_turn
 from tests.runtime.test_across_ranks import MODEL, SYSTEM, losses, train, train_on
 from tests.runtime.test_free import EXAMPLES, SEED, START, linear, rows, targets
-from tests.support import same_weights
+from tests.support import same_weights, until
 
 RULES: list[FreeRule] = [
     Default(),
@@ -261,6 +264,34 @@ def test_several_servers_keep_the_order_of_rank_0(rule: Rule) -> None:
     np.testing.assert_allclose(same_bits(rule, events, SOLVER, len(events)), made.base[-1], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("servers", [1, 2, 3])
+def test_all_servers_let_no_learner_wait_for_one_without_a_task(servers: int) -> None:
+    flow, data = linear(), Dataset((WIDE, targets))
+    model, system = ModelConf(rule=PartiallySynchronous(), batch_size=1), replace(EXACT, servers=servers)
+
+    def engine(ranks: Ranks) -> Callable[[], Any]:
+        return lambda: new_engine(flow.graph, flow.graph, data, model, SOLVER, system, ranks=ranks)
+
+    engines = at_once([engine(ranks) for ranks in FakeNetwork(3).ranks()])
+    exchanges = [each.coordination.exchange for each in engines]
+    free = [each.coordination._ready for each in engines]
+    try:
+        for exchange in exchanges:
+            exchange.free.clear()
+            exchange.begin_session()
+        for exchange in exchanges[:2]:  # whose learners wait for the third one
+            exchange.finished(0, Pace(0.1, 0.0))
+        until(lambda: exchanges[0].merges == 2)
+        assert not any(free)
+        exchanges[2].rest(0)
+        until(lambda: all(free[:2]))
+        at_once([exchange.settle for exchange in exchanges])
+        assert [exchange.merges for exchange in exchanges] == [2, 2, 2]
+    finally:
+        for each in engines:
+            each.close()
+
+
 STEPS = SolverConf(learning_rate=0.1, policy="step", gamma=0.5, step_size=8, momentum=0.5)
 """In 24 tasks the learners restart twice."""
 
@@ -373,6 +404,28 @@ def test_every_contribution_is_merged_once(rule: Rule, tasks: int, merges: int, 
     assert [number for number, _ in found] == [merges] * 2
     assert [arrivals[:2] for _, arrivals in found] == [(merges, 0)] * 2
     assert found[0] == found[1]
+
+
+def test_no_session_begins_before_all_have_ended_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Server 1 hears late that server 2 has ended, when server 0 has. The model has no statistics."""
+    send, settle, settled = Messages.send, ServedExchange.settle, dict[int, list[Any]]()
+
+    def late(messages: Messages, rank: int, note: Note, vector: Any = None) -> None:
+        if note.kind == Kind.END and rank == 1:
+            time.sleep(0.05)
+        send(messages, rank, note, vector)
+
+    def noted(exchange: ServedExchange) -> None:
+        settle(exchange)
+        settled.setdefault(exchange._rank, []).append(exchange._base.copy())
+
+    monkeypatch.setattr(Messages, "send", late)
+    monkeypatch.setattr(ServedExchange, "settle", noted)
+    tasks = 3 * EXAMPLES  # an epoch is a session
+    assert on_ranks([1, 1, 1], AsynchronousSGD(), tasks, lambda engine: engine.merges, 3, WIDE) == [tasks] * 3
+    assert [len(each) for each in settled.values()] == [3, 3, 3]
+    for rank in (1, 2):
+        np.testing.assert_array_equal(settled[rank], settled[0])
 
 
 def test_ssp_bounds_how_far_learners_are_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
