@@ -25,12 +25,13 @@ class Lookout:
         self._nodes: Sequence[ClusterNode] = ()
         self._asked = self._answered = 0
         """Number of the newest request, and of the newest one that was answered."""
-        self._heard, self._over = time.monotonic(), False
+        self._unanswered: float | None = None
+        """When the first look began that the head has not answered."""
+        self._over = False
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def begin(self) -> None:
         """Begin to look."""
-        self._heard = time.monotonic()
         self._thread.start()
 
     def end(self) -> None:
@@ -52,19 +53,22 @@ class Lookout:
 
     @property
     def silent(self) -> float:
-        """Seconds since the head has answered."""
-        return time.monotonic() - self._heard
+        """Seconds for which the head has not answered. Those in which this process itself was stopped do not count,
+        unless it was in a look."""
+        since = self._unanswered
+        return 0.0 if since is None else time.monotonic() - since
 
     def _work(self) -> None:
         while not self._over:
             with self._changed:
                 request = self._asked
+            self._unanswered = self._unanswered or time.monotonic()
             try:
                 nodes = self._look()
             except Exception:  # it may answer next time
                 time.sleep(LOOK)
                 continue
             with self._changed:
-                self._nodes, self._answered, self._heard = nodes, request, time.monotonic()
+                self._nodes, self._answered, self._unanswered = nodes, request, None
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._over or self._asked > self._answered, LOOK)

@@ -246,6 +246,7 @@ def test_without_a_head_training_ends(monkeypatch: pytest.MonkeyPatch, capsys: p
     found._check_head()
     assert not found.head_lost
     monkeypatch.setattr(launcher, "SECONDS_FOR_HEAD", 0.0)
+    found._lookout._unanswered = time.monotonic()
     for _ in range(2):
         found._check_head()
     expected = "the head of the Ray cluster has not answered for 0 s. Training ends\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -59,6 +60,15 @@ def test_a_head_that_does_not_answer(head: FakeHead, found: Lookout) -> None:
     head.answers.set()
     assert found.nodes(60) == [A]
     until(lambda: found.silent < 0.2)
+
+
+def test_between_two_looks_the_head_is_not_silent(found: Lookout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher that is stopped, and goes on, does not take the head for lost."""
+    monkeypatch.setattr(lookout, "LOOK", 60.0)
+    found.nodes(60)
+    until(lambda: found._unanswered is None)
+    monkeypatch.setattr(lookout, "time", SimpleNamespace(monotonic=lambda: 1e9))
+    assert found.silent == 0
 
 
 def test_a_look_that_fails_is_no_answer(head: FakeHead, found: Lookout) -> None:
