@@ -83,6 +83,27 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """What models that leave these fields out are trained with: a change would change them."""
+BY_POSITION = {
+    "Broadcast": ["shape"],
+    "ChannelShuffle": ["groups"],
+    "Concat": ["axis"],
+    "Conv": ["number_of_outputs", "kernel_size"],
+    "Dropout": ["ratio"],
+    "ElementWiseOp": ["type"],
+    "Embedding": ["number_of_rows", "number_of_outputs"],
+    "Flatten": ["axis"],
+    "InnerProduct": ["number_of_outputs"],
+    "PReLU": ["shared"],
+    "Pad": ["padding"],
+    "Pool": ["method", "kernel_size"],
+    "ReLU": ["mode"],
+    "Reshape": ["shape"],
+    "SelfAttention": ["heads"],
+    "Transpose": ["order"],
+    "TransposedConv": ["number_of_outputs", "kernel_size"],
+    "Upsample": ["scale"],
+}
+"""Fields that need no name, in their order."""
 
 
 def make(kernel: Any, **values: Any) -> Kernel:
@@ -107,6 +128,12 @@ def test_defaults(name: str) -> None:
     fields = dataclasses.fields(KERNELS[name])
     defaults = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
     assert defaults == DEFAULTS.get(name, {})
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_values_by_position(name: str) -> None:
+    by_position = [field.name for field in dataclasses.fields(KERNELS[name]) if not field.kw_only]
+    assert by_position == BY_POSITION.get(name, [])
 
 
 @pytest.mark.parametrize("name", KERNELS)
