@@ -120,7 +120,7 @@ BAD: dict[str, tuple[type, str, tuple[object, ...], str]] = {
     "groups": (
         Grouping,
         "groups",
-        (0, 1.5, "auto", (), ((),), ((0, 2),), ((0,), (0, 1)), (0, 1), ((1,),)),
+        (0, 1.5, "auto", (), ((),), ((0,), ()), ((0, 2),), ((0,), (0, 1)), (0, 1), ((1,),), ((0, 1.0),), ((False, 1),)),
         "lists of learners from 0 on, each in one, as .*, an integer ≥ 1, or None",
     ),
 }
