@@ -49,7 +49,7 @@ def new_engine(
     sharing = Sharing(ranks) if ranks.several else None
     bad = _new_bad_examples(data) if system.on_bad_record == "skip" else None
 
-    def make(changed_model: ModelConf = model, changed_system: SystemConf = system, beside: int = 0) -> Engine:
+    def make(changed_model: ModelConf, changed_system: SystemConf, beside: int) -> Engine:
         confs = changed_model, solver, changed_system
         return Engine(training, check, data, *confs, collective, beside, bad, recorder, ranks, sharing)
 
@@ -62,13 +62,11 @@ def new_engine(
     if isinstance(model.rule, RuleSequence):
         engines = engines_of(model.rule, with_rule)
         return ChangingEngine(engines, Phases(model.rule, engines))
-    if ranks.connected:
-        return make()
-    if system.learners_per_device != "auto" or system.deterministic or isinstance(model.rule, TwoLevel):
-        return make()
-    first = make()
+    first = make(model, system, 0)
+    tunes = system.learners_per_device == "auto" and not system.deterministic
     counts = {first.backend.device_of.count(device) for device in range(len(first.backend.devices))}
-    if len(counts) > 1:  # devices with different numbers of cores
+    # Several counts: devices with different numbers of cores.
+    if not tunes or ranks.connected or isinstance(model.rule, TwoLevel) or len(counts) > 1:
         return first
     engines = Engines(counts.pop(), first, with_learners)
     return ChangingEngine(engines, Tuning(engines))
