@@ -29,8 +29,6 @@ class Occupancy:
 
     def place(self, first: int, last: int, size: int) -> int:
         """Allocate `size` bytes from step `first` to step `last`, inclusive. Returns their offset."""
-        if size == 0:
-            return 0
         nodes = self._cover(first, last)
         above = _ancestors(nodes)
         unions = [self._within[node] for node in nodes] + [self._through[node] for node in above]
