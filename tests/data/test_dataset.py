@@ -135,6 +135,13 @@ def test_rows_of_zeros_and_ones_are_maps_unless_each_has_a_single_one(other: lis
     assert Dataset((images(), y)).label_shape == (3,)
 
 
+def test_one_column_and_ignored_labels_are_not_one_hot() -> None:
+    assert Dataset((images(), np.ones((6, 1), int))).label_shape == (1,)
+    y = np.eye(3, dtype=int)[[0, 1, 2, 0, 1, 2]]
+    y[4] *= -1
+    assert Dataset((images(), y), ignored_label=-1).number_of_classes == 2
+
+
 def test_whole_floating_point_labels_are_targets_too() -> None:
     assert Dataset((images(), labels().astype(np.float64))).number_of_classes is None
 
@@ -203,6 +210,7 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], list[str]]] = {
     "minus infinity": ((spoiled(-np.inf), labels()), None, {}, ["x_train", "-inf in example 3"]),
     "NaN target": ((images(), spoiled(np.nan)), None, {}, ["y_train", "nan in example 3"]),
     "one-hot labels": ((images(), np.eye(6, dtype=int)), None, {}, ["y_train", "argmax", "(6, 6)"]),
+    "two one-hot columns": ((images(), np.eye(2, dtype=int)[[0, 1] * 3]), None, {}, ["y_train", "argmax", "(6, 2)"]),
     "one-hot booleans": ((images(), np.eye(6, dtype=bool)), None, {}, ["y_train", "argmax", "(6, 6)"]),
     "negative label in a map": (
         (images(), np.array([[[0, 1], [2, 3 - 5 * (n == 4)]] for n in range(6)])),

@@ -63,6 +63,8 @@ def test_rooms_that_want_elements_are_passed_by_with_a_reason() -> None:
     assert rooms.prepare(product(size=0)).name == (
         "product_forward plain (fallback: no elements in a tensor of shape (2, 0))"
     )
+    third = Rooms("Test", room("one", "refuse"), room("two", "fast", takes_empty=False), room("three", "plain"))
+    assert third.prepare(product(size=0)).name == "product_forward plain (fallback: one cannot)"
     without = Rooms("Test", Registry("one", takes_empty=False), room("two", "plain"))
     assert without.prepare(product(size=0)).name == "product_forward plain"
 

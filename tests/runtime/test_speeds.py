@@ -109,6 +109,8 @@ def test_measurements_are_restored() -> None:
         assert rounds(each, (40.0, 20.0), WINDOW_TASKS - 4) == []
         each.add(0, 1 / 40)
         each.add(1, 1 / 20)
+    first = {"tasks": [-WARMING_TASKS] * 2, "seconds": [0.0] * 2, "known": None, "changed": 0, "news": None}
+    assert Speeds(2).state() == first
     last = Speeds(2)
     last.restore(json.loads(json.dumps(other.state())))
     assert made.news() == other.news() == last.news() == pytest.approx((40, 20))

@@ -46,6 +46,7 @@ def test_numbers_go_on_after_those_of_all_that_have_been_there() -> None:
         ([(1.0, -1)], (), "leave must be pairs of a time ≥ 0"),
         ([(1.0, True)], (), "leave must be pairs of a time ≥ 0"),
         (None, (), "leave must be pairs of a time ≥ 0"),
+        ([("1", 0)], (), "leave must be pairs of a time ≥ 0"),
         (3, (), "leave must be pairs of a time ≥ 0 .* Received: leave=3"),
         ((), [(1.0, 2.0)], "join must be pairs of a time ≥ 0"),
         ((), [(float("nan"), 2)], "join must be pairs of a time ≥ 0"),
