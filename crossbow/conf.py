@@ -172,7 +172,7 @@ def _answering(made: type[T]) -> type[T]:
         values = {**given, **values}
         for name in values:
             if name not in names:
-                close = difflib.get_close_matches(name, names, n=1)
+                close = difflib.get_close_matches(name, names)
                 hint = f" Did you mean {close[0]!r}?" if close else ""
                 known = ", ".join(names) or "none"
                 raise ConfigurationError(

@@ -614,7 +614,6 @@ class ExecutionContext:
         def check(shapes: Mapping[str, Shape]) -> None:
             own = {segment.name: segment.spec.shape for layout in layouts for segment in layout}
             if strict:
-                selection.check([*own, *(name for name in shapes if name not in own)])
                 chosen = {name: shape for name, shape in shapes.items() if name in selection}
                 others = {name: shape for name, shape in own.items() if name not in selection}
                 check_names({**others, **chosen}, layouts, str(path))

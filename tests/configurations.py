@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from crossbow import ConfigurationError
+from crossbow.conf import settings
 
 NAN, INFINITY = float("nan"), float("inf")
 NO_NUMBERS = (None, "1", True, [1], NAN, INFINITY, 1j, 10**400, Fraction(10**400))
@@ -56,3 +57,12 @@ def check_good(conf: Any, values: dict[str, Any]) -> None:
     made = conf(**values)
     for name, value in values.items():
         assert getattr(made, name) == (tuple(value) if isinstance(value, list) else value)
+
+
+def declared(*confs: type) -> str:
+    """The fields of configurations that have an option: name, default, option, default in words; below, the domain."""
+    return "".join(
+        f"{conf.__name__}.{each.name}={each.default!r} --{each.option} ({each.meaning})\n    {each.domain.allowed}\n"
+        for conf in confs
+        for each in settings(conf).values()
+    )

@@ -347,6 +347,11 @@ def test_no_probabilities(tmp_path: Path) -> None:
         predictor.top(X[0])
 
 
+def test_whether_the_output_is_probabilities() -> None:
+    with Predictor(network()) as numbers, Predictor(network(SoftMax())) as probabilities:
+        assert (numbers.gives_probabilities, probabilities.gives_probabilities) == (False, True)
+
+
 def test_images_of_a_saved_model(tmp_path: Path) -> None:
     """They have the shape and the type of the training images."""
     with Predictor.load(saved(tmp_path / "m")) as predictor:

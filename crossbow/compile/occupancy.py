@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 
@@ -20,16 +21,14 @@ class Occupancy:
     """
 
     def __init__(self, steps: int) -> None:
-        self._leaves = 1 << max(steps - 1, 0).bit_length()
-        self._through: list[Union] = [[] for _ in range(2 * self._leaves)]
-        self._within: list[Union] = [[] for _ in range(2 * self._leaves)]
+        self._leaves = 1 << steps.bit_length()
+        self._through = defaultdict[int, Union](list)
+        self._within = defaultdict[int, Union](list)
         self.passed = 0
         """Number of ranges passed in searches, which dominates the run time."""
 
     def place(self, first: int, last: int, size: int) -> int:
         """Allocate `size` bytes from step `first` to step `last`, inclusive. Returns their offset."""
-        if size == 0:
-            return 0
         nodes = self._cover(first, last)
         above = _ancestors(nodes)
         unions = [self._within[node] for node in nodes] + [self._through[node] for node in above]
@@ -81,7 +80,7 @@ def lowest_gap(unions: Sequence[Union], size: int) -> tuple[int, int]:
         passed += 1
         union = unions[number]
         start = max(start, union[position + 1])
-        position = bisect_right(union, start, position + 2)
+        position = bisect_right(union, start)
         if position & 1:
             start = union[position]
             position += 1

@@ -210,7 +210,7 @@ class Program:
         for vertex in self.graph:
             of = vertex if vertex.peer is None else self.graph[vertex.peer]
             kernel, steps = of.forward, [step for step in self.steps if step.operator == vertex.name]
-            if kernel is not None and not all(step.elided for step in steps):
+            if kernel is not None:
                 products = kernel.multiply_adds(*input_shapes(of, self.batch, shapes))
                 found[vertex.name] = 2 * products * sum(not step.elided for step in steps)
         return {name: count for name, count in found.items() if count}

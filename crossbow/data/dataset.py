@@ -217,7 +217,7 @@ def checked_like(value: object, shape: Shape, dtype: np.dtype[Any], computed: np
         images = np.asarray(value)
     except ValueError as error:  # rows of different lengths
         raise DataError(f"predict: expected an array of images. Received: {reason(error)}") from error
-    if images.shape[1:] != shape or not images.ndim:
+    if images.shape[1:] != shape:
         raise DataError(
             f"predict: expected images of shape (N, {', '.join(map(str, shape))}). Received: {images.shape}"
         )

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crossbow.files import reason
 from crossbow.types import DataError
 
 Pixels = NDArray[np.uint8]
@@ -135,8 +136,7 @@ def _decode_by_pillow(content: bytes, form: str, check_size: CheckSize | None, p
     except DataError:
         raise
     except Exception as error:  # Pillow does not document which exceptions damaged files cause
-        received = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"expected an intact {name} file. Received: {received}") from error
+        raise DataError(f"expected an intact {name} file. Received: {reason(error)}") from error
 
 
 def _check(height: int, width: int, check_size: CheckSize | None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from crossbow.files import reason
 from crossbow.types import Array, DataError
 
 
@@ -27,8 +28,8 @@ def read_pickle(content: bytes, source: str) -> object:
     except _NotAllowedError as error:
         raise DataError(f"{source}: expected a pickle of arrays, lists and numbers only. Received: {error}") from error
     except Exception as error:  # damaged files: the unpickler does not document the exceptions that they raise
-        reason = str(error) or type(error).__name__
-        raise DataError(f"{source}: expected an intact pickle. Received: {len(content):,} bytes ({reason})") from error
+        received = f"{len(content):,} bytes ({reason(error)})"
+        raise DataError(f"{source}: expected an intact pickle. Received: {received}") from error
 
 
 class _NotAllowedError(Exception):

@@ -63,7 +63,7 @@ def characters(text: str, length: int = 64, *, check_fraction: float = 0.1, alph
         raise DataError(f"check_fraction: expected a number in [0, 1). Received: {check_fraction!r}")
     encoded = encode(text, alphabet)
     count = max(0, len(encoded) - 1) // length
-    check = round(count * check_fraction) if not check_fraction else max(1, round(count * check_fraction))
+    check = max(1, round(count * check_fraction)) if check_fraction else 0
     if count <= check:
         needed = ((2 if check_fraction else 1) * length) + 1
         raise DataError(f"text: expected at least {needed:,} characters. Received: {len(encoded):,}")

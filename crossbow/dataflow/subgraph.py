@@ -100,7 +100,7 @@ class SubGraph(Connectable):
 
 def _similar(name: str, names: dict[int, str]) -> str:
     """A hint for a name that does not exist."""
-    close = difflib.get_close_matches(str(name), names.values(), n=1)
+    close = difflib.get_close_matches(str(name), names.values())
     return f". Did you mean {close[0]!r}?" if close else f". Names: {', '.join(names.values())}"
 
 

@@ -55,7 +55,7 @@ def new_engine(
     sharing = Sharing(ranks) if ranks.several else None
     bad = _new_bad_examples(data, ranks) if system.on_bad_record == "skip" else None
 
-    def make(changed_model: ModelConf = model, changed_system: SystemConf = system, beside: int = 0) -> Engine:
+    def make(changed_model: ModelConf, changed_system: SystemConf, beside: int) -> Engine:
         confs = changed_model, solver, changed_system
         return Engine(training, check, data, *confs, collective, beside, bad, recorder, ranks, sharing)
 
@@ -68,10 +68,10 @@ def new_engine(
     if isinstance(model.rule, RuleSequence):
         engines = engines_of(model.rule, with_rule)
         return ChangingEngine(engines, Phases(model.rule, engines))
-    begin = _number_to_begin_with(data, model, system, ranks)
+    begin, first = _number_to_begin_with(data, model, system, ranks), make(model, system, 0)
     if begin == FIXED:
-        return make()
-    engines = Engines(begin, make(), with_learners)
+        return first
+    engines = Engines(begin, first, with_learners)
     return ChangingEngine(engines, Tuning(engines))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from crossbow.clock import now
 from crossbow.conf import Domain, configuration, refuse, setting
 from crossbow.domains import Flag, Integer
-from crossbow.files import checked_path, file_error
+from crossbow.files import checked_path, file_error, reason
 from crossbow.runtime.checkpoint import checkpoint_files, checkpoint_path, write_checkpoint
 from crossbow.timeline.recorder import CHECKPOINTS, Recorder
 from crossbow.types import Array, DataError
@@ -276,7 +276,7 @@ class CheckpointWriter:
             # The model, which is smaller, may fit on a disk that is too full for the checkpoint.
             with contextlib.suppress(DataError, OSError, MemoryError):
                 self._write_model(self.settings.model_path, model)
-            return Written(path, tasks, time.perf_counter() - began, str(error) or type(error).__name__)
+            return Written(path, tasks, time.perf_counter() - began, reason(error))
         for old in checkpoint_files(self.settings.checkpoint_directory)[self.settings.keep :]:
             with contextlib.suppress(OSError):  # tried again after the next checkpoint
                 old.unlink()
@@ -288,6 +288,6 @@ class CheckpointWriter:
         try:
             self._write_model(path, model)
         except (DataError, OSError, MemoryError) as error:
-            self._news.append(Written(path, tasks, time.perf_counter() - began, str(error) or type(error).__name__))
+            self._news.append(Written(path, tasks, time.perf_counter() - began, reason(error)))
             return False
         return True

@@ -18,7 +18,7 @@ def meant(received: str, known: Iterable[object], cutoff: float = 0.6) -> str:
     >>> meant("epoch", ("epochs", "seconds")), meant("x", ("epochs", "seconds"))
     ('. Did you mean epochs?', '')
     """
-    close = difflib.get_close_matches(received, list(map(str, known)), n=1, cutoff=cutoff)
+    close = difflib.get_close_matches(received, list(map(str, known)), cutoff=cutoff)
     return f". Did you mean {close[0]}?" if close else ""
 
 

@@ -99,7 +99,7 @@ def vector_of(value: object) -> Vector | None:
         array = np.asarray(value)
     except (TypeError, ValueError):
         return None
-    numbers = array.dtype.kind in "iuf" or (array.dtype == object and all(map(is_number, array.flat)))
+    numbers = array.dtype.kind in "iuf" or all(map(is_number, array.flat))
     return array.astype(np.float64) if numbers and array.ndim == 1 else None
 
 

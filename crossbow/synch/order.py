@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 
 from crossbow.conf import is_integer, is_number
@@ -77,7 +77,7 @@ class Timed(FinishOrder):
     def __init__(self, seconds: Sequence[float], events: int) -> None:
         """seconds: duration of each learner's tasks. events: number of tasks to finish."""
         self._seconds, self._left = seconds, events
-        self._tickets = [0] * len(seconds)
+        self._tickets = Counter[int]()
         """Number of tasks that each learner has begun: the end of an earlier one, which was given up, is ignored."""
         self._numbers = itertools.count()
         self._agenda: list[tuple[float, int, int, int, Callable[[], None] | None]] = []

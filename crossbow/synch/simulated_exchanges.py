@@ -134,7 +134,7 @@ class FreeSimulation(_WithoutBarrier):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.progress = ExchangeState(self.rule, self.learners)
-        self.last_event = [0] * len(self.own)
+        self.last_event: dict[int, int] = {}
 
     def restart(self) -> None:
         super().restart()

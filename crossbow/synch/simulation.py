@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -82,12 +83,12 @@ class Simulation(ABC):
         self.merges_before = merges_before
         self.by_merges = self.solver.learning_rate_step_unit == "merges"
         self.number_of_tasks = math.inf if number_of_tasks is None else number_of_tasks
-        self.tasks = [0] * number
+        self.tasks: dict[int, int] = {}
         """Current or last task of each learner."""
-        self.seen = [start] * number
+        self.seen: dict[int, Vector] = {}
         """Weights of each learner at the beginning of that task."""
         self.running: set[int] = set()
-        self.sendings = [0] * number
+        self.sendings = Counter[int]()
         """Number of times that messages from or to each learner became invalid, because it was lost or restarted."""
         self.bases: list[Vector] = []
         self.merge_times: list[float] = []

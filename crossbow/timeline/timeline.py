@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from crossbow.files import checked_path, file_error, write_whole
+from crossbow.files import checked_path, file_error, reason, write_whole
 from crossbow.timeline.recorder import SCHEDULER, SYNCHRONISER, Recording
 from crossbow.timeline.spans import Arrow, Kind, Sample, Span, Spans, learners, order_of_tracks, spans_of
 from crossbow.types import DataError
@@ -277,7 +277,7 @@ def _nanoseconds(microseconds: float) -> int:
 
 def _plain(error: Exception) -> OSError | ValueError:
     """The error of damaged compressed data, as one of those that files raise."""
-    return error if isinstance(error, OSError | ValueError) else ValueError(str(error) or type(error).__name__)
+    return error if isinstance(error, OSError | ValueError) else ValueError(reason(error))
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

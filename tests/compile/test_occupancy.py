@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import doctest
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossbow.compile.occupancy import Occupancy, take
+from crossbow.compile import occupancy as module
+from crossbow.compile.occupancy import Occupancy, lowest_gap, take
 
 STEPS = 21
+
+
+def test_examples() -> None:
+    assert doctest.testmod(module).failed == 0
+
+
+def test_what_a_search_passes() -> None:
+    """Each range once, but for those that a longer one covers."""
+    assert lowest_gap([], 5) == (0, 0)
+    assert lowest_gap([[5, 7]], 5) == (0, 0)
+    assert lowest_gap([[4, 7]], 5) == (7, 1)
+    assert lowest_gap([[0, 4, 6, 8], [1, 3, 5, 9]], 2) == (9, 4)
+    assert lowest_gap([[0, 9], [0, 1, 2, 3, 4, 5]], 2) == (9, 2)
+    assert lowest_gap([[0, 4], [2, 7, 8, 9]], 1) == (7, 2)
+
 
 Buffer = tuple[int, int, int]
 """First step, last step, size."""
@@ -59,4 +77,5 @@ def test_looking_for_a_place_in_a_full_stack_passes_few_ranges() -> None:
     occupancy = Occupancy(2 * count)
     for number in range(count):
         assert occupancy.place(number, 2 * count - 1 - number, 64) == 64 * number
-    assert occupancy.passed < 60 * count
+    assert count - 1 <= occupancy.passed < 60 * count
+    assert Occupancy(1).passed == 0

@@ -161,6 +161,13 @@ def test_batches_that_do_not_belong_together(path: Path) -> None:
 # Writing
 
 
+@pytest.mark.parametrize("batch_size", [1, 2, 7])
+def test_the_size_of_all_files_is_known_before(tmp_path: Path, batch_size: int) -> None:
+    write_batch_files(tmp_path, "train", Source(), batch_size=batch_size, partition_size=8192 * 4)
+    written = sum(file.stat().st_size for file in tmp_path.iterdir() if file.suffix != ".metadata")
+    assert plan(Source(), batch_size, 8192 * 4).nbytes == written
+
+
 def test_a_batch_larger_than_a_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"at least one batch, 8,192 bytes with batch size 1,000\. Received: 8,191"):
         write_batch_files(tmp_path, "train", Source(), batch_size=1000, partition_size=8191)

@@ -34,6 +34,12 @@ BAD_METADATA = {
     "no value": ("partitions   : 2", "partitions :", ["line 5"]),
     "no partitions": ("partitions   : 2", "partitions : 0", ["partitions to be an integer from 1", "'0'"]),
     "too many partitions": ("partitions   : 2", "partitions : 7", ["partitions to be at most 6", "Received: 7"]),
+    "no elements": ("elements     : 6", "elements : 0", ["elements to be an integer from 1", "'0'"]),
+    "no batch": ("batch size   : 2", "batch size : 0", ["batch size to be an integer from 1", "'0'"]),
+    "a negative pad of examples": ("example pad  : 4080", "example pad : -1", ["example pad to be", "from 0", "'-1'"]),
+    "a negative fill": ("fill         : 1", "fill : -1", ["fill to be an integer from 0", "'-1'"]),
+    "nine dimensions": ("[1, 2]", "[1, 1, 1, 1, 1, 1, 1, 1, 1]", ["example shape to be sizes"]),
+    "a huge shape": ("[1, 2]", "[65536, 32768]", ["example shape to be sizes"]),
     "no integer": ("elements     : 6", "elements : six", ["elements to be an integer from 1", "'six'"]),
     "a huge integer": ("elements     : 6", "elements : 2147483648", ["elements", "'2147483648'"]),
     "an endless integer": ("elements     : 6", "elements : " + "9" * 5000, ["elements to be an integer"]),
@@ -67,7 +73,13 @@ def test_wrong_metadata_are_named(tmp_path: Path, old: str, new: str, parts: lis
 
 @pytest.mark.parametrize(
     ("content", "part"),
-    [(b"", "the keys"), (b"\xff\xfe", "UTF-8"), (bytes(100), "line 1"), (b"#" * (2 << 20), "at most 1.0 MB")],
+    [
+        (b"", "the keys"),
+        (b"\xff\xfe", "UTF-8"),
+        (bytes(100), "line 1"),
+        (b"#" * (1 << 20), "the keys"),
+        (b"#" * ((1 << 20) + 1), "at most 1.0 MB"),
+    ],
 )
 def test_what_is_no_metadata_file(tmp_path: Path, content: bytes, part: str) -> None:
     (tmp_path / "metadata").write_bytes(content)
@@ -80,6 +92,13 @@ def test_the_text_is_that_of_the_original(tmp_path: Path) -> None:
     assert metadata.text() == TEXT
     assert (metadata.number_of_examples, metadata.batches) == (5, 3)
     assert "fill" not in replace(metadata, fill=None).text()
+
+
+def test_the_largest_numbers(tmp_path: Path) -> None:
+    text = TEXT.replace("label pad    : 4088", "label pad : 2147483647").replace("[1, 2]", "[1, 2147483647]")
+    (tmp_path / "metadata").write_text(text)
+    metadata = read_metadata(tmp_path / "metadata")
+    assert (metadata.label_pad, metadata.example_shape) == (2147483647, (1, 2147483647))
 
 
 shapes = st.lists(st.integers(1, 9), min_size=1, max_size=8).map(tuple)

@@ -414,6 +414,26 @@ def test_the_largest_npz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     refused(path, "expected an intact .npz")
 
 
+@pytest.mark.parametrize("folder", ["", "archive"])
+def test_the_largest_file(tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = binaries()
+    path = archive(tmp_path / "cifar-10-binary.tar.gz", folder, files) if folder else write(tmp_path, files)
+    size = max(map(len, files.values()))
+    monkeypatch.setattr("crossbow.data.cifar.LARGEST_FILE", size)
+    check(cifar10(path))
+    monkeypatch.setattr("crossbow.data.cifar.LARGEST_FILE", size - 1)
+    refused(path, "expected at most", "Received: more than that")
+
+
+def test_an_archive_of_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six, a text and a folder."""
+    path = archive(tmp_path / "cifar-10-binary.tar.gz", "folder", binaries())
+    monkeypatch.setattr("crossbow.data.cifar.MOST_MEMBERS", 8)
+    check(cifar10(path))
+    monkeypatch.setattr("crossbow.data.cifar.MOST_MEMBERS", 7)
+    refused(path, "an archive of at most 7 files. Received: more")
+
+
 @pytest.mark.parametrize(("train", "test"), [(1, 1), (0, 4), (9, 0)])
 def test_an_npz_has_at_least_one_image_of_each_phase(tmp_path: Path, train: int, test: int) -> None:
     path = tmp_path / "cifar10.npz"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from crossbow.data import Dataset
+from crossbow.data.dataset import checked_like
 from crossbow.types import DataError, Phase
 
 RANDOM = np.random.default_rng(0)
@@ -134,6 +135,13 @@ def test_rows_of_zeros_and_ones_are_maps_unless_each_has_a_single_one(other: lis
     assert Dataset((images(), y)).label_shape == (3,)
 
 
+def test_one_column_and_ignored_labels_are_not_one_hot() -> None:
+    assert Dataset((images(), np.ones((6, 1), int))).label_shape == (1,)
+    y = np.eye(3, dtype=int)[[0, 1, 2, 0, 1, 2]]
+    y[4] *= -1
+    assert Dataset((images(), y), ignored_label=-1).number_of_classes == 2
+
+
 def test_whole_floating_point_labels_are_targets_too() -> None:
     assert Dataset((images(), labels().astype(np.float64))).number_of_classes is None
 
@@ -156,6 +164,12 @@ def test_an_ignored_label_is_no_class(ignored: int, dtype: Any) -> None:
 @pytest.mark.parametrize("ignored", [-(2**31), 2**31 - 1])
 def test_an_ignored_label_is_any_that_int32_holds(ignored: int) -> None:
     assert Dataset((images(), labels()), ignored_label=ignored).number_of_classes is not None
+
+
+def test_the_bounds_of_numbers_of_classes() -> None:
+    for number in (3, 2**31 - 1):
+        assert Dataset((images(), labels()), number_of_classes=number).number_of_classes == number
+    assert Dataset((images(), np.zeros(6, int)), number_of_classes=1).number_of_classes == 1
 
 
 def test_lists_and_booleans_are_understood() -> None:
@@ -196,6 +210,7 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], list[str]]] = {
     "minus infinity": ((spoiled(-np.inf), labels()), None, {}, ["x_train", "-inf in example 3"]),
     "NaN target": ((images(), spoiled(np.nan)), None, {}, ["y_train", "nan in example 3"]),
     "one-hot labels": ((images(), np.eye(6, dtype=int)), None, {}, ["y_train", "argmax", "(6, 6)"]),
+    "two one-hot columns": ((images(), np.eye(2, dtype=int)[[0, 1] * 3]), None, {}, ["y_train", "argmax", "(6, 2)"]),
     "one-hot booleans": ((images(), np.eye(6, dtype=bool)), None, {}, ["y_train", "argmax", "(6, 6)"]),
     "negative label in a map": (
         (images(), np.array([[[0, 1], [2, 3 - 5 * (n == 4)]] for n in range(6)])),
@@ -229,7 +244,11 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], list[str]]] = {
     "classes of targets": ((images(), np.zeros(6)), None, {"number_of_classes": 3}, ["y_train", "float64"]),
     "number of classes": (GOOD, None, {"number_of_classes": 0}, ["number_of_classes", "Received: 0"]),
     "classes as float": (GOOD, None, {"number_of_classes": 3.0}, ["number_of_classes", "Received: 3.0"]),
+    "too many classes": (GOOD, None, {"number_of_classes": 2**31}, ["number_of_classes", "from 1 to 2147483647"]),
     "ignored label": (GOOD, None, {"ignored_label": "none"}, ["ignored_label", "'none'"]),
+    "large ignored label": (GOOD, None, {"ignored_label": 2**31}, ["ignored_label", "to 2147483647"]),
+    "small ignored label": (GOOD, None, {"ignored_label": -(2**31) - 1}, ["ignored_label", "from -2147483648"]),
+    "long doubles": ((np.ones((6, 5), np.longdouble), labels()), None, {}, ["x_train", "numbers", "float128"]),
     "other image shape": (GOOD, (images(6, 1, 8, 9), labels()), {}, ["x_check", "(1, 8, 8)", "(1, 8, 9)"]),
     "other image type": (GOOD, (images(dtype=np.float32), labels()), {}, ["x_check", "uint8", "float32"]),
     "other label kind": (GOOD, (images(), np.zeros(6)), {}, ["y_check", "float64"]),
@@ -250,6 +269,56 @@ def test_bad_arrays_are_refused_with_name_expected_and_received(case: str) -> No
     message = str(caught.value)
     for words in ["expected", "Received", *says]:
         assert words in message, message
+
+
+def test_sequences_of_one_number() -> None:
+    assert Dataset((np.ones((6, 1, 1)), labels())).image_shape == (1, 1)
+
+
+FLOAT32, FLOAT64, UINT8 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.uint8)
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("shape", "given", "dtype", "expected"),
+    [
+        ((2, 3, 3), UINT8, UINT8, UINT8),
+        ((2, 3, 3), FLOAT64, FLOAT32, FLOAT64),
+        ((5,), FLOAT32, FLOAT32, FLOAT32),
+        ((5,), np.int64, FLOAT32, FLOAT32),
+        ((2, 5), bool, FLOAT64, None),
+    ],
+)
+def test_images_for_a_prediction(
+    number: int, shape: tuple[int, ...], given: Any, dtype: np.dtype[Any], expected: Any
+) -> None:
+    value = np.ones((number, *shape), given)
+    found = checked_like(value, shape, dtype, FLOAT32)
+    assert found.shape == value.shape
+    assert found.dtype.kind == dtype.kind
+    assert expected is None or found.dtype == expected
+    np.testing.assert_array_equal(found, value)
+
+
+@pytest.mark.parametrize(
+    ("value", "shape", "dtype", "received"),
+    [
+        (3.0, (5,), FLOAT32, r"shape \(N, 5\)\. Received: \(\)"),
+        (np.ones((2, 4)), (5,), FLOAT32, r"shape \(N, 5\)\. Received: \(2, 4\)"),
+        ([[1.0], [1.0, 2.0]], (1,), FLOAT32, "an array of images"),
+        (np.ones((2, 5), int), (5,), UINT8, "of type uint8. Received: int64"),
+        (np.ones((2, 5), np.uint8), (5,), FLOAT32, "of type float32. Received: uint8"),
+        (np.ones((2, 1, 2, 2), int), (1, 2, 2), FLOAT32, "of type float32. Received: int64"),
+        (np.ones((2, 5)), (5,), UINT8, "of type uint8. Received: float64"),
+        (np.array([[1.0, np.inf]]), (2,), FLOAT32, "finite numbers"),
+        (np.array([[1.0, -1e39]]), (2,), FLOAT64, r"that float32 can hold. Received: 1e\+39"),
+    ],
+)
+def test_images_that_cannot_be_predicted(value: Any, shape: tuple[int, ...], dtype: Any, received: str) -> None:
+    with pytest.raises(DataError, match=f"^predict: expected .*{received}"):
+        checked_like(value, shape, dtype, FLOAT32)
+    if "hold" in received:
+        assert checked_like(value, shape, dtype, FLOAT64) is value
 
 
 def test_check_examples_that_are_not_there() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from crossbow import Dataset
 from crossbow.data import batch_files, sequence
-from crossbow.data.examples import BadExample, Examples, Selection
+from crossbow.data.examples import BadExample, Examples, Selection, looks_channels_last
 from crossbow.types import DataError
 from tests.data.small_sets import FLOATS, GOOD, LABELS, Pairs, assert_same, files
 
@@ -38,6 +38,29 @@ def test_parts_are_read_when_they_are_needed(tmp_path: Path, part: dict[str, Any
 def assert_same_after_sharding(directory: Path, part: dict[str, Any]) -> None:
     data = Dataset((FLOATS, LABELS), (FLOATS[:9], LABELS[:9])).shard(**part)
     assert_same(batch_files(*files(directory)).shard(**part), data)
+
+
+@pytest.mark.parametrize(
+    ("shape", "looks"),
+    [
+        ((5, 5, 3), True),
+        ((5, 5, 1), True),
+        ((4, 4, 3), False),
+        ((5, 6, 3), False),
+        ((5, 5, 2), False),
+        ((5, 5, 4), False),
+        ((3, 5, 5), False),
+        ((5, 5), False),
+        ((5, 5, 3, 3), False),
+    ],
+)
+def test_what_looks_like_channels_last(shape: tuple[int, ...], looks: bool) -> None:
+    assert looks_channels_last(shape) == looks
+
+
+def test_a_selection_of_the_first_epoch() -> None:
+    selection = Selection.of(np.array([3, 1]))
+    assert (selection.epochs.tolist(), selection.seed) == ([0, 0], 0)
 
 
 # Examples of the user's own

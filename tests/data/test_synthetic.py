@@ -58,6 +58,18 @@ def test_images_of_a_class_are_its_pattern_and_noise() -> None:
     assert len({synthetic((1, 4, 4), 3, training=9, seed=seed).train.images.tobytes() for seed in range(5)}) == 5
 
 
+def test_the_default_sizes() -> None:
+    data = synthetic((1,))
+    assert data.check is not None
+    assert (len(data.train), len(data.check), data.number_of_classes) == (2048, 512, 10)
+    first = synthetic((1,), seed=0)
+    np.testing.assert_array_equal(data.train.images, first.train.images)
+
+
+def test_two_dimensions_are_sequences() -> None:
+    assert synthetic((3, 3), training=2, check=0).image_shape == (3, 3)
+
+
 def test_noise_differs_from_image_to_image_and_between_the_phases() -> None:
     data = synthetic((1, 8, 8), 2, training=50, check=50)
     assert data.check is not None

@@ -72,6 +72,13 @@ def test_a_frame_that_is_too_large(tmp_path: Path) -> None:
         list(read_frames(tmp_path / "file"))
 
 
+def test_the_largest_frame_is_read(tmp_path: Path) -> None:
+    length = struct.pack("<Q", 2**31 - 1)
+    (tmp_path / "file").write_bytes(length + struct.pack("<I", slow_masked(length)))
+    with pytest.raises(DataError, match="expected all of record 0"):
+        list(read_frames(tmp_path / "file"))
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="expected a readable TFRecord file"):
         list(read_frames(tmp_path / "nowhere"))
@@ -116,6 +123,11 @@ values = (
 
 @given(st.dictionaries(st.text(max_size=8), values, max_size=5))
 def test_examples(features: dict[str, Feature]) -> None:
+    assert parse_example(example(features), "here") == features
+
+
+def test_the_largest_integers() -> None:
+    features: dict[str, Feature] = {"a": [-(2**63), 2**63 - 1, -1, 0]}
     assert parse_example(example(features), "here") == features
 
 

@@ -146,6 +146,15 @@ def test_nothing_is_differentiated_for_what_does_not_train() -> None:
     }
 
 
+def test_a_first_input_that_does_not_train_has_no_gradient() -> None:
+    relu, ip, total = node("relu", ReLU()), inner_product(), node("sum", ElementWiseOp())
+    chain(relu, node("square", Square(differentiable=False)), total, *softmax_loss())
+    chain(relu, ip, total)
+    found = wiring(training(relu))
+    assert found["sum"] == ("square", "ip")
+    assert [name for name in found if "gradient" in name] == ["loss.gradient", "sum.gradient1", "ip.gradient"]
+
+
 def test_the_first_operator_needs_no_input_gradient_but_has_a_gradient_operator() -> None:
     graph = training(chain(inner_product(), node("loss", EuclideanLoss())))
     assert list(wiring(graph).items())[2:] == [

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from crossbow.host_memory import aligned_zeros
-from crossbow.kernels.interface import PreparedKernel, Variable
+from crossbow.kernels.interface import PlainStorage, PreparedKernel, Variable
 from crossbow.kernels.registry import Registry, Rooms, UnsupportedError
-from crossbow.kernels.requests import InnerProductForward, ProductForward, Request
+from crossbow.kernels.requests import InnerProductBackwardWeights, InnerProductForward, ProductForward, Request
 from crossbow.types import ConfigurationError, Tensor
 from tests.kernels.storages import Reversed
 
@@ -63,6 +63,8 @@ def test_rooms_that_want_elements_are_passed_by_with_a_reason() -> None:
     assert rooms.prepare(product(size=0)).name == (
         "product_forward plain (fallback: no elements in a tensor of shape (2, 0))"
     )
+    third = Rooms("Test", room("one", "refuse"), room("two", "fast", takes_empty=False), room("three", "plain"))
+    assert third.prepare(product(size=0)).name == "product_forward plain (fallback: one cannot)"
     without = Rooms("Test", Registry("one", takes_empty=False), room("two", "plain"))
     assert without.prepare(product(size=0)).name == "product_forward plain"
 
@@ -93,3 +95,37 @@ def test_kernels_that_know_plain_variables_only_get_copies() -> None:
     for call in Rooms("Test", registry).prepare(request).bind({"input0": x, "weights": flat, "output": y}):
         call()
     np.testing.assert_array_equal(y, x @ weights.T)
+
+
+def test_gradients_of_plain_variables_are_copied_back() -> None:
+    """That of the bias has no storage of its own, and lies where it is."""
+    registry = Registry("plain", plain_variables=True)
+
+    @registry.kernel(InnerProductBackwardWeights)
+    def backward(request: InnerProductBackwardWeights) -> PreparedKernel:
+        def bind(buffers):  # type: ignore[no-untyped-def]
+            assert buffers["weights_gradient"].shape == (2, 3)
+
+            def call() -> None:
+                np.copyto(buffers["weights_gradient"], buffers["output_gradient"].T @ buffers["input0"])
+                np.copyto(buffers["bias_gradient"], buffers["output_gradient"].sum(axis=0))
+
+            return (call,)
+
+        return request.prepared("numpy", bind)
+
+    x, dy = np.array([[1, 10, 100]], np.float32), np.array([[1, 2]], np.float32)
+    storage = Reversed((2, 3))
+    weights, bias = Variable((2, 3), FLOAT32, storage), Variable((2,), FLOAT32, PlainStorage((2,)))
+    request = InnerProductBackwardWeights(tensor(1, 3), tensor(1, 2), weights, bias)
+    flat, sums = np.zeros(6, np.float32), np.zeros(2, np.float32)
+    buffers = {"input0": x, "output_gradient": dy, "weights_gradient": flat, "bias_gradient": sums}
+    calls = Rooms("Test", registry).prepare(request).bind(buffers)
+    for call in calls:
+        call()
+    assert len(calls) == 3
+    assert flat.tolist() == [200, 20, 2, 100, 10, 1]
+    assert sums.tolist() == [1, 2]
+    plain = Variable((2, 3), FLOAT32, PlainStorage((2, 3)))
+    alone = Rooms("Test", registry).prepare(InnerProductBackwardWeights(tensor(1, 3), tensor(1, 2), plain, bias))
+    assert len(alone.bind({**buffers, "weights_gradient": flat.reshape(2, 3)})) == 1

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from crossbow.kernels.native import NativeCall, NativeError
+from crossbow.kernels.native import ABORTED, NativeCall, NativeError
 from crossbow.kernels.task_list import TaskList
-from crossbow.types import address
+from crossbow.types import Aborted, address
 from tests.kernels.native_calls import adding, compiled, compiled_int64_at, python_adding
 
 
@@ -92,3 +93,29 @@ def test_what_addresses_point_into_lives_as_long_as_the_list() -> None:
     del tasks
     gc.collect()
     assert gone() is None
+
+
+def test_the_table_of_a_native_list() -> None:
+    """Calls 1 and 2 may run beside call 0, and call 4 beside call 3."""
+    cell = np.zeros(1, np.int64)
+    calls = [adding(cell, number) for number in range(1, 6)]
+    calls = [replace(call, together=index in (1, 2, 4)) for index, call in enumerate(calls)]
+    table = TaskList(calls, list("abcde")).table
+    assert table is not None
+    assert (table.calls, table.together.tolist(), table.has_together) == (5, [3, 1, 1, 2, 1], True)
+    alone = TaskList([adding(cell, 1)], ["a"]).table
+    assert alone is not None
+    assert (alone.together.tolist(), alone.has_together) == ([1], False)
+    assert TaskList([adding(cell, 1), python_adding(cell, 2)], ["a", "b"]).table is None
+    assert TaskList([], []).table is None
+
+
+def test_a_failure_of_another_thread_names_its_operator() -> None:
+    cell = np.zeros(1, np.int64)
+    tasks = TaskList([adding(cell, 1), adding(cell, 2)], ["first", "second"])
+    with pytest.raises(NativeError, match=r"add 2.*status 7"):
+        tasks.fail(1, 7)
+    assert tasks.failed == "second"
+    with pytest.raises(Aborted):
+        tasks.fail(0, ABORTED)
+    assert tasks.failed == "first"

@@ -103,6 +103,14 @@ def test_the_bar_follows_what_ends_first() -> None:
     assert "epoch 10/10" in stream.plain, "the last tick may reach into an epoch that is not wanted"
 
 
+def test_the_bar_without_a_number_of_epochs() -> None:
+    stream = Stream(terminal=True)
+    with ConsoleMonitor(seconds=8.0, stream=stream) as monitor:
+        monitor.progress(progress(2.5, time=2.0))
+    assert "epoch 3 " in stream.plain
+    assert " 25 % " in stream.plain
+
+
 def test_nothing_is_said_that_is_not_known() -> None:
     stream = Stream(terminal=True)
     with ConsoleMonitor(epochs=4, stream=stream) as monitor:

@@ -34,6 +34,14 @@ def test_a_row_a_record(tmp_path: Path) -> None:
     }
 
 
+def test_progress_keeps_the_rows(tmp_path: Path) -> None:
+    monitor = CsvMonitor(tmp_path / "log.csv")
+    monitor.progress(progress())
+    monitor.record(record(1))
+    monitor.progress(progress(100))
+    assert len(rows(tmp_path / "log.csv")) == 1
+
+
 def test_an_older_file_is_replaced_or_continued(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     for resume, start in ((False, 0), (True, 100), (False, 0)):

@@ -43,6 +43,12 @@ def test_wrong_sizes(sizes: tuple[int, int], message: str) -> None:
         Embedding(*sizes)
 
 
+def test_the_most_rows() -> None:
+    (weights,) = Embedding(2**24, 1).variables((2, 3))
+    assert weights.shape == (2**24, 1)
+    assert Embedding(2**24, 5).output_shape((2, 3)) == (2, 3, 5)
+
+
 def test_frozen() -> None:
     assert Embedding(2, 2, weight_learning_rate_multiplier=0).is_frozen
     assert not Embedding(2, 2).is_frozen

@@ -137,6 +137,14 @@ def test_fans() -> None:
     assert fans((32, 3, 5, 5)) == (75, 800)
     assert fans((7,)) == (1, 7)
     assert fans(()) == (1, 1)
+    assert fans((0, 3)) == fans((3, 0)) == (1, 1)
+
+
+def test_the_largest_numbers_and_the_narrowest_range() -> None:
+    largest = float(np.finfo(np.float32).max)
+    assert Constant(largest).fill((1,), generator()).astype(np.float32).tolist() == [largest]
+    assert Constant(-largest).value == -largest
+    assert Uniform(minimum=2, maximum=2).fill((3,), generator()).tolist() == [2, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -153,6 +161,9 @@ def test_fans() -> None:
         (lambda: Gaussian(std=1e300), "std must be a number that float32 can represent"),
         (lambda: Gaussian(mean=-1e39, std=1), "mean must be a number that float32 can represent"),
         (lambda: Uniform(minimum=-1e308, maximum=1e308), "minimum must be a number that float32 can represent"),
+        (lambda: Uniform(minimum=0, maximum=1e39), "maximum must be a number that float32 can represent"),
+        (lambda: Gaussian(std=float("nan")), "std must be a finite number > 0"),
+        (lambda: MSRA(truncate=1), "truncate must be True or False"),  # type: ignore[arg-type]
         (lambda: Values([[1.0, 2.0], [3.0]]), r"Values: array must be an array \(.*Received: array='list'"),  # type: ignore[arg-type]
         (lambda: Gaussian(std=1, truncate=1), "truncate must be True or False"),  # type: ignore[arg-type]
         (lambda: Xavier(norm="fan"), "norm must be one of 'fan_in', 'fan_out', 'average'"),

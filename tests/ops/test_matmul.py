@@ -54,6 +54,12 @@ def test_a_vector_is_not_transposed() -> None:
         MatMul(transpose_a=1)  # type: ignore[arg-type]
 
 
+def test_multiplications() -> None:
+    assert MatMul().multiply_adds((8, 3, 4), (4, 5)) == 8 * 3 * 5 * 4
+    assert MatMul(transpose_a=True).multiply_adds((4, 3), (2, 4, 5)) == 2 * 3 * 5 * 4
+    assert MatMul().multiply_adds((4,), (4,)) == 4
+
+
 def test_numbers_by_hand() -> None:
     a, b = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[5.0], [6.0]])
     run = run_operator(MatMul(), [a, b], output_gradient=np.array([[1.0], [10.0]]))

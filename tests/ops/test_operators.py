@@ -10,6 +10,7 @@ import pytest
 from crossbow import ops
 from crossbow.ops import Gradient, Kernel
 from crossbow.ops.initialiser import Constant, Gaussian, Xavier
+from crossbow.types import ConfigurationError
 
 EXPORTED = {name: getattr(ops, name) for name in ops.__all__}
 KERNELS = {name: one for name, one in EXPORTED.items() if issubclass(one, Kernel) and one is not Kernel}
@@ -83,13 +84,73 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """What models that leave these fields out are trained with: a change would change them."""
+BY_POSITION = {
+    "Broadcast": ["shape"],
+    "ChannelShuffle": ["groups"],
+    "Concat": ["axis"],
+    "Conv": ["number_of_outputs", "kernel_size"],
+    "Dropout": ["ratio"],
+    "ElementWiseOp": ["type"],
+    "Embedding": ["number_of_rows", "number_of_outputs"],
+    "Flatten": ["axis"],
+    "InnerProduct": ["number_of_outputs"],
+    "PReLU": ["shared"],
+    "Pad": ["padding"],
+    "Pool": ["method", "kernel_size"],
+    "ReLU": ["mode"],
+    "Reshape": ["shape"],
+    "SelfAttention": ["heads"],
+    "Transpose": ["order"],
+    "TransposedConv": ["number_of_outputs", "kernel_size"],
+    "Upsample": ["scale"],
+}
+"""Fields that need no name, in their order."""
+
+
+NUMBERS = (-1, 0, 1, 2)
+REFUSED: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("size", "top_k", "groups", "number_of_outputs", "kernel_size", "stride", "dilation"), (-1, 0)),
+    **dict.fromkeys(("number_of_rows", "rows", "columns", "latents", "number_of_axes", "heads", "step"), (-1, 0)),
+    **dict.fromkeys(("alpha", "beta", "padding", "regularisation", "negative_slope"), (-1,)),
+    **dict.fromkeys(("kappa", "epsilon", "weight"), (-1, 0)),
+    **dict.fromkeys(("axis", "scale"), (0,)),
+    **dict.fromkeys(("ratio", "label_smoothing"), (-1, 1, 2)),
+    **dict.fromkeys(("value", "start", "Concat.axis", "Flatten.axis"), ()),
+    "moving_average_fraction": (-1, 2),
+    "learning_rate_multiplier": (-1,),
+    "Scale.bias_learning_rate_multiplier": (-1, 0, 2),  # without a bias
+    "Conv.groups": (-1, 0, 2),  # of three outputs
+    "TransposedConv.groups": (-1, 0, 2),
+    "Pool.padding": (-1, 2),  # as large as the window
+    "TransposedConv.output_padding": (-1, 1, 2),  # as large as the stride
+}
+"""Which of these numbers a field refuses, by its name, in one operator or in all; by the end of its name."""
+NO_VALUES: dict[type, tuple[Any, ...]] = {
+    bool: (1, None, "yes"),
+    float: (float("nan"), float("inf"), None, "1", True, 1j),
+    int: (1.5, "1", True, [1.5], float("nan")),
+    str: ("", "another", None, 0),
+    Constant: (None, 0.5, "zeros", Constant),
+    Gaussian: (None, 0.5, "zeros", Gaussian),
+    Xavier: (None, 0.5, "zeros", Xavier),
+}
+"""What no field takes, by the type of its default."""
+FIELDS = [(name, field) for name, kernel in KERNELS.items() for field in dataclasses.fields(kernel)]
 
 
 def make(kernel: Any, **values: Any) -> Kernel:
     required = {field.name for field in dataclasses.fields(kernel) if field.default is dataclasses.MISSING}
     assert required <= REQUIRED.keys(), "everything else has a default"
-    made: Kernel = kernel(**{name: REQUIRED[name] for name in required}, **values)
+    made: Kernel = kernel(**{**{name: REQUIRED[name] for name in required}, **values})
     return made
+
+
+def refuses(name: str, **values: Any) -> bool:
+    try:
+        make(KERNELS[name], **values)
+    except ConfigurationError:
+        return True
+    return False
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -107,6 +168,40 @@ def test_defaults(name: str) -> None:
     fields = dataclasses.fields(KERNELS[name])
     defaults = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
     assert defaults == DEFAULTS.get(name, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        pytest.param(name, field, id=f"{name}.{field.name}")
+        for name, field in FIELDS
+        if type(field.default) in NO_VALUES
+    ],
+)
+def test_values_of_another_kind_are_refused(name: str, field: dataclasses.Field[Any]) -> None:
+    for value in NO_VALUES[type(field.default)]:
+        with pytest.raises(ConfigurationError, match=rf"^{name}: {field.name} must be .*Received: {field.name}="):
+            make(KERNELS[name], **{field.name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        pytest.param(name, field, id=f"{name}.{field.name}")
+        for name, field in FIELDS
+        if type(field.default) in (int, float) or type(REQUIRED.get(field.name)) is int
+    ],
+)
+def test_numbers_that_are_refused(name: str, field: dataclasses.Field[Any]) -> None:
+    known = (f"{name}.{field.name}", field.name, field.name.partition("_")[2])
+    refused = next(REFUSED[each] for each in known if each in REFUSED)
+    assert tuple(number for number in NUMBERS if refuses(name, **{field.name: number})) == refused
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_values_by_position(name: str) -> None:
+    by_position = [field.name for field in dataclasses.fields(KERNELS[name]) if not field.kw_only]
+    assert by_position == BY_POSITION.get(name, [])
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -57,6 +57,19 @@ def test_aligned_corners_by_hand() -> None:
     np.testing.assert_array_equal(run.outputs[0], [[[4, 6, 8, 4, 0]]])
 
 
+def test_every_axis_has_its_own_factor() -> None:
+    x = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
+    (y,) = run_operator(Upsample((2, 3)), [x]).outputs
+    np.testing.assert_array_equal(y, x.repeat(2, axis=2).repeat(3, axis=3))
+    (y,) = run_operator(Upsample((1, 2), method="linear"), [[[[[4.0, 8.0], [0.0, 4.0]]]]]).outputs
+    np.testing.assert_array_equal(y, [[[[4, 5, 7, 8], [0, 1, 3, 4]]]])
+
+
+def test_a_single_output_is_the_first_corner() -> None:
+    run = run_operator(Upsample(size=1, method="linear", align_corners=True), [[[[4.0, 8.0, 0.0]]]])
+    np.testing.assert_array_equal(run.outputs[0], [[[4]]])
+
+
 def test_a_value_that_is_not_finite_stays_where_it_is() -> None:
     x = np.array([[[1.0, np.inf, 2.0, 3.0]]], np.float32)
     for device in ("reference", "cpu"):
@@ -81,6 +94,12 @@ def test_gradients(kernel: Upsample, shape: Shape) -> None:
         ({"scale": 0}, "scale must be a number > 0 or a tuple of such, one per spatial axis"),
         ({"scale": (1, 2, 3, 4)}, "scale must be a number or a tuple, one per spatial axis"),
         ({"size": 2.5}, "size must be an integer ≥ 1 or a tuple of such"),
+        ({"size": 0}, "size must be an integer ≥ 1 or a tuple of such, one per spatial axis"),
+        ({"size": (2, 0)}, "size must be an integer ≥ 1 or a tuple of such"),
+        ({"size": (1, 2, 3, 4)}, "size must be a number or a tuple, one per spatial axis"),
+        ({"size": ()}, "size must be a number or a tuple"),
+        ({"scale": (2, float("nan"))}, "scale must be a number > 0 or a tuple of such"),
+        ({"scale": "2"}, "scale must be a number > 0"),
         ({"scale": 2, "method": "cubic"}, "method must be one of 'nearest', 'linear'"),
         ({"scale": 2, "align_corners": True}, "align_corners must be left at False with method='nearest'"),
     ],

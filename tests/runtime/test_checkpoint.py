@@ -41,6 +41,12 @@ def test_what_was_written_is_read(path: Path) -> None:
     assert json.dumps(found.state) == json.dumps(json.loads(STATE))
 
 
+def test_a_checkpoint_without_tensors(path: Path) -> None:
+    write_checkpoint(path, {}, "[1]")
+    found = read_checkpoint(path)
+    assert (found.tensors, found.state) == ({}, [1])
+
+
 def test_other_programs_can_read_it(path: Path) -> None:
     assert safetensors.numpy.load_file(path)["b"].tolist() == TENSORS["b"].tolist()
 

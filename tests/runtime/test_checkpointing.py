@@ -15,6 +15,7 @@ from crossbow import Checkpoints, ConfigurationError, DataError
 from crossbow.runtime import checkpointing
 from crossbow.runtime.checkpoint import checkpoint_files, read_checkpoint
 from crossbow.runtime.checkpointing import CheckpointWriter, parse_interval
+from tests.configurations import declared
 
 
 def write_model(path: Path, variables: Mapping[str, Any]) -> None:
@@ -53,6 +54,21 @@ def test_intervals(text: str, number: float, unit: str) -> None:
 def test_what_is_no_interval(text: Any) -> None:
     with pytest.raises(ConfigurationError, match="interval must be a number of tasks, epochs"):
         Checkpoints("x", interval=text)
+
+
+DECLARED = """\
+Checkpoints.interval='auto' --checkpoint-interval (auto)
+    a number of tasks, epochs, seconds, minutes or hours, as '500tasks' or '10minutes', 'auto' or 'none'
+Checkpoints.keep=3 --keep (3)
+    an integer ≥ 1
+Checkpoints.overwrite=False --overwrite (off)
+    True or False
+"""
+
+
+def test_names_and_defaults_of_options() -> None:
+    """Commands that users have written rely on them."""
+    assert declared(Checkpoints) == DECLARED
 
 
 def test_the_directory_is_a_path() -> None:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import doctest
 import itertools
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossbow.runtime.clock import WorkClock, work_clock
+from crossbow.runtime import clock
+from crossbow.runtime.clock import WorkClock, fitted_wpc, work_clock
 from crossbow.types import ConfigurationError
 
 
@@ -19,6 +21,17 @@ def test_a_schedule_is_data() -> None:
         (10, "synchronise", 0),
         (11, "synchronise", 1),
     ]
+
+
+def test_the_examples() -> None:
+    assert doctest.testmod(clock).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("wpc", "tau", "learners", "fitted"), [(1, 1, 4, 4), (6, 1, 4, 8), (5, 1, 4, 4), (8, 3, 2, 6), (12, 1, 3, 12)]
+)
+def test_tasks_in_a_tick_of_another_number_of_learners(wpc: int, tau: int, learners: int, fitted: int) -> None:
+    assert fitted_wpc(wpc, tau, learners) == fitted
 
 
 @pytest.mark.parametrize(("tasks", "rounded"), [(-7, 0), (0, 0), (1, 6), (6, 6), (7, 12)])
@@ -64,6 +77,9 @@ def test_wpc_is_learners_times_tau(learners: int, tau: int, wpc: int | None, exp
 def test_the_clock_of_a_host_knows_its_ticks(wpc: int | None, barrier: bool) -> None:
     clock = work_clock(2, 3, wpc, barrier=barrier, host_ticks=5)
     assert (clock.learners, clock.tau, clock.host_ticks) == (2, 3, 5)
+    assert (clock.tasks_per_host_tick, clock.tasks_per_tick) == (6, 30)
+    assert clock.whole_ticks(31) == 60
+    assert len(list(clock.schedule(0))) == 6
 
 
 def test_wpc_that_learners_do_not_divide_is_refused() -> None:

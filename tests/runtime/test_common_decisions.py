@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
-from crossbow.cluster.members import Rank, View
-from crossbow.cluster.ranks import Ranks
+import pytest
+
+from crossbow.cluster.fault import Fault
+from crossbow.cluster.members import Left, Rank, View
+from crossbow.cluster.ranks import LEAVE, Ranks
 from crossbow.runtime.common_decisions import CommonDecisions
 from tests.cluster.fake_network import FakeNetwork, at_once
 
@@ -50,3 +55,161 @@ def test_a_signal_of_any_rank_ends_all() -> None:
     found = at_once([lambda: first.look_for_signals(), lambda: second.look_for_signals()])
     assert found == [15, 15]
     assert first.interrupted == second.interrupted == 15
+
+
+# Ranks that leave and join
+
+
+class FakeRanks:
+    """Rank 0 of three ranks, or another one. It notes what it is asked."""
+
+    connected = several = True
+
+    def __init__(self, rank: int = 0) -> None:
+        self.rank, self.is_first, self.size = rank, rank == 0, 3
+        self.view = SimpleNamespace(number=0)
+        self.asked_to_leave = self.join_wanted = False
+        self.waiting: list[tuple[int, int]] = []
+        self.log: list[Any] = []
+
+    def requests(self) -> list[tuple[int, int]]:
+        waiting, self.waiting = self.waiting, []
+        return waiting
+
+    def agree(self, decide: Callable[[], Any]) -> Any:
+        return decide()
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: self.log.append((name, *arguments))
+
+
+def decisions(ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch, faults: str = "") -> CommonDecisions:
+    monkeypatch.setenv("CROSSBOW_FAULT", faults)
+    given: Any = ranks
+    return CommonDecisions(given)
+
+
+def test_ranks_that_ask_leave_at_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = FakeRanks()
+    common = decisions(ranks, monkeypatch)
+    ranks.waiting = [(2, LEAVE), (1, LEAVE)]
+    assert not common.at_tick(no, no, elastic=True)
+    assert (common.pauses, common.interrupted) == (True, 0)
+    common.change_view()
+    assert ranks.log == [("gather", None), ("await_view",)]
+    assert not common.at_tick(no, no, elastic=True)
+    assert common.pauses  # until the view has changed
+    common.regrouped()
+    common.change_view()
+    assert not common.at_tick(no, no, elastic=True)
+    assert not common.pauses
+    assert len(ranks.log) == 2
+
+
+def test_rank_0_leaves_too_and_asks_once_in_a_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = FakeRanks()
+    common = decisions(ranks, monkeypatch)
+    ranks.asked_to_leave = True
+    assert not common.at_tick(no, no, elastic=True)
+    with pytest.raises(Left):
+        common.change_view()
+    assert ranks.log == [("gather", None)]
+    common.regrouped()
+    common.at_tick(no, no, elastic=True)
+    assert not common.pauses
+    ranks.view.number = 1
+    common.at_tick(no, no, elastic=True)
+    assert common.pauses
+
+
+def test_another_rank_tells_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = FakeRanks(rank=1)
+    common = decisions(ranks, monkeypatch)
+    ranks.asked_to_leave = True
+    common.receive(15)
+    for _ in range(2):
+        common._tell_first()
+    assert ranks.log == [("ask_to_leave",), ("ask_to_stop", 15)]
+    assert common.received == 0
+
+
+@pytest.mark.parametrize(("elastic", "leaving"), [(False, [1]), (True, [0, 1, 2])])
+def test_training_ends_where_it_cannot_go_on_with_others(
+    elastic: bool, leaving: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = FakeRanks()
+    common = decisions(ranks, monkeypatch)
+    ranks.waiting = [(rank, LEAVE) for rank in leaving]
+    assert common.at_tick(lambda: common.interrupted == signal.SIGTERM, no, elastic=elastic)
+    assert not common.pauses
+    common.change_view()
+    assert ranks.log == []
+
+
+def test_the_signal_that_came_first_ends_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = FakeRanks()
+    common = decisions(ranks, monkeypatch)
+    ranks.waiting = [(1, 2), (2, LEAVE)]
+    common.at_tick(no, no)
+    common.receive(15)
+    assert common.look_for_signals() == 2
+
+
+def test_ranks_join_where_training_can_go_on_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = FakeRanks()
+    common = decisions(ranks, monkeypatch)
+    ranks.join_wanted = True
+    common.at_tick(no, no)
+    assert not common.pauses
+    assert common.at_tick(yes, no, elastic=True)
+    assert not common.pauses
+    common.at_tick(no, no, elastic=True)
+    assert common.pauses
+    common.change_view()
+    assert ranks.log == [("gather", None), ("admit",), ("await_view",)]
+    common.regrouped()
+    common.change_view()
+    assert len(ranks.log) == 3
+
+
+def test_faults_happen_once_in_their_view_and_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = FakeRanks()
+    common = decisions(ranks, monkeypatch, "leave:2@4,join@6,kill:0@8,kill:1@9")
+    ranks.join_wanted = True
+    common.at_tick(no, no, elastic=True)
+    assert not common.pauses  # a fault lets it join later
+    assert [tick for tick in range(10) if common.fault_is_due(tick)] == [4]
+    common.strike(3, elastic=True)
+    common.strike(4, elastic=True)
+    assert not common.fault_is_due(4)
+    common.change_view()
+    assert ranks.log == [("gather", None), ("await_view",)]
+    ranks.view.number = 1
+    common.regrouped()
+    common.strike(6, elastic=True)
+    common.change_view()
+    assert ranks.log[2:] == [("gather", None), ("admit",), ("await_view",)]
+    ranks.view.number = 2
+    common.regrouped()
+    common.at_tick(no, no, elastic=True)
+    assert common.pauses  # no further fault lets a rank join
+    struck: list[Fault] = []
+    monkeypatch.setattr(Fault, "strike", lambda fault: struck.append(fault))
+    common.strike(8, elastic=True)
+    ranks.view.number = 3
+    common.strike(9, elastic=True)
+    assert struck == [Fault(0, 8)]
+    ranks.view.number = 4
+    assert not any(map(common.fault_is_due, range(10)))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_where_no_rank_can_leave_a_fault_ends_training(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = FakeRanks(rank)
+    common = decisions(ranks, monkeypatch, "leave:2@4,join@5")
+    common.strike(4, elastic=False)
+    assert common.received == (0 if rank else signal.SIGTERM)
+    ranks.view.number = 1
+    common.strike(5, elastic=False)
+    common.change_view()
+    assert ranks.log == []

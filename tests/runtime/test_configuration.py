@@ -16,6 +16,7 @@ from tests.configurations import (
     check_bad_value,
     check_complete,
     check_good,
+    declared,
     each_field,
     each_value,
 )
@@ -131,3 +132,62 @@ def test_devices_are_a_list_or_separated_by_commas(devices: Any, expected: tuple
 def test_the_types_of_a_precision(precision: str, dtype: str, narrow: str | None) -> None:
     system = SystemConf(precision=precision, devices="cpu" if precision in ("float32", "float64") else "cuda:0")
     assert (system.dtype.name, system.narrow) == (dtype, narrow)
+
+
+DECLARED = """\
+ModelConf.batch_size=32 --batch-size (32)
+    an integer ≥ 1
+ModelConf.wpc=None --wpc (k · τ)
+    an integer ≥ 1 or None
+ModelConf.slack=None --slack (as many as the rule allows)
+    an integer ≥ 0 or None
+ModelConf.local_variables=() --local-variables (none)
+    a tuple of names or patterns, as ('*norm*',)
+ModelConf.skip=0.0 --skip (0)
+    a finite number ≥ 0 and < 1
+ModelConf.restart=True --restart (on)
+    True or False
+ModelConf.test_interval=1 --test-interval (1)
+    an integer ≥ 1
+ModelConf.test_interval_unit=<TrainingUnit.EPOCHS: 'epochs'> --test-interval-unit (epochs)
+    a TrainingUnit
+ModelConf.check_batch_size=None --check-batch-size (the larger of the batch size and 64)
+    an integer ≥ 1 or None
+SystemConf.devices='cpu' --devices (cpu)
+    'cpu', 'cpu:i/n', 'cuda', 'cuda:i', or several separated by commas
+SystemConf.learners_per_device='auto' --learners (auto)
+    an integer ≥ 1 or 'auto'
+SystemConf.threads_per_learner=None --threads-per-learner (their cores, shared among their learners)
+    an integer ≥ 1 or None
+SystemConf.kernels='auto' --kernels (auto)
+    one of 'auto', 'reference', 'compiled', 'onednn'
+SystemConf.precision='float32' --precision (float32)
+    one of 'float32', 'tf32', 'bfloat16', 'float16', 'float64'
+SystemConf.winograd=True --winograd (on)
+    True or False
+SystemConf.deterministic=False --deterministic (off)
+    True or False
+SystemConf.seed=0 --seed (0)
+    an integer ≥ 0
+SystemConf.sum_order='auto' --sum-order (auto)
+    one of 'auto', 'chain', 'tree'
+SystemConf.loader_threads=1 --loader-threads (1)
+    an integer ≥ 1
+SystemConf.order='examples' --order (examples)
+    one of 'examples', 'files'
+SystemConf.files_together=None --files-together (8, with order files)
+    an integer ≥ 1 or None
+SystemConf.on_bad_record='error' --on-bad-record (error)
+    one of 'error', 'skip'
+SystemConf.graphs=True --graphs (on)
+    True or False
+SystemConf.nvtx=False --nvtx (off)
+    True or False
+SystemConf.check_numerics=False --check-numerics (off)
+    True or False
+"""
+
+
+def test_names_and_defaults_of_options() -> None:
+    """Commands that users have written rely on them."""
+    assert declared(ModelConf, SystemConf) == DECLARED

@@ -73,6 +73,18 @@ def test_distances() -> None:
     assert distances([w], np.zeros_like(z)) == [math.inf]
 
 
+def test_an_estimate_is_of_blocks_from_the_first_to_the_last() -> None:
+    """Of four blocks: the last one has seven elements."""
+    z = np.ones(3 * BLOCK + 7, np.float32)
+    for place, counted in ((0, (2, 3, 4, 5, None)), (-1, (2, 3, 4, 5, None)), (BLOCK, (3, 4, 5, None))):
+        w = z.copy()
+        w[place] = 2
+        elements = {2: BLOCK + 7, 3: 2 * BLOCK + 7}
+        for blocks in (2, 3, 4, 5, None):
+            expected = math.sqrt(1 / elements.get(blocks or 0, z.size)) if blocks in counted else 0.0
+            assert distances([w], z, blocks) == [pytest.approx(expected, rel=1e-12)], (place, blocks)
+
+
 class Watcher(Monitor):
     """Keeps records and progress."""
 

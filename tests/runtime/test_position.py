@@ -17,6 +17,25 @@ def test_ticks_are_so_many_tasks() -> None:
     assert (position.tick, position.tasks) == (2, 8)
 
 
+def test_a_position_is_restored() -> None:
+    position, other = Position(4), Position(4)
+    position.advance()
+    position.begin_phase()
+    position.continue_from(tick=3, tasks=20, merges=5, own_merges=3)
+    other.restore(position.state())
+    for each in (position, other):
+        assert (each.tick, each.tasks, each.ticks_of_phase) == (3, 20, 2)
+        assert (each.tasks_before, each.merges_before, each.tick_of_z) == (8, 2, 0)
+
+
+def test_a_tick_of_z_begins_with_one_of_the_hosts() -> None:
+    position = Position(4)
+    position.advance()
+    position.begin_tick_of_z()
+    position.advance()
+    assert (position.tick_of_z, position.tick) == (1, 2)
+
+
 def test_an_engine_counts_on_from_the_one_before() -> None:
     """Whose ticks had other numbers of tasks."""
     position = Position(3)

@@ -14,6 +14,7 @@ from crossbow.runtime.monitor import Progress
 from crossbow.runtime.profiling import Profiler
 from crossbow.timeline.recorder import Recorder, Recording
 from crossbow.types import TrainingUnit
+from tests.configurations import declared
 from tests.support import blobs, perceptron
 from tests.timeline.test_recorder import task
 
@@ -114,6 +115,12 @@ class Interrupting(Monitor):
         if progress.tasks >= 20 and not self.failed:
             self.failed = True
             raise OSError("no")
+
+
+def test_names_and_defaults_of_options() -> None:
+    expected = "Profile.tasks=200 --tasks (200)\n    an integer ≥ 1\n"
+    assert declared(Profile) == expected + "Profile.warm_up=None --warm-up (None)\n    an integer ≥ 0 or None\n"
+    assert Profile("trace.json").tasks == 200  # the path needs no name
 
 
 def test_nothing_is_written_if_training_fails(tmp_path: Path) -> None:

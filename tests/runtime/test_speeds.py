@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -95,6 +96,25 @@ def test_a_change_that_is_over_soon_is_not() -> None:
         for _ in range(CHANGED_WINDOWS - 1):
             assert window(made, 40.0, 20.0) == []
         assert window(made, 40.0, 40.0) == []
+
+
+def test_measurements_are_restored() -> None:
+    """In the middle of a window, the second that differs; then the third is told, and not yet asked for."""
+    made, other = measured(40.0, 40.0), Speeds(2)
+    for rates in ((40.0, 20.0), (40.0, 20.0)):
+        window(made, *rates)
+    rounds(made, (40.0, 20.0), 3)
+    other.restore(json.loads(json.dumps(made.state())))
+    for each in (made, other):
+        assert rounds(each, (40.0, 20.0), WINDOW_TASKS - 4) == []
+        each.add(0, 1 / 40)
+        each.add(1, 1 / 20)
+    first = {"tasks": [-WARMING_TASKS] * 2, "seconds": [0.0] * 2, "known": None, "changed": 0, "news": None}
+    assert Speeds(2).state() == first
+    last = Speeds(2)
+    last.restore(json.loads(json.dumps(other.state())))
+    assert made.news() == other.news() == last.news() == pytest.approx((40, 20))
+    assert last.news() is None
 
 
 def test_what_is_said() -> None:

@@ -19,6 +19,7 @@ from tests.configurations import (
     check_bad_value,
     check_complete,
     check_good,
+    declared,
     each_field,
     each_value,
 )
@@ -222,3 +223,60 @@ def test_every_method_has_its_learning_rate(method: str, rate: float) -> None:
 
 def test_the_examples() -> None:
     assert doctest.testmod(importlib.import_module("crossbow.solver.configuration")).failed == 0
+
+
+DECLARED = """\
+SolverConf.method='sgd' --method (sgd)
+    one of 'sgd', 'adam', 'adamw', 'rmsprop', 'adagrad'
+SolverConf.learning_rate=None --learning-rate (0.01, or 0.001 with adam, adamw and rmsprop)
+    a finite number > 0 or None
+SolverConf.policy='fixed' --learning-rate-policy (fixed)
+    one of 'fixed', 'inv', 'step', 'multistep', 'exp', 'lsr', 'clr', 'cosine', 'linear'
+SolverConf.gamma=0.1 --gamma (0.1)
+    a finite number ≥ 0
+SolverConf.power=0.75 --power (0.75)
+    a finite number ≥ 0
+SolverConf.step_size=0 --step-size ()
+    an integer ≥ 0
+SolverConf.step_values=() --step-values ()
+    a tuple of integers ≥ 1
+SolverConf.warmup_steps=0 --warmup-steps (0, none)
+    an integer ≥ 0
+SolverConf.learning_rate_step_unit='tasks' --learning-rate-step-unit (tasks)
+    one of 'tasks', 'epochs', 'merges'
+SolverConf.maximum_learning_rate=None --maximum-learning-rate ()
+    a finite number > 0 or None
+SolverConf.minimum_momentum=None --minimum-momentum (constant momentum)
+    a finite number ≥ 0 and < 1 or None
+SolverConf.super_convergence=False --super-convergence (cycles without end)
+    True or False
+SolverConf.annihilation_steps=0 --annihilation-steps ()
+    an integer ≥ 0
+SolverConf.decay_steps=0 --decay-steps ()
+    an integer ≥ 0
+SolverConf.final_learning_rate=None --final-learning-rate (0, or learning rate / 10,000 with super-convergence)
+    a finite number ≥ 0 or None
+SolverConf.momentum=0.0 --momentum (0)
+    a finite number ≥ 0 and < 1
+SolverConf.momentum_method='polyak' --momentum-method (polyak)
+    one of 'polyak', 'nesterov'
+SolverConf.beta1=0.9 --beta1 (0.9)
+    a finite number ≥ 0 and < 1
+SolverConf.beta2=0.999 --beta2 (0.999)
+    a finite number ≥ 0 and < 1
+SolverConf.rho=0.99 --rho (0.99)
+    a finite number ≥ 0 and < 1
+SolverConf.epsilon=1e-08 --epsilon (1e-08)
+    a finite number > 0
+SolverConf.weight_decay=0.0 --weight-decay (0)
+    a finite number ≥ 0
+SolverConf.regularisation='l2' --regularisation (l2)
+    one of 'l2', 'l1'
+SolverConf.clip_gradient_norm=None --clip-gradient-norm (none)
+    a finite number > 0 or None
+"""
+
+
+def test_names_and_defaults_of_options() -> None:
+    """Commands that users have written rely on them."""
+    assert declared(SolverConf) == DECLARED

@@ -36,6 +36,18 @@ def test_asynchronous_weights(rule: Any, weight: Any, expected: list[float]) -> 
     assert [rule(weight=weight).omega(Arrival(0, 3, staleness=y)) for y in (1, 5)] == expected
 
 
+@pytest.mark.parametrize("rule", [AsynchronousSGD, SSP])
+def test_no_number_weighs_gradients_whose_size_does_not_count(rule: Any) -> None:
+    sends = {"sends": "gradient"} if rule is AsynchronousSGD else {}
+    adam = SolverConf(method="adam")
+    with pytest.raises(ConfigurationError, match="weight must be 1 or '1/staleness' with method='adam'"):
+        rule(weight=0.5, **sends).check_solver(adam)
+    for weight in (1, STALENESS):
+        rule(weight=weight, **sends).check_solver(adam)
+    rule(weight=0.5, **sends).check_solver(SolverConf())
+    AsynchronousSGD(weight=0.5).check_solver(adam)
+
+
 def test_weed_out_looks_at_the_last_finishers() -> None:
     """Two learners, N = 3: until three have finished all are merged; then those among the last three."""
     omega = WeedOut(window=3).omega

@@ -117,9 +117,11 @@ def test_by_hand() -> None:
         ({"hosts": 0}, "exchange_cost: hosts must be an integer ≥ 1. Received: hosts=0"),
         ({"hosts": 2.0}, "hosts must be an integer ≥ 1"),
         ({"bytes": -1}, "bytes must be an integer ≥ 0"),
+        ({"bytes": 8.0}, "bytes must be an integer ≥ 0"),
         ({"latency": -1.0}, "latency must be a finite number ≥ 0"),
         ({"latency": float("inf")}, "latency must be a finite number ≥ 0"),
         ({"bandwidth": 0}, "bandwidth must be a finite number > 0. Received: bandwidth=0"),
+        ({"bandwidth": float("nan")}, "bandwidth must be a finite number > 0. Received: bandwidth=nan"),
         ({"order": "star"}, "order must be one of 'chain', 'tree', 'ring'. Received: order='star'"),
     ],
 )

@@ -45,7 +45,8 @@ def algorithm_1(
 
 
 @pytest.mark.parametrize(
-    ("learners", "tau", "rate", "momentum"), [(1, 3, 0.7, 0.9), (3, 1, 0.5, 0.0), (4, 5, 0.7, 0.5)]
+    ("learners", "tau", "rate", "momentum"),
+    [(1, 3, 0.7, 0.9), (3, 1, 0.5, 0.0), (4, 5, 0.7, 0.5), (2, 2, 2.0, 0.0), (2, 2, 1.0, 0.5)],
 )
 def test_it_is_algorithm_1(learners: int, tau: int, rate: float, momentum: float) -> None:
     start = np.linspace(-1, 1, SIZE)
@@ -68,6 +69,11 @@ def test_without_an_optimiser_of_z_it_is_model_averaging() -> None:
     ]  # fmt: skip
     np.testing.assert_array_equal(runs[0].base, runs[1].base)
     np.testing.assert_array_equal(runs[0].replicas, runs[1].replicas)
+
+
+def test_with_a_rate_of_one_z_is_not_read() -> None:
+    merge = DiLoCo(outer_learning_rate=1, outer_momentum=0).merge(SolverConf(), Pace(0.1, 0.0), 2)
+    assert merge.steps == (("base_next", {"mean": 1.0}),)
 
 
 def test_equal_moves_are_amplified_by_the_momentum() -> None:

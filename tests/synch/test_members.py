@@ -24,6 +24,14 @@ def test_changes_come_in_order_of_time_and_learners_leave_first() -> None:
     assert numbers_of(4, ()) == 4
 
 
+def test_numbers_go_on_after_those_of_all_that_have_been_there() -> None:
+    leave, join = [(0, 0), (3.0, 2)], [(1.0, 2), (2.0, 3), (4.0, 2), (4.0, 4)]
+    changes = changes_of(2, leave, join)
+    assert [change.learner for change in changes if change.joins] == [2, 3, 2, 4]
+    assert memberships(2, changes)[-1] == (1, 2, 3, 4)
+    assert numbers_of(2, changes) == 5
+
+
 @pytest.mark.parametrize(
     ("leave", "join", "text"),
     [
@@ -35,6 +43,10 @@ def test_changes_come_in_order_of_time_and_learners_leave_first() -> None:
         ([(2.0, 0)], [(1.0, 0)], "join must be pairs of a time and a learner that has left"),
         ([(-1.0, 0)], (), r"leave must be pairs of a time ≥ 0 and a learner's number, as \[\(10.0, 2\)\]"),
         ([1.0], (), "leave must be pairs of a time ≥ 0"),
+        ([(1.0, -1)], (), "leave must be pairs of a time ≥ 0"),
+        ([(1.0, True)], (), "leave must be pairs of a time ≥ 0"),
+        (None, (), "leave must be pairs of a time ≥ 0"),
+        ([("1", 0)], (), "leave must be pairs of a time ≥ 0"),
         (3, (), "leave must be pairs of a time ≥ 0 .* Received: leave=3"),
         ((), [(1.0, 2.0)], "join must be pairs of a time ≥ 0"),
         ((), [(float("nan"), 2)], "join must be pairs of a time ≥ 0"),

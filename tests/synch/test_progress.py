@@ -31,6 +31,9 @@ def test_what_is_dropped_is_no_merge() -> None:
         progress.let_go()
     assert dropped == [False, False, True, False]
     assert progress.merges == 3
+    assert (progress.arrivals, progress.dropped, progress.staleness) == (4, 1, 1 + 1 + 3 + 1)
+    assert progress.state()["finishers"] == [1, 0]
+    assert ExchangeState(WeedOut(), 2).state()["arrivals"] == [0, 0, 0]
 
 
 def test_variables_are_left_out_whether_or_not_gossip_would_send() -> None:

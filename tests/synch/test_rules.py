@@ -35,6 +35,7 @@ from crossbow.synch import (
     rule_class,
     simulator,
 )
+from tests.configurations import declared
 
 
 def test_rules_by_their_name_on_the_command_line() -> None:
@@ -119,7 +120,7 @@ BAD: dict[str, tuple[type, str, tuple[object, ...], str]] = {
     "groups": (
         Grouping,
         "groups",
-        (0, 1.5, "auto", (), ((),), ((0, 2),), ((0,), (0, 1)), (0, 1), ((1,),)),
+        (0, 1.5, "auto", (), ((),), ((0,), ()), ((0, 2),), ((0,), (0, 1)), (0, 1), ((1,),), ((0, 1.0),), ((False, 1),)),
         "lists of learners from 0 on, each in one, as .*, an integer ≥ 1, or None",
     ),
 }
@@ -178,3 +179,72 @@ def test_every_rule_allows_any_number_of_learners_by_default(learners: int) -> N
 @pytest.mark.parametrize("module", [gossip, grouping, simulator])
 def test_examples(module: Any) -> None:
     assert doctest.testmod(module).failed == 0
+
+
+DECLARED = """\
+SMA.alpha=None --alpha (1/k with k learners, 1/2 with one)
+    a finite number > 0 and ≤ 1 or None
+SMA.tau=1 --tau (1)
+    an integer ≥ 1
+SMA.base_momentum=0.0 --base-momentum (0)
+    a finite number ≥ 0 and < 1
+SMA.alpha_steps=() --alpha-steps (none)
+    pairs of a time > 0 and an alpha in (0, 1], the times ascending, as ((30, 0.1), (60, 0.05))
+SynchronousEASGD.alpha=None --alpha (1/k with k learners, 1/2 with one)
+    a finite number > 0 and ≤ 1 or None
+SynchronousEASGD.tau=1 --tau (1)
+    an integer ≥ 1
+SynchronousEASGD.alpha_steps=() --alpha-steps (none)
+    pairs of a time > 0 and an alpha in (0, 1], the times ascending, as ((30, 0.1), (60, 0.05))
+ModelAveraging.tau=1 --tau (1)
+    an integer ≥ 1
+PolyakRuppert.alpha=0.0 --alpha (0, none)
+    a finite number ≥ 0 and ≤ 1
+PolyakRuppert.tau=1 --tau (1)
+    an integer ≥ 1
+PolyakRuppert.alpha_steps=() --alpha-steps (none)
+    pairs of a time > 0 and an alpha in [0, 1], the times ascending, as ((30, 0.1), (60, 0.05))
+DiLoCo.tau=50 --tau (50)
+    an integer ≥ 1
+DiLoCo.outer_learning_rate=0.7 --outer-learning-rate (0.7)
+    a finite number > 0
+DiLoCo.outer_momentum=0.9 --outer-momentum (0.9)
+    a finite number ≥ 0 and < 1
+Default.tau=1 --tau (1)
+    an integer ≥ 1
+AsynchronousSGD.weight=1.0 --weight (1)
+    a number in (0, 1], as 0.25 or '1/4', or '1/staleness'
+AsynchronousSGD.sends='delta' --sends (delta)
+    one of 'delta', 'gradient'
+AsynchronousSGD.tau=1 --tau (1)
+    an integer ≥ 1
+SSP.bound=0 --bound (0)
+    an integer ≥ 0
+SSP.weight=1.0 --weight (1)
+    a number in (0, 1], as 0.25 or '1/4', or '1/staleness'
+PartiallySynchronous.max_advance=1 --max-advance (1)
+    an integer ≥ 1
+PartiallySynchronous.tau=1 --tau (1)
+    an integer ≥ 1
+WeedOut.window=1 --window (the number of learners)
+    an integer ≥ 1
+WeedOut.tau=1 --tau (1)
+    an integer ≥ 1
+EASGD.alpha=0.5 --alpha (0.5)
+    a finite number > 0 and ≤ 1
+EASGD.tau=1 --tau (1)
+    an integer ≥ 1
+EASGD.alpha_steps=() --alpha-steps (none)
+    pairs of a time > 0 and an alpha in (0, 1], the times ascending, as ((30, 0.1), (60, 0.05))
+Gossip.probability=0.01 --probability (0.01)
+    a finite number ≥ 0 and ≤ 1
+Gossip.tau=1 --tau (1)
+    an integer ≥ 1
+Grouping.groups=None --groups (by speed)
+    lists of learners from 0 on, each in one, as ((0, 1), (2,)), an integer ≥ 1, or None
+"""
+
+
+def test_names_and_defaults_of_options() -> None:
+    """Commands that users have written rely on them."""
+    assert declared(*RULES.values()) == DECLARED

@@ -105,6 +105,8 @@ def test_only_messages_between_hosts_take_time() -> None:
     made, near = run(rule, **common, latency=0.5), run(rule, **common)
     assert near.merge_times.tolist() == [8, 16]
     assert made.merge_times.tolist() == [8.5, 17.5]
+    assert near.events.tolist()[:8] == [0, 1, 0, 1, 2, 3, 0, 1]
+    assert (near.times.tolist()[:8], near.dropped.any()) == ([1, 1, 2, 2, 2, 2, 3, 3], False)
     np.testing.assert_array_equal(made.base, near.base)
 
 

@@ -135,6 +135,17 @@ def test_the_schedule_counts_the_tasks_that_were_merged() -> None:
     assert made.base.ravel().tolist() == [32, 16, 8, 6]
 
 
+def test_a_schedule_of_merges_restarts_the_learners_once() -> None:
+    """v ← ½ v − γ, and γ halves after two merges, when v becomes 0: −1, −1.5; −½, −¾, −⅞."""
+    rates = SolverConf(
+        learning_rate=1, momentum=0.5, policy="multistep", gamma=0.5, step_values=(2,), learning_rate_step_unit="merges"
+    )
+    made = run(
+        SSGD(), initial=[0.0], gradient=lambda weights, learner, task: [1.0], learners=1, events=[0] * 5, solver=rates
+    )
+    assert made.base.ravel().tolist() == [-1, -2.5, -3, -3.75, -4.625]
+
+
 def learners_and_ticks(learners: int, ticks: int) -> float:
     """CPU seconds."""
     start = time.process_time()

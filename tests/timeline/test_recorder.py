@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from crossbow.clock import now
@@ -40,6 +42,14 @@ def test_an_event_ends_when_it_is_recorded() -> None:
     assert (event.track, event.name, event.begin, event.details) == ("a thread", "work", before, {"task": 3})
     assert before <= event.end <= count.time <= now()
     assert count.value == 2.0
+
+
+def test_tasks_whose_times_come_later_are_in_their_order() -> None:
+    recorder = Recorder()
+    recorder.start()
+    for number in range(3):
+        recorder.task_later(partial(task, learner_track(number)))
+    assert [event.track for event in recorder.stop().tasks] == ["learner 0", "learner 1", "learner 2"]
 
 
 def test_each_recording_is_new() -> None:

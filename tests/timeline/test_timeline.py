@@ -109,6 +109,8 @@ def test_the_description() -> None:
     lines = [line.split() for line in text.splitlines() if line]
     assert ["learner", "0", "50.0", "%", "10.0", "%", "5.0", "%", "30.0", "%", "0.0", "%", "5.0", "%"] in lines
     assert ["conv1", "1", "0.000", "64.9", "%", "10", "direct"] in lines
+    table = text.splitlines()[2:5]
+    assert len({line.index("%") for line in table[1:]}) == 1, "numbers end in the same column"
     assert "optimiser  " not in two_learners().describe(operators=1).split("largest loss")[1]
 
 

@@ -87,6 +87,7 @@ def _of_hosts(connection: Connection, launch: RayLaunch) -> list[ClusterNode]:
     nodes = connection.nodes(launch.resources)
     found = [node for node in nodes for _ in range(launch.per_host or node.slots)]
     complete = {node.host for node in nodes} == {host.name for host in connection.hosts}
-    if len(found) < (launch.ranks or 1 if complete else 1):
+    least = (launch.ranks or 1) if complete else 1
+    if len(found) < least:
         raise ConfigurationError(f"expected hosts for {launch.ranks or 1} ranks. Received: {len(found)} slots")
     return found[: launch.ranks]

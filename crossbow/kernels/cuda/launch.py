@@ -7,7 +7,7 @@ import functools
 import re
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -89,7 +89,7 @@ class on:  # noqa: N801 - read as a word: `with on(stream):`
             api().runtime.setDevice(self._device)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Launch:
     """A kernel with its arguments: a call. It keeps its arguments alive."""
 
@@ -100,16 +100,16 @@ class Launch:
     shared: int
     parameters: int
     """Address of the array of the arguments' addresses, as cuLaunchKernel takes it."""
-    references: Sequence[object] = field(repr=False, default=())
-    kernel: CudaKernel = field(repr=False, kw_only=True)
-    arguments: Sequence[Argument] = field(repr=False, kw_only=True)
-    elements: int = field(default=0, kw_only=True)
+    references: Sequence[object]
+    kernel: CudaKernel
+    arguments: Sequence[Argument]
+    elements: int
     """Number of elements that the threads of any grid share; 0 if the grid must be this one."""
-    work: int = field(default=0, kw_only=True)
+    work: int
     """Number of elements that are read for one of these, if they are few enough for a series; otherwise 0."""
-    pointwise: bool = field(default=False, kw_only=True)
+    pointwise: bool
     """Whether a thread reads and writes only its own elements of tensors that any thread writes."""
-    dependent: bool = field(default=False, kw_only=True)
+    dependent: bool
     """Whether the kernel is launched before earlier ones have ended, for which it waits (`dependent_launch`)."""
     capturable: ClassVar[bool] = True
     """Whether it may become part of a CUDA graph: its work depends on the GPU's memory alone."""

@@ -92,7 +92,8 @@ class CpuLearner:
             if bound.loss is not None:
                 loss = float(bound.loss[0])
                 check_loss(task, loss)
-            if self.finished is not None and task.purpose == "train":
+            if task.purpose == "train":
+                assert self.finished is not None
                 operator = "exchange"
                 if self._abort[0]:
                     raise Aborted  # another learner has failed: z must not change

@@ -49,6 +49,13 @@ def test_ranks_are_on_the_hosts_of_a_file(launch: RayLaunch, hosts: str) -> None
     assert "".join(node.host for node in found) == hosts
 
 
+def test_no_host_of_a_file_is_left() -> None:
+    connection = Connection(FakeRay([]), local=False, hosts=[Host("dead")])
+    for launch in (RayLaunch(), RayLaunch(ranks=1)):
+        with pytest.raises(ConfigurationError, match=r"^expected hosts for 1 ranks\. Received: 0 slots$"):
+            nodes_of_ranks(connection, launch)
+
+
 def test_the_hosts_of_a_file_are_too_few() -> None:
     nodes = [("one", {"CPU": 4.0, "crossbow-host-0": 1.0})]
     connection = Connection(FakeRay(nodes), local=False, hosts=[Host("c", 2)])
@@ -72,7 +79,10 @@ def test_after_a_loss_it_begins_again(
     programs: list[RankProgram] = []
 
     class FakeLaunch:
-        def __init__(self, connection: Any, program: RankProgram, *more: Any) -> None:
+        def __init__(
+            self, connection: Any, program: RankProgram, nodes: Any, resources: Any, least: Any, *joins: Any
+        ) -> None:
+            assert joins == (True, None, 1)  # nodes that come may have a rank each
             programs.append(program)
             self.head_lost = head_lost
 

@@ -75,6 +75,25 @@ def test_constants_are_those_of_the_header(header: str) -> None:
     assert wrong_constants(header, vars(cublas)) == []
 
 
+NUMBERS = {
+    "CUBLAS_STATUS_SUCCESS": 0, "CUBLAS_STATUS_NOT_INITIALIZED": 1, "CUBLAS_STATUS_ALLOC_FAILED": 3,
+    "CUBLAS_STATUS_INVALID_VALUE": 7, "CUBLAS_STATUS_ARCH_MISMATCH": 8, "CUBLAS_STATUS_MAPPING_ERROR": 11,
+    "CUBLAS_STATUS_EXECUTION_FAILED": 13, "CUBLAS_STATUS_INTERNAL_ERROR": 14, "CUBLAS_STATUS_NOT_SUPPORTED": 15,
+    "CUBLAS_OP_N": 0, "CUBLAS_OP_T": 1,
+    "CUBLAS_DEFAULT_MATH": 0, "CUBLAS_PEDANTIC_MATH": 2, "CUBLAS_TF32_TENSOR_OP_MATH": 3,
+    "CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION": 16,
+    "CUBLAS_COMPUTE_32F": 68, "CUBLAS_COMPUTE_32F_PEDANTIC": 69, "CUBLAS_COMPUTE_64F": 70,
+    "CUBLAS_GEMM_DEFAULT": -1,
+    "CUDA_R_32F": 0, "CUDA_R_64F": 1, "CUDA_R_16F": 2, "CUDA_R_16BF": 14,
+}  # fmt: skip
+"""The headers' numbers, for where they are not installed: the fake has the package's."""
+
+
+def test_constants_are_as_recorded() -> None:
+    ours = {name: value for name, value in vars(cublas).items() if re.match(r"CUBLAS_|CUDA_R_", name)}
+    assert ours == NUMBERS
+
+
 def test_every_status_of_the_fake_is_one(header: str) -> None:
     statuses = {name: value for name, value in enumerators(header).items() if name.startswith("CUBLAS_STATUS_")}
     ours = {name: value for name, value in vars(cublas).items() if name.startswith("CUBLAS_STATUS_")}

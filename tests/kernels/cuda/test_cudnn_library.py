@@ -196,6 +196,30 @@ def test_constants_agree_with_the_headers(headers: str) -> None:
     assert ours == {name: declared.get(name) for name in ours}
 
 
+NUMBERS = {
+    "STATUS_SUCCESS": 0, "STATUS_BAD_PARAM": 2000, "STATUS_NOT_SUPPORTED": 3000,
+    "DATA_FLOAT": 0, "DATA_DOUBLE": 1, "DATA_HALF": 2, "DATA_BFLOAT16": 9,
+    "DEFAULT_MATH": 0, "TENSOR_OP_MATH": 1, "FMA_MATH": 3,
+    "TENSOR_NCHW": 0, "TENSOR_NHWC": 1, "CROSS_CORRELATION": 1,
+    "CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM": 0, "CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM": 1,
+    "CONVOLUTION_FWD_ALGO_GEMM": 2, "CONVOLUTION_FWD_ALGO_DIRECT": 3, "CONVOLUTION_FWD_ALGO_FFT": 4,
+    "CONVOLUTION_FWD_ALGO_FFT_TILING": 5, "CONVOLUTION_FWD_ALGO_WINOGRAD": 6,
+    "CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED": 7, "CONVOLUTION_FWD_ALGO_COUNT": 8,
+    "CONVOLUTION_BWD_DATA_ALGO_0": 0, "CONVOLUTION_BWD_DATA_ALGO_1": 1, "CONVOLUTION_BWD_DATA_ALGO_FFT": 2,
+    "CONVOLUTION_BWD_DATA_ALGO_FFT_TILING": 3, "CONVOLUTION_BWD_DATA_ALGO_WINOGRAD": 4,
+    "CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED": 5, "CONVOLUTION_BWD_DATA_ALGO_COUNT": 6,
+    "CONVOLUTION_BWD_FILTER_ALGO_0": 0, "CONVOLUTION_BWD_FILTER_ALGO_1": 1, "CONVOLUTION_BWD_FILTER_ALGO_FFT": 2,
+    "CONVOLUTION_BWD_FILTER_ALGO_3": 3, "CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD": 4,
+    "CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED": 5, "CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING": 6,
+    "CONVOLUTION_BWD_FILTER_ALGO_COUNT": 7,
+}  # fmt: skip
+"""The headers' numbers, for where they are not installed: the fake has the package's."""
+
+
+def test_constants_are_as_recorded() -> None:
+    assert {name: value for name, value in vars(cudnn).items() if name.isupper() and type(value) is int} == NUMBERS
+
+
 def test_structures_agree_with_the_headers(headers: str) -> None:
     enums = enumerations(headers)
     for name in PERFORMANCE:

@@ -11,8 +11,11 @@ from crossbow.kernels.requests import (
     BatchNormInference,
     BatchNormSetting,
     BatchNormTraining,
+    LayerNormBackward,
+    LayerNormForward,
     ScalingBackward,
     ScalingForward,
+    SlopeBackward,
 )
 from crossbow.types import Tensor
 
@@ -42,6 +45,37 @@ def test_the_gradient_reads_the_bias_to_know_where_a_relu_was_flat(relu: bool) -
     assert request.writes == ("weights_gradient", "bias_gradient", "input_gradient")
     requests = (request, BatchNormTraining(X, X, setting), BatchNormInference(X, X, setting))
     assert [each.label.endswith(" relu") for each in requests] == [relu] * 3
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_a_sum_is_read_and_has_a_gradient_behind_a_relu(relu: bool) -> None:
+    setting = BatchNormSetting(1e-5, 0.9, bias=False, relu=relu, sum=True)
+    statistics = ("running_mean", "running_variance")
+    assert BatchNormTraining(X, X, setting).reads == ("input0", "addend", "weights", *statistics)
+    assert BatchNormInference(X, X, setting).reads == ("input0", "addend", "weights", *statistics)
+    request = BatchNormBackward(X, X, X, setting)
+    if relu:
+        assert request.reads == ("input0", "output", "output_gradient", "weights", "kept")
+        assert request.writes == ("weights_gradient", "addend_gradient", "input_gradient")
+        assert request.in_place == ("output_gradient", "addend_gradient")
+        assert BatchNormBackward(X, X, None, setting).writes == ("weights_gradient", "addend_gradient")
+    else:
+        assert request.reads == ("input0", "output_gradient", "weights", "kept")
+        assert request.writes == ("weights_gradient", "input_gradient")
+        assert request.in_place == ("output_gradient", "input_gradient")
+    requests = (request, BatchNormTraining(X, X, setting), BatchNormInference(X, X, setting))
+    assert [each.label.partition(" ")[2] for each in requests] == ["sum relu" if relu else "sum"] * 3
+
+
+def test_roles_of_layer_normalisations_and_slopes() -> None:
+    assert LayerNormForward(X, WEIGHTS, None, X, 1, 1e-5).reads == ("input0", "weights")
+    assert LayerNormForward(X, WEIGHTS, WEIGHTS, X, 1, 1e-5).reads == ("input0", "weights", "bias")
+    for dx, more, in_place in ((None, (), None), (X, ("input_gradient",), ("output_gradient", "input_gradient"))):
+        request = LayerNormBackward(X, X, WEIGHTS, WEIGHTS, dx, 1, 1e-5)
+        assert request.writes == ("weights_gradient", "bias_gradient", *more)
+        assert request.in_place == in_place
+        slope = SlopeBackward(X, X, WEIGHTS, dx)
+        assert (slope.writes, slope.in_place) == (("weights_gradient", *more), None)
 
 
 def test_only_a_gradient_of_the_input_can_be_in_place() -> None:

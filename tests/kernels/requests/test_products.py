@@ -13,8 +13,10 @@ from crossbow.kernels.requests import (
     MatmulBackward,
     MatmulForward,
     MatrixProductGeometry,
+    SelfAttentionForward,
 )
-from crossbow.types import Shape, Tensor
+from crossbow.kernels.requests.products import probabilities_of
+from crossbow.types import Phase, Shape, Tensor
 
 X = Tensor((2, 3), np.dtype(np.float32))
 W = Variable((3, 3), np.dtype(np.float32))
@@ -42,6 +44,13 @@ def test_a_gradient_reads_the_other_factor() -> None:
     assert MatmulForward(X, X, X, geometry).reads == ("input0", "input1")
     for number, other in ((0, "input1"), (1, "input0")):
         assert MatmulBackward(X, X, X, number, geometry).reads == ("output_gradient", other)
+
+
+def test_an_attention_keeps_its_probabilities_for_its_gradient() -> None:
+    x, y = Tensor((2, 5, 12), np.dtype(np.float32)), Tensor((2, 5, 4), np.dtype(np.float32))
+    training, checking = (SelfAttentionForward(x, y, 2, False, phase) for phase in (Phase.TRAIN, Phase.CHECK))
+    assert (training.writes, checking.writes) == (("output", "kept"), ("output",))
+    assert probabilities_of(x, heads=2) == 2 * 2 * 5 * 5 * 4
 
 
 def test_roles_of_an_inner_product() -> None:

@@ -11,7 +11,7 @@ import pytest
 import crossbow.kernels.requests
 from crossbow.kernels.cpu.library import Cpu
 from crossbow.kernels.cuda.library import Cuda
-from crossbow.kernels.interface import PreparedKernel, Variable
+from crossbow.kernels.interface import PlainStorage, PreparedKernel, Variable
 from crossbow.kernels.reference import Reference
 from crossbow.kernels.requests import (
     BatchNormBackward,
@@ -92,8 +92,14 @@ def test_a_kernel_says_where_it_differs_from_the_contract() -> None:
     usual = prepared()
     assert (usual.name, usual.reads, usual.writes) == ("weighted_sum relu by hand", ("input0",), ("output",))
     assert usual.in_place == ("input0", "output")
-    other = prepared(in_place=False, more_reads=("kept",), workspace=64)
-    assert (other.in_place, other.reads, other.workspace) == (None, ("input0", "kept"), 64)
+    assert (usual.workspace, usual.kept, usual.storages, usual.alias) == (0, 0, {}, None)
+    storages = {"weights": PlainStorage((2, 3))}
+    other = prepared(
+        in_place=False, more_reads=("state",), more_writes=("kept",), workspace=64, kept=8, storages=storages
+    )
+    assert (other.in_place, other.reads, other.writes) == (None, ("input0", "state"), ("output", "kept"))
+    assert (other.workspace, other.kept, other.storages) == (64, 8, storages)
+    assert ScaledGradient(X, X, 1.0).prepared("by hand", lambda buffers: ()).alias is not None
 
 
 def test_a_request_without_a_kernel_is_refused() -> None:

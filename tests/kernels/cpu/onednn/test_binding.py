@@ -52,15 +52,50 @@ def kind(declared: str) -> Any:
     return NUMBERS[bare]
 
 
-@pytest.fixture(scope="module")
-def header() -> str:
-    """The declarations of dnnl.h and dnnl_common.h, of a later version of oneDNN 3, which PyTorch installs."""
+def headers(*names: str) -> str:
+    """Headers of a later version of oneDNN 3, which PyTorch installs, without comments."""
     found = importlib.util.find_spec("torch")
     folder = Path("" if found is None or found.origin is None else found.origin).parent / "include" / "oneapi" / "dnnl"
     if not (folder / "dnnl.h").is_file():
         pytest.skip("dnnl.h is not installed")
-    text = "".join((folder / name).read_text() for name in ("dnnl.h", "dnnl_common.h"))
+    text = "".join((folder / name).read_text() for name in names)
     return re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def header() -> str:
+    return headers("dnnl.h", "dnnl_common.h")
+
+
+def enumerators(text: str) -> dict[str, int]:
+    """The values of all enumerations, and of macros that are numbers."""
+    known = dict[str, int]()
+    for name, value in re.findall(r"#define (DNNL_ARG_\w+) (\w+)\s", text):
+        known[name] = int(value) if value.isdigit() else known[value]
+    for body in re.findall(r"typedef enum \{(.*?)\}", text, flags=re.DOTALL):
+        value = -1
+        for name, given in re.findall(r"(\w+)\s*(?:=\s*([^,]+))?", body):
+            value = eval(given.replace("U", ""), {}, known) if given else value + 1
+            known[name] = value
+    return known
+
+
+NAMES = {
+    "TAG_ANY": "dnnl_format_tag_any", "TAG_ABCD16A16B": "dnnl_ABcd16a16b", "TAG_ABCD8A8B": "dnnl_ABcd8a8b",
+    "TAG_ABCDE16B16C": "dnnl_aBCde16b16c", "TAG_ABCDE8B8C": "dnnl_aBCde8b8c",
+}  # fmt: skip
+"""Constants of the header whose names are not the binding's in other letters."""
+
+
+def test_constants_are_those_of_the_headers() -> None:
+    known = enumerators(headers("dnnl_types.h", "dnnl_common_types.h"))
+    ours = {name: value for name, value in vars(dnnl).items() if name.isupper() and type(value) is int}
+    assert ours.pop("MAXIMUM_DIMENSIONS") == 12
+    assert len(ours) > 50
+    for name, value in ours.items():
+        theirs = f"DNNL_{name}" if name.startswith("ARG_") else f"dnnl_{name.removeprefix('TAG_').lower()}"
+        theirs = re.sub("_use_dst$", "_use_dst_for_bwd", theirs)
+        assert known.get(NAMES.get(name, theirs)) == value, name
 
 
 @pytest.mark.parametrize("name", PROTOTYPES)
