@@ -12,6 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file
+
+from tests.cluster import namespaces
+from tests.support import same_weights
 
 ROOT = Path(__file__).parents[2]
 FOUND = shutil.which("mpirun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
@@ -19,18 +23,23 @@ MISSING = [name for name, there in (("mpi4py", importlib.util.find_spec("mpi4py"
 NEEDS_MPI = pytest.mark.skipif(bool(MISSING), reason=f"needs {' and '.join(MISSING)}: pip install 'crossbow[mpi]'")
 
 
-def mpirun(ranks: int, *command: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
-    """Run a command of Python on this many ranks."""
-    assert FOUND is not None
-    environment = {
+def environment() -> dict[str, str]:
+    return {
         **{name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PRTE_"))},
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
+
+
+def mpirun(ranks: int, *command: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+    """Run a command of Python on this many ranks."""
+    assert FOUND is not None
     line = [FOUND, "--oversubscribe", "--bind-to", "none", "-n", str(ranks), sys.executable, *command]
-    return subprocess.run(line, capture_output=True, text=True, timeout=seconds, env=environment, cwd=ROOT, check=False)
+    return subprocess.run(
+        line, capture_output=True, text=True, timeout=seconds, env=environment(), cwd=ROOT, check=False
+    )
 
 
 EXCHANGE = """
@@ -266,6 +275,27 @@ def test_a_script_trains_on_two_ranks_and_resumes_on_three(tmp_path: Path) -> No
     assert "after 94 tasks" in done.stdout
     assert "all learners begin at the base model" in done.stdout
     assert done.stdout.count("epoch 2/2") == 1
+
+
+@NEEDS_MPI
+@pytest.mark.slow
+def test_hosts_with_networks_of_their_own_have_the_bits_of_one_process(tmp_path: Path) -> None:
+    options = ["--dataset", "digits", "--epochs", "1", "--threads-per-learner", "1", "--between", "none"]
+    crossbow = [sys.executable, "-m", "crossbow", "launch", "--engine", "mpi"]
+    script = ["-m", "models.lenet", *options, "--output-directory"]
+    with namespaces.hosts(2) as found:
+        file, agent = tmp_path / "hosts", {"PRTE_MCA_plm_ssh_agent": namespaces.agent_for(found, tmp_path)}
+        file.write_text("".join(f"{host.address} slots=1\n" for host in found))
+        on_hosts = [*crossbow, "--hosts", str(file), *script, str(tmp_path / "hosts-run"), "--learners", "1"]
+        several = subprocess.run(
+            on_hosts, capture_output=True, text=True, timeout=240, env=environment() | agent, cwd=ROOT, check=False
+        )
+    assert several.returncode == 0, several.stderr
+    assert f"ranks    2 on {found[0].namespace}, {found[1].namespace}" in several.stdout
+    one = mpirun(1, *script, str(tmp_path / "one"), "--learners", "2")
+    assert one.returncode == 0, one.stderr
+    models = [load_file(tmp_path / name / "model.safetensors") for name in ("hosts-run", "one")]
+    assert same_weights(*models)
 
 
 TUNED = """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import signal
 import sys
 import time
@@ -18,6 +20,7 @@ from crossbow.cluster.host_files import Host
 from crossbow.cluster.ray import hosts
 from crossbow.cluster.ray.connection import Connection, resource_of_host
 from crossbow.cluster.ray.hosts import HostAgent
+from tests.cluster import namespaces
 from tests.cluster.ray.test_connection import FakeRay
 from tests.cluster.ray.test_launcher import NEEDS_RAY, begin, launch, lenet
 from tests.support import until
@@ -147,3 +150,27 @@ def test_a_host_that_is_back_gets_its_rank(tmp_path: Path) -> None:
     assert joined.startswith("rank 1 (two) joined. Training goes on after task")
     assert "rank 1 (two) was lost: " in err
     assert "Training waits up to 60 s for nodes that join: expected at least 2 ranks" in err
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_a_link_between_hosts_is_cut(tmp_path: Path) -> None:
+    """Two hosts with networks of their own, where ranks have two levels by default."""
+    with namespaces.hosts(2) as found:
+        file = tmp_path / "hosts"
+        file.write_text("".join(f"{host.address}\n" for host in found))
+        options = lenet(tmp_path / "run", "--epochs", "100000")
+        with begin("--hosts", str(file), "--agent", namespaces.agent_for(found, tmp_path), *options) as process:
+            assert process.stdout is not None
+            lines = list(itertools.takewhile(lambda line: not line.startswith("epoch "), process.stdout))
+            assert any(re.match(r"hosts +an exchange takes .* MB/s", line) for line in lines), lines
+            found[1].cut()
+            cut = time.monotonic()
+            left = next(line for line in process.stdout if " left: " in line)
+            seconds = time.monotonic() - cut
+            assert left.startswith(f"rank 1 ({found[1].address}) left: its node has left the cluster. Training goes on")
+            assert next(line for line in process.stdout if line.startswith("epoch "))
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=120)
+        assert process.returncode == 130, (out, err)
+        assert seconds < 30  # 3.6 s on an idle machine; with Ray's own settings, more than 60 s
