@@ -40,12 +40,13 @@ from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.checkpointing import Checkpoints, CheckpointWriter
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.keeper import Resumable, RunKeeper, find_checkpoint, restore, run_state
+from crossbow.runtime.limits import Limits
 from crossbow.runtime.monitor import Monitor, tell
 from crossbow.runtime.profiling import Profile, Profiler
 from crossbow.runtime.recorded import rebuilt, recorded
 from crossbow.runtime.results import History, TestResult
 from crossbow.runtime.resumption import Resumption, changes, check_same_run, describe_network
-from crossbow.runtime.run import Limits, Renewal, TrainingRun
+from crossbow.runtime.run import Renewal, TrainingRun
 from crossbow.runtime.shared_checkpoint import shared
 from crossbow.runtime.stretch import RunState
 from crossbow.runtime.summary import RunSummary

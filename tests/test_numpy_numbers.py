@@ -45,7 +45,7 @@ from crossbow.ops import (
 from crossbow.ops.conv import Convolving
 from crossbow.ops.scale import AlongAxes
 from crossbow.ops.softmax import AlongAxis
-from crossbow.runtime.run import Limits
+from crossbow.runtime.limits import Limits
 from crossbow.synch import RULES, SMA, Gossip, Grouping, RuleSequence, simulate
 from crossbow.testing import check_gradients, run_operator
 from models.lenet import lenet

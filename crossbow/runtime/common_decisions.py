@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from crossbow.cluster.fault import faults_of
@@ -43,6 +46,30 @@ class CommonDecisions:
     def receive(self, signal: int) -> None:
         """Note a signal. Called by its handler."""
         self.received = signal
+
+    @contextmanager
+    def receiving(self, signals: Sequence[signal.Signals]) -> Iterator[None]:
+        """Note Ctrl-C, and the other signals that rank 0 names, instead of what they do by default. A second Ctrl-C is
+        raised at once. Handlers of the application stay."""
+        handlers: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler}
+        numbers = self.decide(lambda: [int(number) for number in signals])
+        handlers |= {signal.Signals(number): signal.SIG_DFL for number in numbers}
+        if threading.current_thread() is not threading.main_thread():
+            handlers = {}
+        taken = [number for number, handler in handlers.items() if signal.getsignal(number) is handler]
+
+        def note(number: int, frame: FrameType | None) -> None:
+            if self.received and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self.receive(number)
+
+        for number in taken:
+            signal.signal(number, note)
+        try:
+            yield
+        finally:
+            for number in taken:
+                signal.signal(number, handlers[number])
 
     def decide(self, decide: Callable[[], Any]) -> Any:
         """Rank 0's decision, a JSON value. It must not depend on what differs between ranks elsewhere."""

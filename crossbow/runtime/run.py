@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import math
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from types import FrameType
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from crossbow.cluster.failure import LOST, TERMINATED
 from crossbow.cluster.members import ViewChangedError
 from crossbow.cluster.process import join
 from crossbow.cluster.ranks import LOSS, Ranks
-from crossbow.conf import check_integer, check_number, configuration
 from crossbow.data.rank_shares import ShareOrder
 from crossbow.host_memory import resident_memory
 from crossbow.runtime.common_decisions import CommonDecisions
 from crossbow.runtime.configuration import ModelConf
+from crossbow.runtime.limits import Limits, check_tick, end_of_training, epochs_done, next_multiple
 from crossbow.runtime.monitor import Monitor, Progress, tell
 from crossbow.runtime.new_view import Departure, NewRanks
-from crossbow.runtime.observation import Measurement, arrived
+from crossbow.runtime.observation import Measured, Measurement, arrived
 from crossbow.runtime.profiling import Profiler
 from crossbow.runtime.regrouping import regroup
 from crossbow.runtime.results import (
@@ -32,6 +30,7 @@ from crossbow.runtime.results import (
     LearnerRecord,
     Record,
     RunningMean,
+    TestResult,
     history_state,
     restored_history,
 )
@@ -39,28 +38,7 @@ from crossbow.runtime.scheduler import TICKS_BEHIND, Callbacks
 from crossbow.runtime.stretch import RunState, Stretch
 from crossbow.runtime.task import Completed
 from crossbow.runtime.training_engine import TrainingEngine
-from crossbow.types import ConfigurationError, Phase, TrainingUnit
-
-
-@configuration
-class Limits:
-    """Limits of training, which ends at the first that is reached."""
-
-    count: int | None = None
-    """Epochs or tasks, rounded up to whole ticks."""
-    unit: TrainingUnit = TrainingUnit.EPOCHS
-    seconds: float | None = None
-    """Seconds of training, without tests. A tick that would last much longer is undone."""
-    loss: float | None = None
-    """Upper bound of the mean training loss over the last epoch's tasks."""
-    accuracy: float | None = None
-    """Lower bound of a test's accuracy."""
-
-    def __post_init__(self) -> None:
-        check_integer(self, "count", 1, optional=True)
-        check_number(self, "seconds", minimum=0, above=True, optional=True)
-        check_number(self, "loss", optional=True)
-        check_number(self, "accuracy", minimum=0, maximum=1, optional=True)
+from crossbow.types import Phase, TrainingUnit
 
 
 class Keeper(Protocol):
@@ -157,9 +135,8 @@ class TrainingRun:
         """Number of tasks whose results were counted. Those of a tick that is done again count once."""
         if state is not None:
             self._restore(state)
-        self.end = math.inf if limits.count is None else self._end(limits.count)
-        if limits.count is not None:
-            self._check_tick(limits.count)
+        self.end = end_of_training(limits, engine, self.start)
+        check_tick(limits, engine)
         self._began = time.perf_counter()
         """When the current stretch began, or went on after a pause; while the engine does not run, when it ended."""
         self.next_progress = 0.0
@@ -226,7 +203,7 @@ class TrainingRun:
             self.keeper.begin(self)
         if self.profiler is not None:
             self.profiler.begin(self.engine, self.end)
-        with self._interrupts(), self._failures():
+        with self._common.receiving(() if self.keeper is None else self.keeper.signals), self._failures():
             self._joined_late(renewal)
             if self.history.records:
                 self.history.stop(self._reason(self.seconds_before) or self._accuracy_reached(self.history.records[-1]))
@@ -289,25 +266,10 @@ class TrainingRun:
         if self.stretch is None:
             self.stretch = Stretch(engine.tasks, engine.learning_rate, engine.observation.arrivals)
         stretch, epochs = self.stretch, engine.order.epochs_in_tasks(self.stretch.first)
-        next_test = self._next_test(stretch.first) if self.test else math.inf
-        until = int(min(self._next_epoch(stretch.first), next_test, self.end))
-        callbacks = Callbacks(self._add, self._stop_now, self._pause_now, self._decided, not common.several)
+        next_epoch = next_multiple(engine.order, 1, TrainingUnit.EPOCHS, stretch.first)
+        next_test = next_multiple(engine.order, *self._test_interval, stretch.first) if self.test else math.inf
         measurement, seconds_before, self.recent_ends = Measurement(engine.observation), stretch.seconds, 0.0
-        while True:
-            self._began = time.perf_counter()
-            try:
-                engine.run(until, callbacks)
-            finally:
-                began, self._began = self._began, time.perf_counter()
-                stretch.extend(self._began - began, one_engine=measurement.is_of(engine.observation))
-            common.strike(engine.tick, elastic=self._elastic)
-            common.change_view()
-            if not self._pause_now() or engine.tasks >= until or common.decide(self._over):
-                break
-            if self.profiler is not None and self.profiler.is_complete():
-                self.profiler.finish()
-            if self.keeper is not None and self.keeper.is_due(self):
-                self.keeper.keep(self)
+        self._advance(stretch, int(min(next_epoch, next_test, self.end)), measurement)
         common.look_for_signals()
         if self._is_interrupted() and self.keeper is not None:
             self.keeper.end(self)  # before the record of an incomplete stretch, which an unbroken run does not have
@@ -323,15 +285,41 @@ class TrainingRun:
         # From here on, nothing waits for other ranks until the record is complete: one may be lost at any wait.
         self.seconds_before, self.stretch = seconds, None
         self.history.stop(stopped)
-        if not worked:
-            return
+        if worked:
+            self._record(stretch, measured, test)
+            if self.keeper is not None and not self._is_interrupted():
+                epoch_ended = engine.order.epochs_in_tasks(engine.tasks) > epochs
+                self.keeper.recorded(self, self.history.records[-1], epoch_ended=epoch_ended)
+
+    def _advance(self, stretch: Stretch, until: int, measurement: Measurement) -> None:
+        """Train until that many tasks are done or the run ends, with pauses for checkpoints and profiles."""
+        engine, common = self.engine, self._common
+        callbacks = Callbacks(self._add, self._stop_now, self._pause_now, self._decided, not common.several)
+        while True:
+            self._began = time.perf_counter()
+            try:
+                engine.run(until, callbacks)
+            finally:
+                began, self._began = self._began, time.perf_counter()
+                stretch.extend(self._began - began, one_engine=measurement.is_of(engine.observation))
+            common.strike(engine.tick, elastic=self._elastic)
+            common.change_view()
+            if not self._pause_now() or engine.tasks >= until or common.decide(self._over):
+                break
+            if self.profiler is not None and self.profiler.is_complete():
+                self.profiler.finish()
+            if self.keeper is not None and self.keeper.is_due(self):
+                self.keeper.keep(self)
+
+    def _record(self, stretch: Stretch, measured: Measured, test: TestResult | None) -> None:
+        """Record a stretch, and tell monitors."""
         loss, accuracy = self.mean.take()
         self.learners = measured.learners
         before = stretch.arrivals if stretch.one_engine else None
-        staleness, dropped = arrived(before, engine.observation.arrivals)
+        staleness, dropped = arrived(before, self.engine.observation.arrivals)
         record = Record(
-            epoch=self._epochs(),
-            tasks=engine.tasks,
+            epoch=epochs_done(self.engine),
+            tasks=self.engine.tasks,
             time=self.seconds_before,
             loss=loss,
             accuracy=accuracy,
@@ -348,12 +336,9 @@ class TrainingRun:
         self.history.records.append(record)
         self.tell("record", record)
         self.history.stop(self.history.stopped or self._accuracy_reached(record))
-        self.history.explain(common.decide(lambda: self.history.message))
+        self.history.explain(self._common.decide(lambda: self.history.message))
         if self.history.message and not self.history.stopped:
             self.history.stop("monitor")
-        if self.keeper is not None and not self._is_interrupted():
-            epoch_ended = engine.order.epochs_in_tasks(engine.tasks) > epochs
-            self.keeper.recorded(self, record, epoch_ended=epoch_ended)
 
     def _joined_late(self, renewal: Renewal | None) -> None:
         """Let ranks join from now on. A rank that joins waits until it is one, and goes on with the others."""
@@ -439,49 +424,6 @@ class TrainingRun:
 
     # Stop conditions
 
-    def _end(self, count: int) -> int:
-        """Number of tasks at which `count` is complete. An epoch ends with the stream of examples, so a call that
-        starts in the tick in which an epoch ended runs to the end of the next."""
-        clock, order, start = self.engine.clock, self.engine.order, self.start
-        if self.limits.unit is TrainingUnit.TASKS:
-            return start + count
-        epochs = order.epochs_in_tasks(start)
-        if start - order.tasks_in_epochs(epochs) < clock.tasks_per_tick:
-            return order.tasks_in_epochs(epochs + count)
-        return start + math.ceil(count * self.engine.tasks_per_epoch)
-
-    def _check_tick(self, count: int) -> None:
-        """Reject a τ with which the first tick is longer than the training. (One task of each learner is allowed.)"""
-        clock = self.engine.clock
-        asked = count if self.limits.unit is TrainingUnit.TASKS else self.engine.order.tasks_in_epochs(count)
-        tau = clock.tau * (clock.host_ticks or 1)
-        if tau > 1 and clock.tasks_per_tick > asked:
-            raise ConfigurationError(
-                f"expected at most {asked} tasks in a tick, those of the training asked for. "
-                f"Received: {clock.tasks_per_tick}, tau={tau} for each of the {clock.learners} learners"
-            )
-
-    def _epochs(self) -> float:
-        """Epochs done: a whole number in the tick in which one ends, even if that tick extends into the next."""
-        engine = self.engine
-        epochs = engine.order.epochs_in_tasks(engine.tasks)
-        beyond = engine.tasks - engine.order.tasks_in_epochs(epochs)
-        return float(epochs) if beyond < engine.clock.tasks_per_tick else engine.tasks / engine.tasks_per_epoch
-
-    def _next_epoch(self, tasks: int) -> int:
-        """Number of tasks at the next end of an epoch."""
-        return self._next_multiple(1, TrainingUnit.EPOCHS, tasks)
-
-    def _next_test(self, tasks: int) -> int:
-        return self._next_multiple(*self._test_interval, tasks)
-
-    def _next_multiple(self, interval: int, unit: TrainingUnit, tasks: int) -> int:
-        """Number of tasks, more than `tasks`, at which a multiple of the interval is complete."""
-        order = self.engine.order
-        done = order.epochs_in_tasks(tasks) if unit is TrainingUnit.EPOCHS else tasks
-        multiple = (done // interval + 1) * interval
-        return order.tasks_in_epochs(multiple) if unit is TrainingUnit.EPOCHS else multiple
-
     def _stretch_seconds(self) -> float:
         """Seconds of training in the current stretch, while the engine runs."""
         assert self.stretch is not None
@@ -541,7 +483,7 @@ class TrainingRun:
         assert stretch is not None
         self.next_progress = now + min(monitor.interval for monitor in self.monitors)
         progress = Progress(
-            epoch=self._epochs(),
+            epoch=epochs_done(self.engine),
             tasks=self.engine.tasks,
             time=self._seconds(),
             loss=self.mean.moving_loss,
@@ -560,28 +502,3 @@ class TrainingRun:
                 self.learners = self.recent.measure(observation, seconds, BLOCKS).learners
             self.recent, self.recent_ends = Measurement(observation), now + RECENT
         return self.learners
-
-    @contextmanager
-    def _interrupts(self) -> Iterator[None]:
-        """The first signal requests a stop at the end of the tick, if that is near; a second Ctrl-C is raised at once.
-        Handlers of the application stay."""
-        handlers: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler}
-        kept = () if self.keeper is None else self.keeper.signals
-        numbers = self._common.decide(lambda: [int(number) for number in kept])
-        handlers |= {signal.Signals(number): signal.SIG_DFL for number in numbers}
-        if threading.current_thread() is not threading.main_thread():
-            handlers = {}
-        taken = [number for number, handler in handlers.items() if signal.getsignal(number) is handler]
-
-        def ask(number: int, frame: FrameType | None) -> None:
-            if self._common.received and number == signal.SIGINT:
-                raise KeyboardInterrupt
-            self._common.receive(number)
-
-        for number in taken:
-            signal.signal(number, ask)
-        try:
-            yield
-        finally:
-            for number in taken:
-                signal.signal(number, handlers[number])

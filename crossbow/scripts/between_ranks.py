@@ -14,7 +14,8 @@ from crossbow.dataflow import Dataflow
 from crossbow.runtime.configuration import ModelConf
 from crossbow.runtime.device import CudaDevice, parse_devices
 from crossbow.runtime.engine import Engine
-from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.runtime.limits import Limits
+from crossbow.runtime.run import TrainingRun
 from crossbow.runtime.setting import RANKS_IN_A_CHAIN
 from crossbow.scripts.parser import Configurations
 from crossbow.synch import SMA, BarrierRule, ModelAveraging, TwoLevel

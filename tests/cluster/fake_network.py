@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -109,6 +110,10 @@ class FakeTransport:
         self.network.aborted.append((self.rank, status))
 
 
+SECONDS_OF_A_HANG = 240.0
+"""Where no pass is compiled yet, the first training compiles them all, on a machine that may be busy."""
+
+
 def at_once(works: list[Callable[[], T]]) -> list[T]:
     """The results of all functions, each called on a thread of its own. Raises the first exception."""
     results: dict[int, T] = {}
@@ -123,8 +128,9 @@ def at_once(works: list[Callable[[], T]]) -> list[T]:
     threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(len(works))]
     for thread in threads:
         thread.start()
+    deadline = time.monotonic() + SECONDS_OF_A_HANG
     for thread in threads:
-        thread.join(60)
+        thread.join(max(0.0, deadline - time.monotonic()))
     if errors:
         raise errors[0]
     assert len(results) == len(works), "a rank did not end"

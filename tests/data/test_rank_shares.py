@@ -19,7 +19,8 @@ from crossbow.data.rank_shares import ShareOrder, share_of_rank
 from crossbow.data.shards import RankShare, Sharding
 from crossbow.ops import InnerProduct
 from crossbow.runtime.changing_engine import new_engine
-from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.runtime.limits import Limits
+from crossbow.runtime.run import TrainingRun
 from models.logistic_regression import main as logistic_regression
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.cluster.test_mpi import NEEDS_MPI, mpirun

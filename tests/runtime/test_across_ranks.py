@@ -29,7 +29,8 @@ from crossbow.data.shards import Sharding
 from crossbow.ops import BatchNorm, InnerProduct, ReLU
 from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.engine import Engine
-from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.runtime.limits import Limits
+from crossbow.runtime.run import TrainingRun
 from crossbow.synch import (
     BarrierRule,
     HostCollective,

@@ -67,7 +67,7 @@ class FakeRanks:
 
     def __init__(self, rank: int = 0) -> None:
         self.rank, self.is_first, self.size = rank, rank == 0, 3
-        self.view = SimpleNamespace(number=0)
+        self.view = SimpleNamespace(number=0, enough=True)
         self.asked_to_leave = self.join_wanted = False
         self.waiting: list[tuple[int, int]] = []
         self.log: list[Any] = []

@@ -27,8 +27,9 @@ from crossbow.data.order import TrainingOrder
 from crossbow.ops import BatchNorm, EuclideanLoss, InnerProduct
 from crossbow.runtime.changing_engine import ChangingEngine, new_engine
 from crossbow.runtime.engine import Engine
+from crossbow.runtime.limits import Limits
 from crossbow.runtime.memory import on_host
-from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.runtime.run import TrainingRun
 from crossbow.runtime.scheduler import Callbacks
 from crossbow.solver import Pace
 from crossbow.synch import (

@@ -13,8 +13,9 @@ import pytest
 from crossbow import Dataset, ModelConf, SolverConf, SystemConf
 from crossbow.cluster.ranks import Ranks
 from crossbow.runtime.changing_engine import new_engine
+from crossbow.runtime.limits import Limits
 from crossbow.runtime.peers import RankPeerExchange
-from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.runtime.run import TrainingRun
 from crossbow.synch import Gossip, simulate
 from crossbow.types import TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once

@@ -33,10 +33,11 @@ from crossbow.runtime.copies import WHOLE, Copies, Copy
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.free import FreeCoordination
 from crossbow.runtime.hosts import HostExchange
+from crossbow.runtime.limits import Limits
 from crossbow.runtime.monitor import Monitor, Progress
 from crossbow.runtime.new_view import Departure, NewRanks
 from crossbow.runtime.reports import Reports
-from crossbow.runtime.run import Limits, Renewal, Terminated, TrainingRun
+from crossbow.runtime.run import Renewal, Terminated, TrainingRun
 from crossbow.runtime.served import ServedExchange
 from crossbow.runtime.snapshot import Snapshot
 from crossbow.runtime.task import Completed, Failed

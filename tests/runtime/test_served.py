@@ -16,8 +16,9 @@ from crossbow.cluster.ranks import Ranks
 from crossbow.data.order import TrainingOrder
 from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.engine import Engine
+from crossbow.runtime.limits import Limits
 from crossbow.runtime.messages import Kind, Messages, Note
-from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.runtime.run import TrainingRun
 from crossbow.runtime.scheduler import TICKS_BEHIND, Scheduler
 from crossbow.runtime.served import ServedExchange
 from crossbow.runtime.server import Server

@@ -21,9 +21,10 @@ from crossbow.ops import BatchNorm, InnerProduct, ReLU
 from crossbow.runtime import building, tuner
 from crossbow.runtime.changing_engine import ChangingEngine, new_engine
 from crossbow.runtime.engine import Engine
+from crossbow.runtime.limits import Limits
 from crossbow.runtime.monitor import Monitor
 from crossbow.runtime.results import AnyDecision
-from crossbow.runtime.run import Limits, Renewal, TrainingRun
+from crossbow.runtime.run import Renewal, TrainingRun
 from crossbow.runtime.scheduler import Callbacks
 from crossbow.runtime.task import Completed
 from crossbow.runtime.training_engine import TrainingEngine

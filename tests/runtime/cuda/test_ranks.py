@@ -19,7 +19,8 @@ from crossbow.runtime.cuda import backend, synchroniser
 from crossbow.runtime.cuda.backend import CudaBackend
 from crossbow.runtime.cuda.stream import CudaStream
 from crossbow.runtime.cuda.synchroniser import NcclCollective
-from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.runtime.limits import Limits
+from crossbow.runtime.run import TrainingRun
 from crossbow.runtime.training_engine import TrainingEngine
 from crossbow.synch import EASGD, BarrierRule, ModelAveraging, Rule, TwoLevel
 from crossbow.types import CrossbowError
