@@ -58,7 +58,7 @@ def _rebuilt_value(value: Any, default: Any) -> Any:
         return _any_rule(value)
     if isinstance(default, enum.Enum):
         return type(default)[value]
-    return _tuples(value)
+    return tuples(value)
 
 
 def _any_rule(record: Mapping[str, Any]) -> Rule | RuleSequence | TwoLevel:
@@ -82,8 +82,9 @@ def _rule(record: Mapping[str, Any]) -> Rule:
     return rebuilt(RULES[name], record)
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def tuples(value: Any) -> Any:
+    """The value, in which lists are tuples."""
+    return tuple(map(tuples, value)) if isinstance(value, list) else value
 
 
 def _text(value: Any) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from crossbow.dataflow.graph import Vertex
+from crossbow.runtime.recorded import tuples
 from crossbow.runtime.speeds import Regrouping
 from crossbow.runtime.tuner import Decision, Retuning, TunerDecision
 from crossbow.types import Array
@@ -194,12 +195,8 @@ def restored_history(state: Mapping[str, Any]) -> History:
         test = None if values["test"] is None else TestResult(**values["test"])
         history.records.append(Record(**{**values, "test": test, "learners": learners}))
     for name, values in state["decisions"]:
-        history.decisions.append(_DECISIONS[name](**{field: _tuples(value) for field, value in values.items()}))
+        history.decisions.append(_DECISIONS[name](**{field: tuples(value) for field, value in values.items()}))
     return history
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 class RunningMean:

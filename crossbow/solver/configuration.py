@@ -65,10 +65,11 @@ def idle_fields(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     if values["weight_decay"] == 0:
         idle["regularisation"] = ("weight_decay",)
     idle |= {name: ("method",) for name, used in USED_BY_METHODS.items() if values["method"] not in used}
-    if policy == "inv" and values["gamma"] == 0:
-        idle["power"] = ("policy", "gamma")
-    elif policy == "inv" and values["power"] == 0:
-        idle["gamma"] = ("policy", "power")
+    if policy == "inv":
+        if values["gamma"] == 0:
+            idle["power"] = ("policy", "gamma")
+        elif values["power"] == 0:
+            idle["gamma"] = ("policy", "power")
     return idle
 
 

@@ -6,7 +6,7 @@ import bisect
 import math
 from typing import NamedTuple
 
-from crossbow.solver.configuration import DECAYING_POLICIES, STEPWISE_POLICIES, SolverConf
+from crossbow.solver.configuration import DECAYING_POLICIES, SolverConf
 
 
 class Pace(NamedTuple):
@@ -88,16 +88,16 @@ class Schedule:
 
     def restarts(self, task: int) -> int:
         """Number of restarts from z until task number `task`."""
-        return self._drops(self.time(task)) if self._restart and self.solver.policy in STEPWISE_POLICIES else 0
+        return self._drops(self.time(task)) if self._restart else 0
 
     def _drops(self, time: float) -> int:
-        """Number of steps down of a stepwise policy until that time."""
+        """Number of steps down until that time; 0 if the policy has no steps."""
         solver = self.solver
         if solver.policy == "step":
             return int(time // solver.step_size)
-        if solver.policy == "multistep" or (solver.policy == "lsr" and time >= solver.warmup_steps):
-            return bisect.bisect_right(solver.step_values, time)
-        return 0
+        if solver.policy == "lsr" and time < solver.warmup_steps:
+            return 0
+        return bisect.bisect_right(solver.step_values, time)
 
 
 def _between(first: float, last: float, part: float) -> float:

@@ -431,6 +431,13 @@ def test_checking_keeps_the_operators_themselves() -> None:
     assert all(vertex.operator is operators[vertex.name] for vertex in derive_check(graph))
 
 
+def test_an_accuracy_is_of_the_first_input_of_a_loss() -> None:
+    softmax, loss = node("softmax", SoftMax()), node("loss", PenalisedLoss())
+    chain(head := inner_product("ip1"), softmax, loss)
+    chain(softmax, inner_product("ip2"), loss)
+    assert wiring(derive_check(wired(head)))["accuracy"] == ("softmax",)
+
+
 def test_an_accuracy_is_attached_beside_the_loss() -> None:
     graph = derive_check(wired(perceptron()))
     assert list(wiring(graph).items())[-2:] == [("loss", ("softmax",)), ("accuracy", ("softmax",))]

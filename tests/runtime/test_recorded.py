@@ -53,6 +53,18 @@ class SimpleRule:
     rule: Rule
 
 
+@dataclass
+class Plain:
+    """Fields without a domain."""
+
+    sizes: tuple[tuple[int, ...], ...] = ()
+
+
+def test_lists_are_tuples_as_they_were() -> None:
+    conf = Plain(((1, 2), (3,)))
+    assert rebuilt(Plain, json.loads(json.dumps(recorded(conf)))) == conf
+
+
 def test_a_rule_without_parameters_is_its_name() -> None:
     assert recorded(SimpleRule(Mine())) == {"rule": {"rule": "mine"}}
 

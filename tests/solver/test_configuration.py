@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from crossbow import ConfigurationError, SolverConf, TrainingUnit
+from crossbow.solver.configuration import constant_rate
 from tests.configurations import (
     NO_INTEGERS,
     NO_NUMBERS,
@@ -219,6 +220,20 @@ def test_every_method_has_its_learning_rate(method: str, rate: float) -> None:
     assert SolverConf(method=method).learning_rate == rate
     assert SolverConf(method=method, learning_rate=None) == SolverConf(method=method)  # type: ignore[arg-type]
     assert SolverConf(method=method).is_adaptive == (method != "sgd")
+
+
+@pytest.mark.parametrize(
+    ("values", "reasons"),
+    [
+        ({"policy": "exp", "gamma": 1}, ("policy", "gamma", "warmup_steps")),
+        ({"policy": "exp"}, ()),
+        ({"policy": "inv", "power": 0}, ("policy", "power", "warmup_steps")),
+        ({"policy": "inv"}, ()),
+        ({"policy": "linear", "decay_steps": 2}, ()),
+    ],
+)
+def test_what_makes_the_learning_rate_constant(values: dict[str, Any], reasons: tuple[str, ...]) -> None:
+    assert constant_rate(vars(SolverConf(**values))) == reasons
 
 
 def test_the_examples() -> None:

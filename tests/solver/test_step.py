@@ -30,6 +30,14 @@ def test_plain_gradient_descent() -> None:
     assert update.vectors == ("weights", "gradient")  # no velocity is kept
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("method", ["sgd", "adam", "adamw", "rmsprop", "adagrad"])
+def test_only_a_step_with_momentum_depends_on_it(method: str, momentum: float) -> None:
+    takes_it = method in ("sgd", "rmsprop")
+    solver = SolverConf(method=method, momentum=momentum if takes_it else 0.0)
+    assert step(solver, 0.5).depends_on == ({"rate", "momentum"} if momentum and takes_it else {"rate"})
+
+
 def test_weight_decay() -> None:
     """λ = ¼: w ← 3 − ½·(2 + ¼·3) = 3 − ½·2.75 = 1.625."""
     update = step(SolverConf(weight_decay=0.25), 0.5)
