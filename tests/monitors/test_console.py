@@ -58,8 +58,8 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ranks_that_left_or_joined_have_a_line() -> None:
     stream, rank = Stream(terminal=False), Rank(1, "node2")
     with ConsoleMonitor(epochs=12, stream=stream) as monitor:
-        monitor.left(Departure(1, 1, 2, 20, 60, 0.5, (Lost(rank, "killed"),)))
-        monitor.joined(NewRanks(2, 2, 4, 30, 80, 0.25, (rank,)))
+        monitor.left(Departure(1, 1, 2, 20, 60, 0.5, True, (Lost(rank, "killed"),)))
+        monitor.joined(NewRanks(2, 2, 4, 30, 80, 0.25, True, (rank,)))
     left, joined = stream.plain.splitlines()
     assert left.startswith("rank 1 (node2) left: killed. Training goes on after task 60")
     assert joined.startswith("rank 1 (node2) joined. Training goes on after task 80")

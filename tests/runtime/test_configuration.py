@@ -171,6 +171,8 @@ SystemConf.seed=0 --seed (0)
     an integer ≥ 0
 SystemConf.sum_order='auto' --sum-order (auto)
     one of 'auto', 'chain', 'tree'
+SystemConf.servers=1 --servers (1)
+    an integer ≥ 1
 SystemConf.loader_threads=1 --loader-threads (1)
     an integer ≥ 1
 SystemConf.order='examples' --order (examples)

@@ -25,13 +25,13 @@ def test_a_position_is_restored() -> None:
     other.restore(position.state())
     for each in (position, other):
         assert (each.tick, each.tasks, each.ticks_of_phase) == (3, 20, 2)
-        assert (each.tasks_before, each.merges_before, each.tick_of_z) == (8, 2, 0)
+        assert (each.tasks_before, each.merges_before, each.tick_of_z) == (8, 2, 3)
 
 
-def test_a_tick_of_z_begins_with_one_of_the_hosts() -> None:
+def test_a_tick_of_z_ends_with_one_of_the_hosts() -> None:
     position = Position(4)
     position.advance()
-    position.begin_tick_of_z()
+    position.end_tick_of_z()
     position.advance()
     assert (position.tick_of_z, position.tick) == (1, 2)
 

@@ -84,7 +84,7 @@ def test_nccl_is_for_gpus_of_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_rank_with_a_gpu_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others go on from the newest z, bit for bit as ranks that begin there."""
     with fake_cuda(threads_tell=True):
-        expected = regrouping.two_levels_continued(MODEL, 3, 2, 2, GPU)
+        expected = regrouping.ranks_continued(MODEL, 3, 2, 2, GPU)
         results, (departure,) = regrouping.train_and_lose(monkeypatch, "kill:1@4", 3, MODEL, system=GPU)
     assert [weights is None for weights, _ in results] == [False, True, False]
     assert all(same_weights(results[rank][0], expected) for rank in (0, 2))
@@ -101,7 +101,7 @@ def test_a_rank_with_a_gpu_is_lost_while_others_wait_for_it(monkeypatch: pytest.
 
 def test_a_rank_with_a_gpu_joins(monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_cuda(threads_tell=True):
-        expected = regrouping.two_levels_continued(MODEL, 2, 3, 2, GPU)
+        expected = regrouping.ranks_continued(MODEL, 2, 3, 2, GPU)
         results, events = regrouping.train_and_join(monkeypatch, "join@4", 2, MODEL, system=GPU)
     assert [(each.tick, each.ranks) for each in events.arrivals] == [(4, 3)]
     assert all(same_weights(weights, expected) for weights, _ in results)
