@@ -87,7 +87,7 @@ class RunSetting:
         return self.ranks.rank < self.servers
 
     def parts(self, elements: int) -> list[slice]:
-        """The part of z, a vector of so many elements, that each server has."""
+        """The part of z, a vector of `elements` numbers, that each server has."""
         return [share_of(elements, server, self.servers) for server in range(self.servers)]
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from crossbow.runtime.position import Position
 
 
-def test_ticks_are_so_many_tasks() -> None:
+def test_ticks_have_a_number_of_tasks() -> None:
     position = Position(4)
     for _ in range(3):
         position.advance()

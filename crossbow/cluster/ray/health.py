@@ -96,6 +96,6 @@ def warning_of(settings: Mapping[str, float]) -> str:
 
 
 def _seconds_to_notice(settings: Mapping[str, float]) -> float:
-    """Time in which so many checks in succession fail."""
+    """Time in which all checks up to the threshold fail."""
     period, timeout, threshold = (settings[name] for name in DEFAULTS)
     return threshold * (period + timeout) / 1000
