@@ -177,7 +177,7 @@ def trained(dataflow: Dataflow, size: int) -> tuple[Mapping[str, Array], Array, 
         [dataflow, None],
         data=data,
         model=ModelConf(batch_size=4),
-        solver=SolverConf(learning_rate=0.001, momentum=0.9),
+        solver=SolverConf(learning_rate=0.0001, momentum=0.9),
         system=SystemConf(learners_per_device=1),
     ) as context:
         context.train(30 if size < 128 else 8, TrainingUnit.TASKS)

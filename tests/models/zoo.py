@@ -76,7 +76,9 @@ def check_descent(
     assert losses[-1] < fraction * losses[0], losses
 
 
-def check_export(dataflow: Dataflow, image: Shape, directory: Path, *, batch: int = 4, tasks: int = 2) -> None:
+def check_export(
+    dataflow: Dataflow, image: Shape, directory: Path, *, batch: int = 4, tasks: int = 2, learning_rate: float = 0.001
+) -> None:
     """After a few tasks, onnxruntime predicts the same with the saved model, and tells the images apart."""
     data = synthetic(image, 2, training=2 * batch, check=batch)
     assert data.check is not None
@@ -85,7 +87,7 @@ def check_export(dataflow: Dataflow, image: Shape, directory: Path, *, batch: in
         [dataflow, None],
         data=data,
         model=ModelConf(batch_size=batch),
-        solver=SolverConf(learning_rate=0.001, momentum=0.9),
+        solver=SolverConf(learning_rate=learning_rate, momentum=0.9),
         system=SystemConf(learners_per_device=1, threads_per_learner=1),
     ) as context:
         history = context.train(tasks, TrainingUnit.TASKS)
