@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from crossbow.solver import Pace
+from crossbow.solver import Pace, Update
 from crossbow.synch.arguments import Vector
 from crossbow.synch.rule import MEAN, BarrierRule
 from crossbow.synch.simulation import Simulation
@@ -30,6 +31,8 @@ class BarrierSimulation(Simulation):
         self.joining: list[int] = []
         self.tick = 0
         """Number of the tick, from the start of the phase."""
+        self._local: tuple[Any, Mapping[bool, Update]] = None, {}
+        """Local steps, and what they depend on."""
 
     def next_task(self, learner: int) -> int | None:
         task = self.first_task + self.steps[learner] * self.learners + self.position[learner]
@@ -42,13 +45,21 @@ class BarrierSimulation(Simulation):
         rule, own, pace = self.rule, self.own[learner], self.pace(learner)
         synchronises = self.exchanges(learner)
         before = own[rule.sent_vector].copy() if synchronises and rule.sends != "new weights" else None
-        step, local = (rule.local_step(self.solver, pace, self.learners, synchronises=s) for s in (synchronises, False))
-        self.apply(step, {**self.base, **own}, local=local)
+        steps = self._local_steps(pace)
+        self.apply(steps[synchronises], {**self.base, **own}, local=steps[False])
         if not synchronises:
             self.start(learner)
             return
         self.staleness[-1] = 1
         self.send(learner, partial(self._arrive, learner, own["weights"].copy() if before is None else before))
+
+    def _local_steps(self, pace: Pace) -> Mapping[bool, Update]:
+        """The local steps of learners that synchronise, and of others. All learners of a tick share them."""
+        rule, of = self.rule, (pace, self.rule, self.learners)
+        if self._local[0] != of:
+            made = {s: rule.local_step(self.solver, pace, self.learners, synchronises=s) for s in (True, False)}
+            self._local = of, made
+        return self._local[1]
 
     def _arrive(self, learner: int, sent: Vector) -> None:
         self.sent[learner] = sent

@@ -9,6 +9,7 @@ import numpy as np
 
 from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.cpu.onednn.shared_library import omp_get_max_threads, omp_set_num_threads
+from crossbow.kernels.cpu.simd import processor
 from crossbow.kernels.interface import Call, PreparedKernel, Variable
 from crossbow.kernels.requests import (
     ConvolutionBackwardData,
@@ -35,7 +36,8 @@ def layers() -> list[PreparedKernel]:
         ONEDNN.prepare(ConvolutionBackwardData(y, weights, x, G)),
         ONEDNN.prepare(ConvolutionBackwardWeights(x, y, weights, bias, G)),
     ]
-    assert any(kernel.workspace for kernel in kernels)
+    needed = [kernel.workspace > 0 for kernel in kernels]
+    assert all(needed) if processor.measured() else any(needed)
     return kernels
 
 
