@@ -6,10 +6,13 @@ Network (option A), initial weights, data, augmentation (crops after padding by 
 weight decay and the learning rate by epoch (a warm-up of two epochs, then half a cosine) are the same. Crossbow trains
 two learners of one thread, each with this batch, and tests their average; PyTorch trains one model on two threads, from
 tensors that are converted in advance, channels-last, with foreach SGD. The order of the images and the crops differ.
-Only training counts as time.
 
 Each run is a process of its own and writes a file to DIR. Runs with a file are not repeated, so the command can be
-interrupted and continued.
+interrupted and continued, on a busy machine or on several.
+
+The seconds of a run depend on the machine and on other programs. With `--speed-rounds N`, an epoch's seconds are
+measured separately on a part of the images, in N turns of each system, and kept in DIR; the report then takes them for
+every epoch. Only training counts as time. Give it on a quiet machine, when all runs have their files.
 """
 
 from __future__ import annotations
@@ -17,13 +20,15 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import math
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from subprocess import PIPE
+from subprocess import run as start_process
 from typing import Any
 
 import numpy as np
@@ -48,6 +53,11 @@ LEARNERS = 2
 MOMENTUM = 0.9
 WARM_UP = 2
 """Epochs."""
+TARGET = 0.85
+"""Test accuracy, in (0, 1], to which seconds are reported."""
+SPEED_SHARE = 0.1
+"""Part of the training images on which speed is measured."""
+SPEEDS = "speeds.json"
 SYSTEMS = ("crossbow", "pytorch")
 TITLES = {"crossbow": "Crossbow, SMA, 2 learners", "pytorch": "PyTorch"}
 
@@ -102,6 +112,15 @@ class Run:
 
     setting: Setting
     points: tuple[Point, ...]
+
+    def to_target(self) -> Point | None:
+        """The first test that reached the target, if any."""
+        return next((point for point in self.points if point.accuracy >= TARGET), None)
+
+    def at_speed(self, seconds: float) -> Run:
+        """The same run, if an epoch takes so many seconds."""
+        points = (Point(point.accuracy, seconds * (index + 1)) for index, point in enumerate(self.points))
+        return Run(self.setting, tuple(points))
 
 
 class _Points(Monitor):
@@ -206,14 +225,47 @@ def result(setting: Setting, output: Path, data_directory: Path | None) -> Run:
     """The result of a run, from its file if there is one."""
     file = output / f"{setting.name}.json"
     if not file.is_file():
-        directory = [] if data_directory is None else ["--data-directory", str(data_directory)]
-        command = [sys.executable, "-m", "benchmarks.accuracy", "--output", str(output), *directory]
-        subprocess.run([*command, "--run", json.dumps(asdict(setting))], check=True)
+        start_process([*_command(output, data_directory), "--run", json.dumps(asdict(setting))], check=True)
     return read(file)
 
 
+def _command(output: Path, data_directory: Path | None) -> list[str]:
+    """This program, for a process of its own."""
+    directory = [] if data_directory is None else ["--data-directory", str(data_directory)]
+    return [sys.executable, "-m", "benchmarks.accuracy", "--output", str(output), *directory]
+
+
+def epoch_seconds(setting: Setting, data: Dataset) -> float:
+    """Seconds of an epoch of all training images, from the second epoch of a part of them."""
+    share = data.shard(fraction=(0, SPEED_SHARE))
+    first, second = TRAIN[setting.system](replace(setting, epochs=2), share)
+    return (second.seconds - first.seconds) * len(data.train) / len(share.train)
+
+
+def read_speeds(output: Path) -> dict[str, list[float]]:
+    """Measured seconds of an epoch by system. Raises DataError if the file is damaged."""
+    file = output / SPEEDS
+    try:
+        content = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+        return {system: [float(value) for value in content[system]] for system in SYSTEMS if system in content}
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"{file}: expected seconds of an epoch by system. Received: {error}") from error
+
+
+def measure_speeds(settings: Sequence[Setting], rounds: int, output: Path, data_directory: Path | None) -> None:
+    """Measure an epoch's seconds with each of the settings, in turns, in processes of their own."""
+    measured: dict[str, list[float]] = {setting.system: [] for setting in settings}
+    for _ in range(rounds):
+        for setting in settings:
+            command = [*_command(output, data_directory), "--speed", json.dumps(asdict(setting))]
+            printed = start_process(command, check=True, stdout=PIPE, text=True).stdout
+            measured[setting.system].append(float(printed.splitlines()[-1]))
+            print(f"{TITLES[setting.system]}: {measured[setting.system][-1]:.1f} s an epoch", flush=True)
+    write_json(output / SPEEDS, measured)
+
+
 def report(runs: Sequence[Run]) -> str:
-    """Accuracies of every run, by seed, and the medians' difference."""
+    """Accuracies of every run, by seed, the medians' difference, and seconds to the target."""
     epochs = runs[0].setting.epochs
     shown = sorted({*range(5, epochs, 5), epochs})
     rows = [
@@ -230,6 +282,19 @@ def report(runs: Sequence[Run]) -> str:
     lines = [f"- {TITLES[system]}: {accuracy:.2%} in the median of the seeds" for system, accuracy in last.items()]
     if len(last) == len(SYSTEMS):
         lines.append(f"- difference: {100 * (last['crossbow'] - last['pytorch']):+.2f} points")
+    times = {
+        system: statistics.median(
+            math.inf if (point := run.to_target()) is None else point.seconds
+            for run in runs
+            if run.setting.system == system
+        )
+        for system in last
+    }
+    lines += [
+        f"- {TITLES[system]}: {seconds:,.0f} s to {TARGET:.0%} in the median" for system, seconds in times.items()
+    ]
+    if len(times) == len(SYSTEMS) and all(map(math.isfinite, times.values())):
+        lines.append(f"- ratio of these seconds: {times['pytorch'] / times['crossbow']:.2f}")
     return markdown(head, rows) + "\n\n" + "\n".join(lines)
 
 
@@ -270,7 +335,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--batch-size", type=int, default=64, metavar="N", help="images in a batch, of each learner")
     add("--learning-rate", type=float, default=0.1, metavar="X", help="rate after the warm-up")
     add("--weight-decay", type=float, default=5e-4, metavar="X", help="penalty of the weights")
+    add("--speed-rounds", type=int, default=0, metavar="N", help="measure an epoch's seconds, so many times")
     add("--run", help=argparse.SUPPRESS)
+    add("--speed", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
@@ -282,12 +349,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run = Run(setting, tuple(TRAIN[setting.system](setting, cifar10(options.data_directory))))
         write_json(options.output / f"{setting.name}.json", asdict(run))
         return 0
+    if options.speed is not None:
+        setting = Setting(**json.loads(options.speed))
+        print(epoch_seconds(setting, cifar10(options.data_directory)))
+        return 0
     settings = [
         Setting(system, seed, options.epochs, options.batch_size, options.learning_rate, options.weight_decay)
         for seed in options.seeds
         for system in options.systems
     ]
     runs = [result(setting, options.output, options.data_directory) for setting in settings]
+    if options.speed_rounds:
+        measured = settings[: len(options.systems)]  # one of each system
+        measure_speeds(measured, options.speed_rounds, options.output, options.data_directory)
+    speeds = {system: statistics.median(seconds) for system, seconds in read_speeds(options.output).items()}
+    if speeds:
+        print(*(f"- {TITLES[system]}: {seconds:.1f} s an epoch" for system, seconds in speeds.items()), sep="\n")
+        runs = [run.at_speed(speeds[system]) if (system := run.setting.system) in speeds else run for run in runs]
     draw(runs, options.output)
     print("\n".join(f"- {name}: {value}" for name, value in describe_machine().items()))
     print(f"\n{report(runs)}")

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import subprocess
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import accuracy
-from benchmarks.accuracy import Point, Run, Setting, main, read, report, train_crossbow, train_torch
+from benchmarks.accuracy import (
+    Point,
+    Run,
+    Setting,
+    epoch_seconds,
+    main,
+    read,
+    read_speeds,
+    report,
+    train_crossbow,
+    train_torch,
+)
 from crossbow import Dataset
 from crossbow.data import synthetic
 from crossbow.types import DataError
@@ -32,13 +44,35 @@ def test_the_report_compares_the_medians_of_the_last_epochs() -> None:
     text = report([*ours, *theirs])
     assert "| Crossbow, SMA, 2 learners | 2    |  50.00% |  91.00% |      18 |" in text
     assert "- PyTorch: 89.00% in the median of the seeds" in text
-    assert text.endswith("- difference: +1.00 points")
+    assert "\n- difference: +1.00 points" in text
     assert "difference" not in report(ours)
 
 
 def test_both_systems_have_the_same_rate_at_the_same_epoch() -> None:
     solver = SETTING.solver
     assert (solver.policy, solver.decay_steps, solver.learning_rate_step_unit) == ("cosine", 2, "epochs")
+
+
+def test_the_report_compares_the_seconds_to_the_target() -> None:
+    ours, theirs = run("crossbow", 0, 0.8, 0.85, 0.9), run("pytorch", 0, 0.8, 0.84, 0.86)
+    text = report([ours, theirs])
+    assert "- Crossbow, SMA, 2 learners: 6 s to 85% in the median" in text
+    assert text.endswith("- ratio of these seconds: 1.50")
+    assert report([ours.at_speed(2.0), theirs.at_speed(7.0)]).endswith("- ratio of these seconds: 5.25")
+    assert report([ours, run("pytorch", 0, 0.8, 0.84, 0.84)]).endswith("- PyTorch: 85% not reached in the median")
+
+
+def test_seconds_of_an_epoch_are_of_all_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def train(setting: Setting, data: Dataset) -> list[Point]:
+        sizes.append(len(data.train))
+        assert setting.epochs == 2
+        return [Point(0.5, 9.0), Point(0.5, 9.5)]
+
+    monkeypatch.setitem(accuracy.TRAIN, "crossbow", train)
+    assert epoch_seconds(replace(SETTING, epochs=40), images(300)) == pytest.approx(0.5 * 10)
+    assert sizes == [30]
 
 
 @pytest.mark.slow
@@ -60,7 +94,7 @@ def test_a_run_with_a_file_is_not_repeated(
         commands.append(command)
         assert main(command[3:]) == 0
 
-    monkeypatch.setattr("subprocess.run", start)
+    monkeypatch.setattr(accuracy, "start_process", start)
     monkeypatch.setattr(accuracy, "describe_machine", dict)
     monkeypatch.setattr(accuracy, "cifar10", lambda directory: images())
     monkeypatch.setitem(accuracy.TRAIN, "crossbow", lambda setting, data: [Point(0.5, 1.0), Point(0.75, 2.0)])
@@ -70,6 +104,36 @@ def test_a_run_with_a_file_is_not_repeated(
     assert [json.loads(command[-1])["seed"] for command in commands] == [0, 1]
     assert "75.00% in the median of the seeds" in capsys.readouterr().out
     assert (tmp_path / "resnet-20.png").read_bytes()[1:4] == b"PNG"
+
+
+def test_measured_speeds_replace_the_seconds_of_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured = iter([4.0, 8.0, 5.0, 9.0, 7.0, 7.0])
+
+    def start(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        assert command[-2] == "--speed"
+        return subprocess.CompletedProcess(command, 0, f"Crossbow: epoch 1\n{next(measured)}\n")
+
+    for system in ("crossbow", "pytorch"):
+        made = run(system, 0, 0.5, 0.9)
+        (tmp_path / f"{made.setting.name}.json").write_text(json.dumps(asdict(made)))
+    monkeypatch.setattr(accuracy, "start_process", start)
+    monkeypatch.setattr(accuracy, "describe_machine", dict)
+    arguments = ["--output", str(tmp_path), "--seeds", "0", "--epochs", "2", "--batch-size", "8"]
+    assert main([*arguments, "--speed-rounds", "3"]) == 0
+    assert json.loads((tmp_path / "speeds.json").read_text()) == {"crossbow": [4, 5, 7], "pytorch": [8, 9, 7]}
+    capsys.readouterr()
+    assert main(arguments) == 0  # from the file
+    text = capsys.readouterr().out
+    assert "- Crossbow, SMA, 2 learners: 5.0 s an epoch" in text
+    assert text.endswith("- ratio of these seconds: 1.60\n")
+
+
+def test_damaged_speeds(tmp_path: Path) -> None:
+    (tmp_path / "speeds.json").write_text('{"crossbow": ["fast"]}')
+    with pytest.raises(DataError, match=r"speeds\.json: expected seconds of an epoch by system\. Received: could not"):
+        read_speeds(tmp_path)
 
 
 def test_a_damaged_file(tmp_path: Path) -> None:
