@@ -290,9 +290,9 @@ def report(runs: Sequence[Run]) -> str:
         )
         for system in last
     }
-    lines += [
-        f"- {TITLES[system]}: {seconds:,.0f} s to {TARGET:.0%} in the median" for system, seconds in times.items()
-    ]
+    for system, seconds in times.items():
+        how = f"{seconds:,.0f} s to {TARGET:.0%}" if math.isfinite(seconds) else f"{TARGET:.0%} not reached"
+        lines.append(f"- {TITLES[system]}: {how} in the median")
     if len(times) == len(SYSTEMS) and all(map(math.isfinite, times.values())):
         lines.append(f"- ratio of these seconds: {times['pytorch'] / times['crossbow']:.2f}")
     return markdown(head, rows) + "\n\n" + "\n".join(lines)
