@@ -7,6 +7,7 @@ import functools
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -538,8 +539,7 @@ class ExecutionContext:
         Raises CrossbowError if there is no check set."""
         self._check_open()
         with self._ranks.call():
-            self._ranks.end_joining()
-            return self.engine.test()
+            return TestResult(**self._ranks.together(lambda: asdict(self.engine.test())))
 
     @without_own_frames
     def predict(self, images: Array) -> Array:
@@ -550,6 +550,7 @@ class ExecutionContext:
         part of the images.
         """
         self._check_open()
+        self._check_known()
         images = checked_like(images, self.data.train.image_shape, self.data.train.image_dtype, self.system.dtype)
         return self.engine.predict(images)
 
@@ -558,12 +559,14 @@ class ExecutionContext:
         """A copy of the base model's variables and running statistics by name, as "conv1.weights",
         "bn1.running_mean"."""
         self._check_open()
+        self._check_known()
         return self.engine.weights
 
     @property
     def operator_variables(self) -> dict[tuple[int, str], Array]:
         """The same values by the operator's id and their name in the operator: a copy."""
         self._check_open()
+        self._check_known()
         values, program = self.engine.weights, self.engine.program
         segments = {**program.model.segments, **program.statistics.segments}
         return {key: values[segment.name] for key, segment in segments.items()}
@@ -582,7 +585,9 @@ class ExecutionContext:
         written.
         """
         self._check_open()
-        self._write_model(checked_path("save", path), self.engine.weights)
+        checked = checked_path("save", path)
+        if not self._ranks.behind:  # the others have written it
+            self._write_model(checked, self.engine.weights)
 
     def _write_model(self, path: Path, variables: Mapping[str, Array]) -> None:
         write_model(path, dict(variables), self._training, self._given_check, self._settings())
@@ -650,6 +655,14 @@ class ExecutionContext:
             winograd=system.winograd,
             threads_per_learner=self.summary().devices[0].threads_per_learner,
         )
+
+    def _check_known(self) -> None:
+        """Raise CrossbowError on a rank that joins and has passed over a training call, whose base model it lacks."""
+        if self._ranks.behind:
+            raise CrossbowError(
+                "a rank cannot join where the program uses the base model between two training calls: it receives the "
+                "base model when it joins"
+            )
 
     def _check_open(self) -> None:
         if self._closed:

@@ -1,64 +1,99 @@
 """Ranks that join during training.
 
-A rank that joins runs the same program as the others. What these have decided together before training, it takes from
-the journal of rank 0, and it appends its own value where the values of all ranks are gathered. So it is compared with
-the others as they were with each other. When it reaches the training call that they are in, all of them pause at a
-tick, and the launcher adds it to the view.
+A rank that joins runs the same program as the others, from its beginning. What these have done together before, it
+takes from the journal of rank 0: their decisions, the results of tests, and those of training calls that have ended,
+which it passes over. It appends its own value where the values of all ranks are gathered. So it is compared with the
+others as they were with each other.
+
+When it reaches the training call that they are in, all of them pause at a tick, and the launcher adds it to the view.
+If they end that call before, it goes on with what the journal has by then.
 """
 
 from __future__ import annotations
 
 import threading
+from enum import StrEnum
 from typing import NamedTuple
 
 from crossbow.cluster.members import Rank
 from crossbow.types import CrossbowError
 
-EXPECTED = "expected the same program as on the other ranks. Received: one"
+ANOTHER_PROGRAM = "a rank that joins must run the same program as the other ranks"
+NO_MORE = "the other ranks have come to a place where none can join"
+
+
+class Kind(StrEnum):
+    """What ranks do together."""
+
+    AGREEMENT = "a decision of rank 0"
+    GATHERING = "values of all ranks"
+    WORK = "a test or a measurement"
+    TRAINING = "a training call"
+
+
+class Entry(NamedTuple):
+    """What the ranks did together at one place of their program."""
+
+    kind: Kind
+    value: bytes
+    """Its result: a JSON value, or other bytes."""
 
 
 class Journal(NamedTuple):
-    """What the ranks decided before training."""
+    """What the ranks did before the training call that they are in, or between two."""
 
     ranks: tuple[Rank, ...]
-    """Those that decided."""
-    values: tuple[bytes, ...]
-    """The decisions, in order: JSON values, or other bytes."""
+    """Those at the beginning of the newest training call."""
+    entries: tuple[Entry, ...]
 
 
 class Admission:
-    """Keeps the journal and, on rank 0, answers the launcher. Every rank that has been there from the beginning has
-    one: it may become rank 0. Ranks can join the first training call of a program, unless it tests before."""
+    """Keeps the journal and, on rank 0, answers the launcher. Every rank has one, because it may become rank 0."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._values: list[bytes] = []
+        self._entries: list[Entry] = []
         self._ranks: tuple[Rank, ...] = ()
-        self._recording, self._open = True, False
+        self._recording, self._open, self._closed = True, False, False
         self._wanted = self._paused = False
 
     # On the thread of the program
 
-    def note(self, value: bytes) -> None:
-        """Add a decision to the journal. Those during and after training are not kept."""
-        if self._recording:
-            self._values.append(value)
+    def note(self, kind: Kind, value: bytes) -> None:
+        """Add to the journal, except during training."""
+        with self._changed:
+            if self._recording:
+                self._entries.append(Entry(kind, value))
+                self._changed.notify_all()
 
     def record(self, *, on: bool) -> bool:
-        """Set whether decisions are kept, until training begins. Returns whether they were."""
-        before, self._recording = self._recording, on
+        """Set whether entries are kept. Returns whether they were."""
+        before, self._recording = self._recording, on and not self._closed
         return before
 
     def open(self, ranks: tuple[Rank, ...]) -> None:
-        """Let ranks join the training call that begins, if it is the first one."""
+        """Let ranks join the training call that begins."""
         with self._changed:
-            self._ranks, self._open, self._recording = ranks, self._recording, False
+            self._ranks, self._open, self._recording = ranks, not self._closed, False
+            self._changed.notify_all()
+
+    def end_training(self, result: bytes) -> None:
+        """Note that the training call has ended."""
+        with self._changed:
+            self._open, self._recording = False, not self._closed
+        self.note(Kind.TRAINING, result)
 
     def close(self) -> None:
-        """Let no more ranks join."""
+        """Let no more ranks join, for good."""
         with self._changed:
-            self._open = self._recording = False
+            self._closed, self._open, self._recording = True, False, False
+            self._entries.clear()
             self._changed.notify_all()
+
+    def take_over(self, joining: Joining) -> None:
+        """On a rank that has joined: go on with the journal of the others."""
+        with self._changed:
+            self._entries = list(joining.entries)
 
     @property
     def wanted(self) -> bool:
@@ -76,43 +111,85 @@ class Admission:
     def journal(self) -> Journal | None:
         """The journal; None if no rank can join now."""
         with self._changed:
-            return Journal(self._ranks, tuple(self._values)) if self._open else None
+            return Journal(self._ranks, tuple(self._entries)) if self._open else None
 
-    def request(self) -> bool:
-        """Wait until all ranks have paused at a tick. Returns False if training has ended instead."""
+    def request(self, known: int, *, trains: bool) -> Journal | str | None:
+        """For a rank that has come to the end of a journal with so many entries. trains: whether that is a training
+        call.
+
+        Returns None as soon as all ranks have paused at a tick, so that it can join; a longer journal, if they have
+        ended the call instead; or why it cannot join."""
         with self._changed:
-            self._wanted = True
-            self._changed.wait_for(lambda: self._paused or not self._open)
-            paused, self._paused, self._wanted = self._paused, False, False
-            return paused
+            while not self._closed:
+                if len(self._entries) > known:
+                    return Journal(self._ranks, tuple(self._entries))
+                if self._open and not trains:
+                    return f"{ANOTHER_PROGRAM}: expected {Kind.TRAINING}. Received: something else before it"
+                if self._paused:
+                    self._paused = False
+                    return None
+                self._wanted = self._open
+                self._changed.wait()
+                self._wanted = False
+            return NO_MORE
 
 
 class Joining:
-    """The part of a rank that joins: the decisions that it takes over."""
+    """The part of a rank that joins: the journal that it goes through."""
 
     def __init__(self, journal: Journal) -> None:
-        self._values = list(reversed(journal.values))
-        self._changed = threading.Event()
-        self._arrived = False
+        self._changed = threading.Condition()
+        self.entries = journal.entries
+        self._next = 0
+        self._waits_for: Kind | None = None
+        """What the program does at the end of the journal, where it waits."""
+        self._ended, self._refusal = False, ""
+        self.behind = False
+        """Whether it has passed over a training call, so that its base model is not that of the others."""
 
-    def next(self) -> bytes:
-        """The next decision. Raises CrossbowError if there is none, because the program is another one."""
-        if not self._values:
-            raise CrossbowError(f"{EXPECTED} that needs more decisions before training")
-        return self._values.pop()
+    # On the thread of the program
 
-    def arrive(self) -> None:
-        """Note that the program has reached its training call. Raises CrossbowError if the others decided more."""
-        if self._values:
-            raise CrossbowError(f"{EXPECTED} that needs fewer decisions before training")
-        self._arrived = True
-        self._changed.set()
+    def has(self, kind: Kind) -> bool:
+        """Whether the journal goes on. At its end, the program waits for more, or to become a rank in a training call.
+        Raises CrossbowError if it cannot join, because the program is another one or for another reason."""
+        with self._changed:
+            if self._refusal:
+                raise CrossbowError(self._refusal)
+            if self._next < len(self.entries):
+                return True
+            self._waits_for = kind
+            self._changed.notify_all()
+            return False
+
+    def next(self, kind: Kind) -> bytes:
+        """The value of the next entry. Raises CrossbowError if that is of another kind."""
+        expected, value = self.entries[self._next]
+        if kind is not expected:
+            raise CrossbowError(f"{ANOTHER_PROGRAM}: expected {expected}. Received: {kind}")
+        self._next += 1
+        self.behind = self.behind or kind is Kind.TRAINING
+        return value
+
+    # On other threads, for the launcher
+
+    def go_on(self, journal: Journal | str) -> None:
+        """Continue with a longer journal, or end for this reason."""
+        with self._changed:
+            self._waits_for = None
+            if isinstance(journal, str):
+                self._refusal = journal
+            else:
+                self.entries = journal.entries
 
     def end(self) -> None:
         """Note that the program has ended."""
-        self._changed.set()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
 
-    def await_arrival(self) -> bool:
-        """Wait for `arrive`. Returns False if the program has ended instead."""
-        self._changed.wait()
-        return self._arrived
+    def await_arrival(self) -> tuple[int, bool] | None:
+        """Wait until the program has come to the end of the journal. Returns its length, and whether the program is in
+        a training call; None if it has ended instead."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waits_for is not None or self._ended)
+            return None if self._waits_for is None else (len(self.entries), self._waits_for is Kind.TRAINING)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from crossbow.cluster.admission import Admission, Joining
+from crossbow.cluster.admission import Admission, Joining, Kind
 from crossbow.cluster.members import Changes, GivenUp, Left, Rank, RankFailedError, View, ViewChangedError
 from crossbow.cluster.sums import Waiting
 from crossbow.cluster.transport import Channel, Transport
@@ -115,6 +115,16 @@ class Ranks:
         return self._joining is not None
 
     @property
+    def behind(self) -> bool:
+        """Whether this rank waits to join others whose base model has been trained."""
+        return self._joining is not None and self._joining.behind
+
+    @property
+    def call_number(self) -> int:
+        """Number of the current or last call that all ranks make."""
+        return self._call
+
+    @property
     def transport(self) -> Transport:
         """The connection to the other ranks, if there are any."""
         assert self._transport is not None
@@ -200,24 +210,48 @@ class Ranks:
         except GivenUp:
             say("error: the other ranks go on without this one, because they could not reach it")
             raise
-        self.view, self.rank, self._joining = self.transport.view, self.transport.rank, None
+        self.view, self.rank = self.transport.view, self.transport.rank
+        if self._joining is not None and self._admission is not None:
+            self._admission.take_over(self._joining)
+            self._admission.open(self.view.ranks)
+        self._joining = None
         return changes
 
     # Joining
 
-    def begin_training(self, *, elastic: bool) -> None:
-        """Called at the beginning of a training call. Others can join from now on, if it is elastic. A rank that joins
-        waits until it is in the view, and then raises ViewChangedError."""
-        if self._admission is not None:
-            self._admission.open(self.view.ranks)
-            if not elastic:
-                self._admission.close()
+    def begin_training(self, *, elastic: bool) -> Any:
+        """Called at the beginning of a training call. Others can join from now on, if it is elastic. Returns None.
+
+        A rank that joins waits until it is in the view, and then raises ViewChangedError. If the others have ended the
+        call, it returns the call's result."""
         if self._joining is not None:
-            self._joining.arrive()
-            self.await_view(seconds=math.inf)
+            return json.loads(self._take_over(Kind.TRAINING))
+        if self._admission is not None and elastic:
+            self._admission.open(self.view.ranks)
+        elif self._admission is not None:
+            self._admission.close()
+        return None
+
+    def end_training(self, result: Callable[[], Any]) -> None:
+        """Called at the end of a training call. A rank that joins later passes it over, and gets the result: a JSON
+        value, which is not None."""
+        if self._admission is not None and self._joining is None:
+            self._admission.end_training(json.dumps(result()).encode())
+
+    def _take_over(self, kind: Kind) -> bytes:
+        """On a rank that joins: what the others have done at this place of the program."""
+        joining = self._joining
+        assert joining is not None
+
+        def look() -> bool:
+            self.check_others()
+            return joining.has(kind)
+
+        Waiting(seconds=math.inf).until(look, "the other ranks")
+        return joining.next(kind)
 
     def end_joining(self) -> None:
-        """Let no more ranks join: what the ranks do now cannot be taken over."""
+        """Let no more ranks join, for good: what the ranks do now cannot be taken over."""
         if self._admission is not None:
             self._admission.close()
 
@@ -235,13 +269,15 @@ class Ranks:
         """The JSON value that `work` has on all ranks, which call it at the same time. A rank that joins later gets the
         value of rank 0."""
         if self._joining is not None:
-            return json.loads(self._joining.next())
+            return json.loads(self._take_over(Kind.WORK))
         if self._admission is None:
             return work()
         recording = self._admission.record(on=False)
-        value = work()
-        self._admission.record(on=recording)
-        self._admission.note(json.dumps(value).encode())
+        try:
+            value = work()
+        finally:
+            self._admission.record(on=recording)
+        self._admission.note(Kind.WORK, json.dumps(value).encode())
         return value
 
     # Decisions
@@ -256,17 +292,14 @@ class Ranks:
     def agree_on_bytes(self, value: bytes, of: int = 0) -> bytes:
         """The bytes that one rank gives, by default rank 0."""
         if self._joining is not None:
-            return self._joining.next()
+            return self._take_over(Kind.AGREEMENT)
         if self.several and self.rank == of:
             self._to_others(value, Channel.AGREEMENT)
         elif self.several:
             value = self._await(Channel.AGREEMENT, of, Waiting())
-        self._note(value)
-        return value
-
-    def _note(self, value: bytes) -> None:
         if self._admission is not None:
-            self._admission.note(value)
+            self._admission.note(Kind.AGREEMENT, value)
+        return value
 
     def ask_to_stop(self, signal: int) -> None:
         """Ask rank 0 to decide to stop, because of this signal."""
@@ -291,15 +324,26 @@ class Ranks:
         """The JSON values of all ranks, in rank order. Raises CrossbowError that names the ranks whose value does not
         arrive within `SECONDS_TO_START`."""
         if self._joining is not None:
-            return [*json.loads(self._joining.next()), value]
+            hosts, values = json.loads(self._take_over(Kind.GATHERING))
+            self._stand_beside(hosts)
+            return [*values, value]
+        values = self._gathered(value)
+        if self._admission is not None:
+            hosts = [rank.host for rank in self.view.ranks]
+            self._admission.note(Kind.GATHERING, json.dumps([hosts, values]).encode())
+        return values
+
+    def _stand_beside(self, hosts: Sequence[str]) -> None:
+        """Be the last rank, after those that these hosts had."""
+        ranks = tuple(Rank(number, host) for number, host in enumerate((*hosts, self.own.host)))
+        self.view, self.rank = View(self.view.number, ranks), len(hosts)
+
+    def _gathered(self, value: Any) -> list[Any]:
         if not self.several:
-            self._note(json.dumps([value]).encode())
             return [value]
         if not self.is_first:
             self.transport.send(json.dumps(value).encode(), 0, Channel.GATHERING)
-            text = self._await(Channel.GATHERING, 0, Waiting(seconds=2 * SECONDS_TO_START))
-            self._note(text)
-            return list(json.loads(text))
+            return list(json.loads(self._await(Channel.GATHERING, 0, Waiting(seconds=2 * SECONDS_TO_START))))
         values = {0: value}
         deadline = time.monotonic() + SECONDS_TO_START
         for rank in self.view.ranks[1:]:
@@ -316,9 +360,7 @@ class Ranks:
                 f"expected all {self.size} ranks to begin within {SECONDS_TO_START:g} s. Missing: {', '.join(missing)}"
             )
         gathered = [values[rank.number] for rank in self.view.ranks]
-        text = json.dumps(gathered).encode()
-        self._to_others(text, Channel.GATHERING)
-        self._note(text)
+        self._to_others(json.dumps(gathered).encode(), Channel.GATHERING)
         return gathered
 
     def end_together(self) -> None:

@@ -78,7 +78,7 @@ def regroup(
         more = ranks.regroup()
         changes = Changes(changes.lost + more.lost, changes.joined + more.joined)
         try:
-            _check_same_call(ranks, state)
+            _check_same_call(ranks)
             snapshot, lost_merges = _newest(ranks, own, layout)
             call = json.loads(ranks.agree_on_bytes(json.dumps([state.values, stopped, counted, end]).encode()))
             losses = np.frombuffer(ranks.agree_on_bytes(state.losses.tobytes()))
@@ -111,10 +111,9 @@ def _settled(engine: TrainingEngine) -> TrainingEngine:
                 raise
 
 
-def _check_same_call(ranks: Ranks, state: RunState) -> None:
+def _check_same_call(ranks: Ranks) -> None:
     """Raise CrossbowError if the ranks are in different training calls: one may end before another."""
-    starts = ranks.gather(state.values["start"])
-    if len(set(starts)) > 1:
+    if len(set(ranks.gather(ranks.call_number))) > 1:
         raise CrossbowError("a rank has left between two training calls, so that the other ranks cannot go on")
 
 

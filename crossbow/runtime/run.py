@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from crossbow.cluster.admission import ANOTHER_PROGRAM
 from crossbow.cluster.failure import LOST, TERMINATED
 from crossbow.cluster.members import ViewChangedError
 from crossbow.cluster.process import join
@@ -38,7 +39,7 @@ from crossbow.runtime.scheduler import TICKS_BEHIND, Callbacks
 from crossbow.runtime.stretch import RunState, Stretch
 from crossbow.runtime.task import Completed
 from crossbow.runtime.training_engine import TrainingEngine
-from crossbow.types import Phase, TrainingUnit
+from crossbow.types import CrossbowError, Phase, TrainingUnit
 
 
 class Keeper(Protocol):
@@ -153,8 +154,7 @@ class TrainingRun:
     def state(self) -> RunState:
         """Everything that determines how this call goes on. No task may be running."""
         state = {
-            "limits": {**asdict(self.limits), "unit": self.limits.unit.name},
-            "test": self.test,
+            **self._call(),
             "start": self.start,
             "reached": None if self.reached == math.inf else self.reached,
             "seconds": self.seconds_before,
@@ -186,8 +186,13 @@ class TrainingRun:
         with self._ranks.call():
             try:
                 self._train(renewal)
-            finally:
+            except BaseException:
                 self._ranks.end_joining()
+                raise
+            if self.interrupted:
+                self._ranks.end_joining()
+            else:
+                self._ranks.end_training(self._result)
         if self.interrupted == signal.SIGINT:
             raise KeyboardInterrupt
         if self.interrupted == LOSS:
@@ -204,7 +209,8 @@ class TrainingRun:
         if self.profiler is not None:
             self.profiler.begin(self.engine, self.end)
         with self._common.receiving(() if self.keeper is None else self.keeper.signals), self._failures():
-            self._joined_late(renewal)
+            if self._passes_over(renewal):
+                return
             if self.history.records:
                 self.history.stop(self._reason(self.seconds_before) or self._accuracy_reached(self.history.records[-1]))
             try:
@@ -340,12 +346,32 @@ class TrainingRun:
         if self.history.message and not self.history.stopped:
             self.history.stop("monitor")
 
-    def _joined_late(self, renewal: Renewal | None) -> None:
-        """Let ranks join from now on. A rank that joins waits until it is one, and goes on with the others."""
+    def _passes_over(self, renewal: Renewal | None) -> bool:
+        """Let ranks join from now on. A rank that joins waits until it is one, and goes on with the others. Returns
+        whether they have ended this call; it then has their history."""
         try:
-            self._ranks.begin_training(elastic=self._elastic)
+            result = self._ranks.begin_training(elastic=self._elastic)
         except ViewChangedError:
             self._regroup(renewal)
+            return False
+        if result is None:
+            return False
+        if (own := self._call()) != result["call"]:
+            raise CrossbowError(f"{ANOTHER_PROGRAM}: expected a training call with {result['call']}. Received: {own}")
+        self.history = restored_history(result["history"])
+        self.history.stop(result["stopped"])
+        self.history.explain(result["message"])
+        return True
+
+    def _call(self) -> dict[str, Any]:
+        """What a training call was asked to do, as JSON values."""
+        return {"limits": {**asdict(self.limits), "unit": self.limits.unit.name}, "test": self.test}
+
+    def _result(self) -> dict[str, Any]:
+        """What a rank takes over that joins after this call, as JSON values."""
+        history = self.history
+        about = {"stopped": history.stopped, "message": history.message}
+        return {"call": self._call(), "history": history_state(history), **about}
 
     def _regroup(self, renewal: Renewal | None) -> None:
         """Go on with the ranks of the new view. Raises ViewChangedError if that is not possible."""

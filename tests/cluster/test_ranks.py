@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crossbow.cluster import ranks as module
-from crossbow.cluster.admission import Admission, Joining
+from crossbow.cluster.admission import Admission, Entry, Joining, Journal, Kind
 from crossbow.cluster.members import Rank, RankFailedError, View, ViewChangedError
 from crossbow.cluster.ranks import LEAVE, LOSS, Ranks
 from crossbow.cluster.transport import Channel
@@ -66,7 +66,63 @@ def test_a_rank_that_joins_decides_as_the_others_did() -> None:
     assert decide(third) == ["first", 1, [0, 1, 2], b"x"]
     with pytest.raises(ValueError, match="on purpose"), third.call():
         raise ValueError("on purpose")
-    assert not more.messages, "the others do not know this rank"
+    assert not any(more.messages.values()), "the others do not know this rank"
+
+
+def test_a_rank_that_joins_passes_over_training_calls() -> None:
+    admission, network = Admission(), FakeNetwork(1)
+    first = Ranks(network.view, 0, network.transports()[0], admission=admission)
+    first.agree(lambda: "first")
+    assert first.begin_training(elastic=True) is None
+    first.agree(lambda: "in training")
+    before = admission.journal()
+    first.end_training(lambda: {"loss": 0.1})
+    first.gather("between")
+    assert first.begin_training(elastic=True) is None
+    assert before is not None
+    joining, after = Joining(before), admission.journal()
+    second = Ranks(FakeNetwork(2).view, 1, FakeNetwork(2).transports()[1], admission=Admission(), joining=joining)
+    assert (second.agree(lambda: None), second.behind) == ("first", False)
+
+    def launch() -> None:
+        assert joining.await_arrival() == (1, True)
+        assert after is not None
+        joining.go_on(after)
+
+    assert at_once([lambda: second.begin_training(elastic=True), launch])[0] == {"loss": 0.1}
+    assert second.behind
+    assert second.gather("own") == ["between", "own"]
+    second.end_training(lambda: {"loss": 0.2})  # of the call that it has passed over
+    assert not joining.has(Kind.TRAINING)
+
+
+def test_a_rank_that_joins_stands_beside_those_that_there_were() -> None:
+    journal = Journal(
+        (Rank(0, "a"),), tuple(Entry(Kind.GATHERING, text) for text in (b'[["a", "b"], [5, 6]]', b'[["b"], [7]]'))
+    )
+    joining = Ranks(FakeNetwork(2).view, 1, FakeNetwork(2).transports()[1], joining=Joining(journal))
+    host = joining.own.host
+    for values, hosts in (([5, 6], ["a", "b"]), ([7], ["b"])):
+        assert joining.gather(0) == [*values, 0]
+        assert [rank.host for rank in joining.view.ranks] == [*hosts, host]
+        assert (joining.rank, joining.own) == (len(hosts), Rank(len(hosts), host))
+
+
+def test_work_that_fails_is_no_part_of_the_journal() -> None:
+    admission, network = Admission(), FakeNetwork(1)
+    ranks = Ranks(network.view, 0, network.transports()[0], admission=admission)
+
+    def fail() -> None:
+        ranks.agree(lambda: 1)
+        raise ValueError("on purpose")
+
+    with pytest.raises(ValueError, match="on purpose"):
+        ranks.together(fail)
+    ranks.agree(lambda: 2)
+    ranks.begin_training(elastic=True)
+    journal = admission.journal()
+    assert journal is not None
+    assert [entry.value for entry in journal.entries] == [b"2"]
 
 
 def test_training_that_is_not_elastic_lets_none_join() -> None:

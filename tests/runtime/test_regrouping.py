@@ -10,15 +10,27 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from crossbow import SMA, SSGD, Constant, Dataflow, History, ModelConf, Phase, Record, SolverConf, SystemConf
-from crossbow.cluster.admission import Admission, Joining
+from crossbow import (
+    SMA,
+    SSGD,
+    Constant,
+    Dataflow,
+    History,
+    ModelConf,
+    Phase,
+    Record,
+    SolverConf,
+    SystemConf,
+    TestResult,
+)
+from crossbow.cluster.admission import Admission, Joining, Journal
 from crossbow.cluster.failure import ASKED_TO_LEAVE, LOST
 from crossbow.cluster.fault import Fault
 from crossbow.cluster.members import GivenUp, Left, Rank, ViewChangedError
@@ -113,8 +125,10 @@ def new_engine(model: ModelConf, ranks: Ranks | None, system: SystemConf = SYSTE
 
 
 def train(
-    ranks: Ranks, model: ModelConf, monitors: tuple[Monitor, ...], system: SystemConf = SYSTEM
+    ranks: Ranks, model: ModelConf, monitors: tuple[Monitor, ...], system: SystemConf = SYSTEM, calls: int = 1
 ) -> tuple[Any, History]:
+    """Train for three epochs, so many times, each of which is followed by a test. Returns the weights, and the history
+    of the last call, with the records of all."""
     engines = [new_engine(model, ranks, system)]
 
     def rebuild() -> Engine:
@@ -126,9 +140,16 @@ def train(
         run.monitors = monitors
 
     try:
-        shown = monitors if ranks.is_first else ()
-        run = TrainingRun(engines[0], model, Limits(count=3), shown, test=True, ranks=ranks)
-        history = run.run(Renewal(rebuild, lead))
+        records: list[Record] = []
+        for _ in range(calls):
+            shown = monitors if ranks.is_first else ()
+            run = TrainingRun(engines[-1], model, Limits(count=3), shown, test=True, ranks=ranks)
+            history = run.run(Renewal(rebuild, lead))
+            records += history.records
+            if calls > 1:
+                tested = ranks.together(lambda: asdict(engines[-1].test()))
+                assert history.records[-1].test == TestResult(**tested)
+        history.records[:] = records
         return engines[-1].weights, history
     except Killed:
         return None, History()
@@ -380,9 +401,10 @@ def train_and_join(
     admits: bool = True,
     needed: int = 1,
     system: SystemConf = SYSTEM,
+    calls: int = 1,
 ) -> tuple[list[tuple[Any, History]], Departures]:
     """Train on some ranks, which another one joins. admits: whether it lives until it does. needed: number of ranks
-    without which training pauses."""
+    without which training pauses. calls: number of training calls."""
     monkeypatch.setenv("CROSSBOW_FAULT", faults)
     processes, events, admission = Processes(["host"] * size, needed), Departures(), Admission()
     all_ranks = processes.ranks(admission)
@@ -396,21 +418,25 @@ def train_and_join(
 
     def of(ranks: Ranks) -> Callable[[], tuple[Any, History]]:
         monitors = (events,) if faults else (events, HoldsFirstRecord(admission))
-        return lambda: train(ranks, model, monitors, system)
+        return lambda: train(ranks, model, monitors, system, calls)
 
     def join() -> tuple[Any, History]:
         ranks, joining = processes.new("new", admission)
         joiner.append(joining)
         assert ranks.joins
-        return train(ranks, model, (), system) if admits else (None, History())
+        return train(ranks, model, (), system, calls) if admits else (None, History())
 
     def launch() -> tuple[Any, History]:
         until(lambda: joiner)
-        assert not admits or joiner[0].await_arrival()
-        if needed > 1:  # others could train now
-            until(lambda: events.found)
-            time.sleep(0.2)
-        assert admission.request()
+        answer: Journal | str | None = ""
+        while answer is not None:
+            arrived = joiner[0].await_arrival() if admits else (len(joiner[0].entries), True)
+            assert arrived is not None
+            if needed > 1:  # others could train now
+                until(lambda: events.found)
+                time.sleep(0.2)
+            if (answer := admission.request(arrived[0], trains=arrived[1])) is not None:
+                joiner[0].go_on(answer)
         processes.join(size)
         if not admits:
             processes.lose(size)
@@ -451,6 +477,37 @@ def test_a_rank_joins_two_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(each.tick, each.ranks) for each in events.arrivals] == [(4, 3)]
     expected = ranks_continued(model, 2, 3, 2)
     assert all(same_weights(weights, expected) for weights, _ in results)
+
+
+@pytest.mark.parametrize("faults", ["join@4", "join@35", "join@35,kill:0@40", "join@30"])
+def test_a_rank_joins_any_training_call(monkeypatch: pytest.MonkeyPatch, faults: str) -> None:
+    """The first call has 30 ticks."""
+    results, events = train_and_join(monkeypatch, faults, 2, calls=2)
+    kills = "kill" in faults
+    assert [(each.tick, each.ranks) for each in events.arrivals] == [(int(faults[5:7].rstrip(",")), 3)]
+    assert [(each.tick, each.ranks) for each in events.found] == ([(40, 2)] if kills else [])
+    living = [result for result in results if result[0] is not None]
+    assert len(living) == 3 - kills
+    for weights, history in living:
+        assert same_weights(weights, living[0][0])
+        assert [int(record.epoch) for record in history.records] == [1, 2, 3, 4, 5, 6]
+        assert [(each.tasks, each.loss, each.test) for each in history.records] == [
+            (each.tasks, each.loss, each.test) for each in living[0][1].records
+        ]
+
+
+def test_a_rank_that_trains_differently_does_not_join() -> None:
+    processes, admission = Processes(["host"]), Admission()
+    (first,) = processes.ranks(admission)
+    train(first, MODEL, (), calls=1)
+    first.begin_training(elastic=True)
+    ranks, _ = processes.new("new", admission)
+    engine = new_engine(MODEL, ranks)
+    run = TrainingRun(engine, MODEL, Limits(count=4), (), test=True, ranks=ranks)
+    expected = r"same program as the other ranks: expected a training call with .*'count': 3.* Received: .*'count': 4"
+    with pytest.raises(CrossbowError, match=expected):
+        run.run(Renewal(lambda: engine))
+    engine.close()
 
 
 def test_ranks_leave_and_join_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:

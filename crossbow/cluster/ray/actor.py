@@ -66,7 +66,7 @@ class RankProcess:
 
     def join(self, change: ViewChange, peers: Sequence[Any], launch: RankLaunch, journal: Journal) -> None:
         """Become a rank that will join the others. change: a view of those that began, and of this one."""
-        self._joining = Joining(journal)
+        self._admission, self._joining = Admission(), Joining(journal)
         self._become(change, peers, launch)
 
     def _become(self, change: ViewChange, peers: Sequence[Any], launch: RankLaunch, *, alone: bool = False) -> None:
@@ -116,15 +116,20 @@ class RankProcess:
         """On rank 0: what a rank that joins takes over; None if none can join now."""
         return None if self._admission is None else self._admission.journal()
 
-    def request_pause(self) -> bool:
+    def request_pause(self, known: int, *, trains: bool) -> Journal | str | None:
         """On rank 0: wait until all ranks have paused for another view; see `Admission.request`."""
         assert self._admission is not None
-        return self._admission.request()
+        return self._admission.request(known, trains=trains)
 
-    def await_arrival(self) -> bool:
-        """On a rank that joins: wait until it has reached the training call. Returns False if its program has ended."""
+    def await_arrival(self) -> tuple[int, bool] | None:
+        """On a rank that joins: wait until it has come to the end of its journal; see `Joining.await_arrival`."""
         assert self._joining is not None
         return self._joining.await_arrival()
+
+    def go_on(self, journal: Journal | str) -> None:
+        """On a rank that joins: continue with a longer journal, or end for this reason."""
+        assert self._joining is not None
+        self._joining.go_on(journal)
 
     def request_stop(self, signal: int) -> None:
         """Let rank 0, which this is or becomes, end training; see `Ranks.stop`."""

@@ -358,14 +358,31 @@ class Launcher:
         try:
             self._ray.get(actor.join.remote(change, self._actors, launch, journal), timeout=SECONDS_TO_START)
             self._growth.later(lambda: self._begin(process))
-            if not self._ray.get(actor.await_arrival.options(**joins).remote()):
-                return False
-            return bool(self._ray.get(self._actors[self._first].request_pause.options(**joins).remote()))
+            while (arrived := self._ray.get(actor.await_arrival.options(**joins).remote())) is not None:
+                answer = self._ask_for_pause(*arrived)
+                if answer is None:
+                    return True
+                self._ray.get(actor.go_on.options(**joins).remote(answer))
+            return False
         except self._ray.exceptions.RayError as error:
             late = isinstance(error, TimeoutError)
             reason = f"it has not begun within {SECONDS_TO_START:g} s" if late else _first_line(error)
             self._growth.later(lambda: self._fail_to_join(process, reason))
             return False
+
+    def _ask_for_pause(self, known: int, trains: bool) -> Journal | str | None:
+        """The answer of rank 0 to a rank that joins; see `Admission.request`. If it is lost, the next one answers."""
+        while True:
+            first = self._first
+            ask = self._actors[first].request_pause.options(concurrency_group="joins")
+            try:
+                return cast("Journal | str | None", self._ray.get(ask.remote(known, trains=trains)))
+            except self._ray.exceptions.RayActorError:
+                deadline = time.monotonic() + SECONDS_TO_START
+                while self._roster.alive[:1] == (first,) and time.monotonic() < deadline:
+                    time.sleep(LOOK)  # the launcher's thread has not noticed it yet
+                if self._roster.alive[:1] in ((), (first,)):
+                    raise
 
     def admit(self, process: int) -> None:
         """Make a process a rank, for which the others have paused. If it has ended, they go on without it."""

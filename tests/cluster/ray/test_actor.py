@@ -120,7 +120,7 @@ def test_a_process_joins_with_the_journal_of_rank_0(pair: list[RankProcess], tmp
     script = tmp_path / "script.py"
     script.write_text("raise SystemExit(2)")
     assert third.run(RankProgram(str(script), (), is_module=False)) == 2
-    assert not third.await_arrival()
+    assert third.await_arrival() is None
     joined = roster.join(process_number)
     for each in (*pair, third):
         each.change_view(joined, peers)

@@ -137,10 +137,15 @@ class FakeActors:
 
     def actor(self, process: int) -> Any:
         def method(name: str) -> Any:
-            call = SimpleNamespace(remote=lambda *given: self.asked.append((process, name, *given[:1])) or process)
+            def remote(*given: Any, **_: Any) -> int:
+                self.asked.append((process, name, *given[:1]))
+                return process
+
+            call = SimpleNamespace(remote=remote)
             return SimpleNamespace(options=lambda **_: call, remote=call.remote)
 
-        return SimpleNamespace(**{name: method(name) for name in ("change_view", "request_stop", "journal", "join")})
+        names = ("change_view", "request_stop", "journal", "join", "request_pause")
+        return SimpleNamespace(**{name: method(name) for name in names})
 
     def get(self, process: int, timeout: float | None = None) -> Journal | None:
         if timeout is not None:
@@ -231,6 +236,25 @@ def test_a_rank_that_does_not_begin_does_not_join(capsys: pytest.CaptureFixture[
     found._growth.look(begins=False)
     assert capsys.readouterr().err == "a rank on c did not join: it has not begun within 120 s\n"
     assert not found._prepares()
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_if_rank_0_is_lost_the_next_one_lets_a_rank_join(monkeypatch: pytest.MonkeyPatch, others: bool) -> None:
+    found, actors = launched("ab")
+
+    def get(process: int, timeout: float | None = None) -> None:
+        if process == 0 or not others:
+            raise ConnectionError
+
+    def sleep(seconds: float) -> None:  # meanwhile, the launcher's thread notices it
+        for process in (0,) if others else found._roster.alive:
+            found._roster.lose(process, "killed")
+
+    monkeypatch.setattr(actors, "get", get)
+    monkeypatch.setattr("time.sleep", sleep)
+    with contextlib.nullcontext() if others else pytest.raises(ConnectionError):
+        assert found._ask_for_pause(2, True) is None
+    assert [(process, *given) for process, name, *given in actors.asked] == [(0, 2), (1, 2)][: 1 + others]
 
 
 def test_another_rank_0_is_asked_to_stop_once_more() -> None:
@@ -500,6 +524,44 @@ def test_a_rank_joins_at_a_tick_on_purpose(tmp_path: Path) -> None:
         assert lines[-1]["tasks"] >= 94
         weights.append(load_file(directory / "model.safetensors"))
     assert same_weights(*weights)
+
+
+TRAINS_TWICE = """
+import sys
+from crossbow import ExecutionContext, ModelConf, Sequential, SystemConf, cluster
+from crossbow.data import digits
+from crossbow.ops import InnerProduct, SoftMax, SoftMaxLoss
+
+network = Sequential(InnerProduct(10), SoftMax(), SoftMaxLoss())
+model, system = ModelConf(batch_size=16), SystemConf(learners_per_device=1)
+with ExecutionContext(network, data=digits(), model=model, system=system) as context:
+    before = context.test()
+    history = context.train_and_test(1)
+    between = context.test()
+    assert history.records[-1].test == between != before
+    context.save(sys.argv[1])
+    context.train(2)
+    print(f"\\nrank {cluster.rank} of {cluster.size}, epoch {context.history.records[-1].epoch:.0f}")
+"""
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_ranks_join_a_later_training_call_and_let_others_join(tmp_path: Path) -> None:
+    script, saved = tmp_path / "script.py", tmp_path / "model.safetensors"
+    script.write_text(TRAINS_TWICE)
+    # The first call ends after tick 47. From tick 80, only the rank that has joined is left.
+    faults = "join@60,kill:0@70,kill:0@80,join@90"
+    status, out, err = launch("-n", "2", str(script), str(saved), fault=faults)
+    assert (status, err) == (0, "")
+    assert "rank 2 (" in out
+    assert out.count(" left: its process has ended") == 2
+    assert "with 3 ranks and 3 learners" in out
+    assert out.count(" joined. Training goes on after task") == 2
+    ended = [line for line in out.splitlines() if line.startswith("rank ") and " of 2, " in line]
+    assert len(ended) == 2
+    assert all(line.endswith(", epoch 3") for line in ended)
+    assert saved.exists()
 
 
 JOINS_DIFFERENTLY = """
