@@ -524,12 +524,13 @@ class ExecutionContext:
             warnings.warn(f"the timeline was not written: {error}", RuntimeWarning, stacklevel=2)
 
     def checkpoint(self) -> None:
-        """Write a checkpoint now. `Monitor.record` may call it, too. Raises CrossbowError without
-        `ExecutionContext(checkpoints=…)`, and DataError if it cannot be written."""
+        """Write a checkpoint now. `Monitor.record` may call it, too. Of several ranks, rank 0 writes it. Raises
+        CrossbowError without `ExecutionContext(checkpoints=…)`, and DataError if it cannot be written."""
         self._check_open()
-        if self._keeper is None:
+        if self._checkpoints is None:
             raise CrossbowError("there is no directory for checkpoints: ExecutionContext(checkpoints=Checkpoints(…))")
-        self._keeper.write_now(self._unfinished or (None if self._run is None else self._run.state()))
+        if self._keeper is not None:
+            self._keeper.write_now(self._unfinished or (None if self._run is None else self._run.state()))
 
     # The base model
 
