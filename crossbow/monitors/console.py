@@ -48,7 +48,7 @@ class ConsoleMonitor(Monitor):
         one."""
         self.epochs, self.seconds, self.tasks = epochs, seconds, tasks
         self._stream: TextIO | None = sys.stdout if stream is None else stream
-        self._terminal = self._stream is not None and self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._terminal = self._stream is not None and draws_bars(self._stream)
         self._notebook = stream is None and in_notebook()
         if not (self._terminal or self._notebook):
             self.interval = math.inf  # there is no bar to draw
@@ -170,6 +170,22 @@ def learner_table(learners: Sequence[LearnerRecord], doing: Sequence[str]) -> Ta
             "–" if learner.distance is None else f"{learner.distance:.2e}",
         )
     return table
+
+
+def draws_bars(stream: TextIO) -> bool:
+    """Whether a stream is a terminal on which a bar can be drawn.
+
+    `mpirun` gives its processes a terminal, also if its own output goes to a file or a pipe. There, the output of the
+    parent process, which is `mpirun` for rank 0, decides.
+    """
+    if not stream.isatty() or os.environ.get("TERM") == "dumb":
+        return False
+    if "OMPI_COMM_WORLD_RANK" not in os.environ:
+        return True
+    try:
+        return os.readlink(f"/proc/{os.getppid()}/fd/1").startswith(("/dev/pts/", "/dev/tty"))
+    except OSError:  # not Linux, or a daemon of another user
+        return False
 
 
 def in_notebook() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import re
 import sys
 import time
@@ -15,7 +16,7 @@ import pytest
 
 from crossbow import ConsoleMonitor, Record, TestResult
 from crossbow.cluster.members import Lost, Rank
-from crossbow.monitors.console import learner_table
+from crossbow.monitors.console import draws_bars, learner_table
 from crossbow.runtime.monitor import Progress
 from crossbow.runtime.new_view import Departure, NewRanks
 from crossbow.runtime.results import LearnerRecord
@@ -131,6 +132,24 @@ def test_no_bar_on_a_dumb_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         monitor.record(record())
     assert "\x1b" not in stream.getvalue()
     assert len(stream.getvalue().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("output", "bar"),
+    [("/dev/pts/3", True), ("/dev/tty1", True), ("/dev/null", False), ("pipe:[7]", False), (None, False)],
+)
+def test_a_bar_where_mpirun_has_a_terminal(monkeypatch: pytest.MonkeyPatch, output: str | None, bar: bool) -> None:
+    def readlink(path: str) -> str:
+        assert path == f"/proc/{os.getppid()}/fd/1"
+        if output is None:
+            raise PermissionError
+        return output
+
+    monkeypatch.setattr("os.readlink", readlink)
+    assert draws_bars(Stream(terminal=True))
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    assert draws_bars(Stream(terminal=True)) is bar
+    assert not draws_bars(Stream(terminal=False))
 
 
 def test_a_terminal_that_lacks_characters() -> None:
