@@ -85,7 +85,7 @@ def _gradient_masks(
     of_relu = gradients[relu]
     if len(of_relu) != 1 or len(own) != 2 or len(before) != 1:
         return False
-    feeds = all(user in own for user in users[of_relu[0].order]) and all(g.inputs[0] == of_relu[0].order for g in own)
+    feeds = all(user in own for user in users[of_relu[0].order])
     toward = {_input_of(gradient, vertex): gradient for gradient in own}
     if not feeds or toward.keys() != set(vertex.inputs):
         return False

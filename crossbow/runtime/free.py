@@ -114,7 +114,7 @@ class FreeCoordination:
 
     def _rest(self) -> None:
         rule = self.rule
-        if not (self._divided and self._awaits_results and isinstance(rule, FreeRule) and rule.drifts):
+        if not (self._awaits_results and isinstance(rule, FreeRule) and rule.drifts):
             return
         with self._dealing:
             resting = sorted(self._ready - self._resting)

@@ -48,19 +48,21 @@ def execute_all(
     setting: BatchNormSetting,
     *,
     dx: bool = True,
+    given: Numbers | None = None,
     gradient: Numbers | None = None,
     broken: tuple[str, float] | None = None,
 ) -> dict[str, Numbers]:
     """Training, the gradient and inference on one input: everything that they write.
 
-    broken: a parameter, and what its first channel has.
+    given: the input. broken: a parameter, and what its first channel has.
     """
+    given = draw(x.shape) if given is None else given
     gradient = draw(x.shape, 1) if gradient is None else gradient
     native, channels = library is ONEDNN, x.shape[1]
     values = {name: value.astype(x.dtype) for name, value in vectors(channels, setting).items()}
     if broken is not None:
         values[broken[0]][0] = broken[1]
-    buffers = {"input0": memory(x, draw(x.shape)), "output_gradient": memory(x, gradient), **values}
+    buffers = {"input0": memory(x, given), "output_gradient": memory(x, gradient), **values}
     for name in setting.parameters:
         buffers[f"{name}_gradient"] = np.full(channels, np.nan, x.dtype)
     for name in setting.observed:
@@ -113,6 +115,16 @@ def test_the_reference_with_the_relu_behind_is_a_relu_behind(shape: Shape, setti
         np.testing.assert_allclose(fused[role], expected[role], rtol=1e-12, atol=1e-12, err_msg=role)
     for name in setting.observed:
         np.testing.assert_array_equal(fused[f"{name}_next"], plain[f"{name}_next"])
+
+
+@pytest.mark.parametrize("shape", [(64, 32), (4, 20, 5, 6)], ids=str)
+def test_channels_with_means_far_apart(shape: Shape) -> None:
+    x, setting = tensor(shape), SETTINGS[0]
+    means = 1e6 * np.arange(shape[1], dtype=np.float32).reshape(-1, *[1] * (len(shape) - 2))
+    given = draw(shape) + means
+    received = execute_all(ONEDNN, x, setting, given=given)["running_variance_next"]
+    expected = execute_all(REFERENCE, exact(x), setting, given=given)["running_variance_next"]
+    np.testing.assert_allclose(received, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -110,6 +110,15 @@ def test_every_tile(images: int, tile: int, monkeypatch: pytest.MonkeyPatch) -> 
         winograd._tiling.cache_clear()
 
 
+@pytest.mark.parametrize(("rows", "columns", "m"), [(11, 13, 4), (12, 8, 4), (7, 6, 2)])
+def test_padded_images_have_room_for_whole_tiles_and_no_more(rows: int, columns: int, m: int) -> None:
+    inputs = PaddedImages(2, rows, columns, 3, ((1, 1), (1, 1)))
+    blocks = winograd._Blocks(winograd.Tiling(ImageConvolution(inputs, 5, rows, columns, (3, 3), (1, 1), 1), m))
+    for images, border in ((blocks.inside, 2), (blocks.outside, 0)):
+        for size, padding in zip((rows, columns), images.padding, strict=True):
+            assert size + sum(padding) == -(-size // m) * m + border
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_spreads_no_further_than_its_tiles(bad: float) -> None:
     shape = (1, 16, 16, 16)
