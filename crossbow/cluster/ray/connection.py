@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from crossbow.cluster.host_files import Host
+from crossbow.cluster.ray.head import own_head
 from crossbow.extras import optional_module
 from crossbow.types import ConfigurationError
 
@@ -20,8 +21,6 @@ SECONDS_TO_CONNECT = 30.0
 """Limit of the wait for a cluster's address."""
 SECONDS_FOR_NODES = 120.0
 """Limit of the wait for nodes."""
-OBJECT_STORE = 128 << 20
-"""Bytes of shared memory of a cluster that is started here. Messages between ranks do not stay there."""
 QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -107,19 +106,13 @@ def connect(address: str | None, cores: int) -> Iterator[Connection]:
     ray = quiet_ray()
     address = address or os.environ.get("RAY_ADDRESS")
     if address is None:
-        ray.init(
-            "local",
-            num_cpus=cores,
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE,
-            log_to_driver=False,
-            logging_level="CRITICAL",
-        )
-    else:
-        _check_address(address)
-        _init_within_limit(ray, address)
+        with own_head(ray, cores=cores):
+            yield Connection(ray, local=True)
+        return
+    _check_address(address)
+    _init_within_limit(ray, address)
     try:
-        yield Connection(ray, local=address is None)
+        yield Connection(ray, local=False)
     finally:
         ray.shutdown()
 

@@ -21,7 +21,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from crossbow.cluster.host_files import Host
-from crossbow.cluster.ray.connection import OBJECT_STORE, SECONDS_FOR_NODES, Connection, quiet_ray, resource_of_host
+from crossbow.cluster.ray.connection import SECONDS_FOR_NODES, Connection, quiet_ray, resource_of_host
+from crossbow.cluster.ray.head import own_head
 from crossbow.cluster.ray.health import HEALTH_CHECKS
 from crossbow.cluster.ray.node import environment_with
 from crossbow.types import ConfigurationError
@@ -54,17 +55,7 @@ def cluster_on(hosts: Sequence[Host], agent: Sequence[str]) -> Iterator[Connecti
     with ExitStack() as stack:
         stack.enter_context(_environment(environment_with(token)))  # before Ray is imported, which reads it once
         ray = quiet_ray()
-        stack.callback(ray.shutdown)
-        ray.init(
-            "local",
-            num_cpus=0,
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE,
-            log_to_driver=False,
-            logging_level="CRITICAL",
-            _node_ip_address=_own_address(hosts[0].name),
-            _system_config=HEALTH_CHECKS,
-        )
+        stack.enter_context(own_head(ray, cores=0, address=_own_address(hosts[0].name), checks=HEALTH_CHECKS))
         address = ray.get_runtime_context().gcs_address
         agents = stack.enter_context(_agents(hosts, agent, address, token))
         connection = Connection(ray, local=False, hosts=hosts)

@@ -23,6 +23,7 @@ class FakeRay:
         self.ended = False
         self.answer: Any = lambda: None
         self._nodes = nodes or []
+        self._private = SimpleNamespace(node=SimpleNamespace(Node=object))
 
     def init(self, address: str, **settings: Any) -> None:
         self.given.append(address)

@@ -676,27 +676,47 @@ def processes_of(name: str, ancestor: int) -> list[int]:
 
 @NEEDS_RAY
 @pytest.mark.slow
-@pytest.mark.parametrize("own", [True, False], ids=["of the launcher", "of others"])
-def test_without_a_head_training_ends_with_a_checkpoint(tmp_path: Path, own: bool) -> None:
+def test_without_a_head_training_ends_with_a_checkpoint(tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
 
-    cluster: Any = None
+    settings = {"num_cpus": 0, "include_dashboard": False, "_system_config": HEALTH_CHECKS}
+    cluster: Any = Cluster(initialize_head=True, head_node_args=settings)
     try:
-        if not own:
-            settings = {"num_cpus": 0, "include_dashboard": False, "_system_config": HEALTH_CHECKS}
-            cluster = Cluster(initialize_head=True, head_node_args=settings)
-            cluster.add_node(num_cpus=1)
-        where = ["-n", "2"] if own else ["--address", cluster.address, "--per-host", "2"]
+        cluster.add_node(num_cpus=1)
+        where = ["--address", cluster.address, "--per-host", "2"]
         options = lenet(tmp_path / "run", "--epochs", "100000")
         with begin(*where, "--restarts", "1", *options) as process:
             assert process.stdout is not None
             assert any(line.startswith("epoch ") for line in process.stdout)
-            (head,) = processes_of("gcs_server", process.pid if own else os.getpid())
+            (head,) = processes_of("gcs_server", os.getpid())
             os.kill(head, signal.SIGKILL)
             _, err = process.communicate(timeout=120)
         expected = "the head of the Ray cluster has not answered for 20 s. Training ends\n"
         assert (process.returncode, err) == (LOST, expected)
         assert list((tmp_path / "run" / "checkpoints").iterdir())
     finally:
-        if cluster is not None:
-            cluster.shutdown()
+        cluster.shutdown()
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_with_a_head_of_its_own_that_is_killed_training_goes_on(tmp_path: Path) -> None:
+    options = lenet(tmp_path / "run", "--epochs", "100000")
+    goes_on = "the head of the Ray cluster had ended. It goes on with its state on the disk\n"
+    with begin("-n", "3", *options, fault="join@1000000") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert any(line.startswith("epoch ") for line in process.stdout)
+        for _ in range(2):
+            (head,) = processes_of("gcs_server", process.pid)
+            os.kill(head, signal.SIGKILL)
+            assert next(iter(process.stderr)) == goes_on
+        # What needs the head still works: it notices a loss.
+        os.kill(processes_of("ray::RankProcess", process.pid)[-1], signal.SIGKILL)
+        assert any(" left: its process has ended. " in line for line in process.stdout)
+        assert any(line.startswith("epoch ") for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert {line.rpartition("] ")[2] for line in err.splitlines()} == {"python -m models.lenet: interrupted"}
+    assert not processes_of("gcs_server", os.getpid())

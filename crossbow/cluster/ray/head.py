@@ -1,0 +1,82 @@
+"""The head of a cluster that is started here. Its state is on the disk, so that it can be killed and go on."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from crossbow.console import say
+
+OBJECT_STORE = 128 << 20
+"""Bytes of shared memory of a node that is started here. Messages between ranks do not stay there."""
+LOOK = 0.5
+"""Seconds between two looks at the head."""
+SECONDS_TO_END = 10.0
+"""Limit of the wait for the end of the thread."""
+
+
+@contextmanager
+def own_head(
+    ray: Any, *, cores: int, address: str | None = None, checks: Mapping[str, int] | None = None
+) -> Iterator[None]:
+    """Start the head of a cluster on this machine, and end it with the context. If its server is killed, it starts
+    again.
+
+    cores: number of cores that it announces. address: its address for other machines; None for this one only. checks:
+    settings of the health checks of its nodes.
+    """
+    with ExitStack() as stack:
+        settings: dict[str, Any] = dict(checks or {})
+        keeps = _can_keep(ray)
+        if keeps:
+            directory = tempfile.TemporaryDirectory(prefix="crossbow-ray-head-", ignore_cleanup_errors=True)
+            settings |= {"gcs_storage": "rocksdb", "gcs_storage_path": stack.enter_context(directory)}
+        stack.callback(ray.shutdown)
+        ray.init(
+            "local",
+            num_cpus=cores,
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE,
+            log_to_driver=False,
+            logging_level="CRITICAL",
+            _node_ip_address=address,
+            _system_config=settings,
+        )
+        if keeps:
+            stack.enter_context(_started_again(ray._private.worker._global_node))
+        yield
+
+
+def _can_keep(ray: Any) -> bool:
+    """Whether this version of Ray can have the state of the head on the disk."""
+    return hasattr(ray._private.node.Node, "_is_rocksdb_gcs")
+
+
+@contextmanager
+def _started_again(node: Any) -> Iterator[None]:
+    """Start the server of the head again if it ends while the context lasts. node: the head's, as Ray keeps it."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK):
+            servers = node.all_processes.get("gcs_server", ())
+            if servers and all(server.process.poll() is None for server in servers):
+                continue
+            try:
+                node.kill_gcs_server(check_alive=False)
+                node.start_gcs_server()  # at its old port
+            except Exception as error:  # without a head, the launcher ends training
+                say(f"the head of the Ray cluster has ended, and could not be started again: {error}")
+                return
+            say("the head of the Ray cluster had ended. It goes on with its state on the disk")
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(SECONDS_TO_END)

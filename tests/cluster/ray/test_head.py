@@ -1,0 +1,108 @@
+"""The head of a cluster of one's own, which is started again. Classes stand for Ray and its node."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from crossbow.cluster.ray import head
+from crossbow.cluster.ray.head import own_head
+from tests.support import until
+
+
+class Node:
+    """The head's node, whose server can end."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.starts = 1
+        self.error: Exception | None = None
+
+    def _is_rocksdb_gcs(self) -> bool:
+        return True
+
+    @property
+    def all_processes(self) -> dict[str, list[Any]]:
+        server = SimpleNamespace(process=SimpleNamespace(poll=lambda: self.status))
+        return {"gcs_server": [server]} if self.starts else {}
+
+    def kill_gcs_server(self, *, check_alive: bool) -> None:
+        assert not check_alive
+        self.starts = -self.starts
+
+    def start_gcs_server(self) -> None:
+        assert self.starts < 0, "it was not killed"
+        if self.error is not None:
+            raise self.error
+        self.starts, self.status = 1 - self.starts, None
+
+
+class Ray:
+    """What `own_head` calls."""
+
+    def __init__(self, node: Node, kind: type = Node) -> None:
+        self.settings: dict[str, Any] = {}
+        self.events: list[str] = []
+        worker = SimpleNamespace(_global_node=node)
+        self._private = SimpleNamespace(node=SimpleNamespace(Node=kind), worker=worker)
+
+    def init(self, address: str, **settings: Any) -> None:
+        self.settings = settings
+        self.events.append(address)
+
+    def shutdown(self) -> None:
+        path = self.settings["_system_config"].get("gcs_storage_path")
+        assert path is None or Path(path).is_dir(), "the head still writes"
+        self.events.append("shutdown")
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Node:
+    monkeypatch.setattr(head, "LOOK", 0.001)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return Node()
+
+
+def test_the_state_is_on_the_disk_while_the_head_lives(node: Node, tmp_path: Path) -> None:
+    ray = Ray(node)
+    with own_head(ray, cores=3, address="192.0.2.1", checks={"period": 5}):
+        settings = ray.settings["_system_config"]
+        (directory,) = tmp_path.iterdir()
+        assert settings == {"period": 5, "gcs_storage": "rocksdb", "gcs_storage_path": str(directory)}
+        assert (ray.settings["num_cpus"], ray.settings["_node_ip_address"]) == (3, "192.0.2.1")
+    assert ray.events == ["local", "shutdown"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_server_that_ends_is_started_again(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    with own_head(Ray(node), cores=1):
+        for starts in (2, 3):
+            node.status = -9
+            until(lambda starts=starts: node.starts == starts)
+    assert (
+        capsys.readouterr().err == 2 * "the head of the Ray cluster had ended. It goes on with its state on the disk\n"
+    )
+
+
+def test_a_server_that_does_not_start_is_left_alone(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    node.error = OSError("the port is taken")
+    with own_head(Ray(node), cores=1):
+        node.status = 1
+        until(lambda: node.starts < 0)
+    assert capsys.readouterr().err == (
+        "the head of the Ray cluster has ended, and could not be started again: the port is taken\n"
+    )
+    assert node.starts == -1
+
+
+def test_older_versions_of_ray_keep_it_in_memory(node: Node, tmp_path: Path) -> None:
+    ray = Ray(node, object)
+    with own_head(ray, cores=1):
+        node.status = -9
+        assert ray.settings["_system_config"] == {}
+        assert not list(tmp_path.iterdir())
+    assert node.starts == 1
