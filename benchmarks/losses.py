@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -36,7 +36,7 @@ from crossbow import Checkpoints, ExecutionContext, SystemConf
 from crossbow.cluster.ray.health import HEALTH_CHECKS
 from crossbow.files import write_whole
 from crossbow.scripts.values import integer
-from crossbow.synch import RULES
+from crossbow.synch import RULES, Grouping
 
 NODES = 3
 EPOCHS = 1_000_000
@@ -77,6 +77,8 @@ def live(rule: str, directory: Path) -> None:
 
     write_whole(directory / "processes" / str(os.getpid()), ray.get_runtime_context().get_node_id().encode())
     given = arguments_of(rule) | {"system": SystemConf(learners_per_device=1, threads_per_learner=1)}
+    if rule == Grouping.name:
+        given["model"] = replace(given["model"], rule=Grouping())
     with ExecutionContext([network(), None], checkpoints=Checkpoints(directory / "run"), **given) as context:
         context.train(EPOCHS, verbose=1)
 
@@ -254,12 +256,13 @@ def table(found: Sequence[Losses]) -> str:
             *map(str, (each.kills, each.of_rank_0, each.of_nodes, each.while_joining, each.joins)),
             seconds(each.noticed),
             seconds(each.nodes_noticed),
-            each.failure or "no",
+            "yes" if each.failure else "no",
         ]
         for each in found
     ]
     head = ["rule", "kills", "of rank 0", "of nodes", "while joining", "joins"]
-    return markdown([*head, "process noticed, s", "node noticed, s", "failed"], rows)
+    failures = [f"\n{each.rule}: {each.failure}" for each in found if each.failure]
+    return "\n".join([markdown([*head, "process noticed, s", "node noticed, s", "failed"], rows), *failures])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
