@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 from crossbow import SMA, SSGD, SolverConf, TrainingUnit
+from crossbow.runtime import recovery
 from crossbow.runtime.copies import WHOLE, Copies, Copy
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.position import Position
@@ -161,6 +164,27 @@ def test_learners_that_cannot_go_on_are_not_restarted() -> None:
     parts.coordination.goes_on = False
     assert not parts.recovery.recover()
     assert parts.coordination.log == ["abandon"]
+
+
+@pytest.mark.parametrize(("slow", "timeouts"), [((), [30, 20]), ((0,), [30]), ((1,), [30, 20])])
+def test_all_learners_together_have_some_time_to_end_their_tasks(
+    slow: tuple[int, ...], timeouts: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forty seconds. A look at the clock takes ten."""
+    parts, given = Parts(), list[float]()
+    times = itertools.count(100, 10)
+    monkeypatch.setattr(recovery, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    monkeypatch.setattr(recovery, "DRAIN_SECONDS", 40.0)
+
+    def wait(timeout: float, number: int) -> bool:
+        given.append(timeout)
+        return number not in slow
+
+    for number, learner in enumerate(parts.coordination.learners):
+        monkeypatch.setattr(learner, "wait", functools.partial(wait, number=number))
+    assert parts.recover(whole=1) == (not slow)
+    assert given == timeouts
+    assert (("restart", 1) in parts.coordination.log) == (not slow)
 
 
 COPIES = Copies((Copy(0, 3, 0.5, 7, WHOLE),), 9, 0.25)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from crossbow.runtime.cuda.memory import TURNS
 from crossbow.runtime.cuda.work import Work
 from crossbow.runtime.task import Failed, Task
 from crossbow.solver import Pace
-from crossbow.types import CrossbowError, TaskError
+from crossbow.types import Aborted, CrossbowError, TaskError
 from tests.kernels.cuda.fake import fake_cuda
 from tests.runtime.cuda.test_training import context
 from tests.support import SECONDS, engine_of, raising
@@ -80,6 +81,28 @@ def test_a_failure_stops_the_learner_and_gives_everything_back(monkeypatch: pyte
         assert second == Failed(6, 0, "wait", None)
         assert learner._turns._free.qsize() == free
         assert engine.parts.flags.aborted
+        engine.parts.flags.abort[:] = 0
+
+
+@pytest.mark.parametrize(
+    ("error", "operator", "aborts"), [(KeyError("what"), "task", True), (Aborted(), "wait", False)], ids=repr
+)
+def test_a_result_that_is_none_stops_the_learner(
+    error: Exception, operator: str, aborts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fake_cuda(), context("cuda:0", learners=1, system={"graphs": False}) as running:
+        engine = engine_of(running)
+        learner: Any = engine.coordination.learners[0]
+        reports: list[Any] = []
+        monkeypatch.setattr(learner, "_report", reports.append)
+        event = SimpleNamespace(record=lambda *_: None, wait=raising(error))
+        monkeypatch.setattr(learner._turns, "done", [event] * TURNS)
+        pace = Pace(0.1, 0.0)
+        learner.submit(Task("check", 5, 0, 0, 4, pace, engine.coordination.coefficients(pace)))
+        assert learner.wait(SECONDS)
+        assert reports == [Failed(5, 0, operator, error if aborts else None)]
+        assert learner._turns._free.qsize() == TURNS
+        assert engine.parts.flags.aborted == aborts
         engine.parts.flags.abort[:] = 0
 
 
