@@ -237,6 +237,7 @@ DAMAGES: dict[str, Callable[[Any], Any]] = {
     "nothing": lambda d: None,
     "a list": lambda d: [],
     "no graphs": lambda d: {"operators": d["operators"]},
+    "an empty list of graphs": lambda d: {**d, "graphs": []},
     "no nodes": lambda d: {**d, "graphs": [{"phase": "train", "nodes": []}]},
     "a phase": lambda d: {**d, "graphs": [{**d["graphs"][0], "phase": "night"}]},
     "a field": lambda d: {**d, "operators": [{**d["operators"][0], "fields": {"colour": 3}}, *d["operators"][1:]]},
