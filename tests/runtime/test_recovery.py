@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +18,7 @@ from crossbow.runtime.recovery import PartOfModel, Recovery
 from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Completed
-from tests.runtime.fake_parts import FakeCoordination, new_flow
+from tests.runtime.fake_parts import FakeCoordination, TickingClock, new_flow
 from tests.runtime.test_engine import logistic
 
 
@@ -172,8 +171,7 @@ def test_all_learners_together_have_some_time_to_end_their_tasks(
 ) -> None:
     """Forty seconds. A look at the clock takes ten."""
     parts, given = Parts(), list[float]()
-    times = itertools.count(100, 10)
-    monkeypatch.setattr(recovery, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    monkeypatch.setattr(recovery, "time", TickingClock(10))
     monkeypatch.setattr(recovery, "DRAIN_SECONDS", 40.0)
 
     def wait(timeout: float, number: int) -> bool:

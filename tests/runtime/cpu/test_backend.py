@@ -15,6 +15,7 @@ from crossbow.data.order import CheckOrder
 from crossbow.runtime.assembly import SLOTS
 from crossbow.runtime.cpu import backend as module
 from crossbow.runtime.cpu.backend import CpuBackend
+from crossbow.runtime.device import available_cores
 from crossbow.timeline.recorder import Recorder
 from crossbow.types import ConfigurationError
 from tests.support import SECONDS, context, engine_of
@@ -38,6 +39,19 @@ def test_learners_are_threads_of_their_device() -> None:
     finally:
         made.close(SECONDS)
     assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize(("threads", "where"), [(1, "MainThread"), (2, "learner-0")])
+def test_native_work_for_one_thread_is_done_by_the_caller(
+    threads: int, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crossbow.runtime.device.available_cores", lambda: available_cores() * 2)
+    made = backend(threads_per_learner=threads)
+    made.open()
+    try:
+        assert made.call_here(lambda: threading.current_thread().name) == where
+    finally:
+        made.close(SECONDS)
 
 
 class NotedStream:
@@ -68,11 +82,12 @@ def test_streams_have_the_cores_of_their_devices(monkeypatch: pytest.MonkeyPatch
     wide = made.all_cores()
     assert wide is not None
     assert wide is made.all_cores()
-    (stream,) = streams_of_wide = list[Any](wide.streams)
-    assert stream.made == ("learner-0", upper, 4)
+    streams += wide.streams
+    assert streams[-1].made == ("learner-0", upper, 4)
+    assert len(streams) == 6
     assert wide.all_cores() is None
     made.close(SECONDS)
-    assert all(each.is_closed for each in (*streams, *streams_of_wide))
+    assert all(stream.is_closed for stream in streams)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16", "float16"])

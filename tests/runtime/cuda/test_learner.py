@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from crossbow import (
     SSGD,
     TrainingUnit,
 )
+from crossbow.runtime.cuda import learner as learning
 from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.memory import TURNS
 from crossbow.runtime.cuda.work import Work
@@ -21,6 +23,7 @@ from crossbow.solver import Pace
 from crossbow.types import Aborted, CrossbowError, TaskError
 from tests.kernels.cuda.fake import fake_cuda
 from tests.runtime.cuda.test_training import context
+from tests.runtime.fake_parts import TickingClock
 from tests.support import SECONDS, engine_of, raising
 
 
@@ -137,3 +140,24 @@ def test_only_a_test_has_an_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
         running.test()
     assert {purpose for purpose, _ in found} == {"synchronise", "check"}
     assert all(measured == (purpose == "check") for purpose, measured in found)
+
+
+@pytest.mark.parametrize(("busy", "timeouts"), [((), [3, 1]), (("compute",), [3]), (("copies",), [3, 1])])
+def test_both_streams_together_have_some_time(
+    busy: tuple[str, ...], timeouts: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five seconds. A look at the clock takes two."""
+    given: list[float] = []
+
+    def wait(timeout: float, name: str) -> bool:
+        given.append(timeout)
+        return name not in busy
+
+    monkeypatch.setattr(learning, "time", TickingClock(2))
+    with fake_cuda(), context("cuda:0", learners=1) as running:
+        learner: Any = engine_of(running).coordination.learners[0]
+        with monkeypatch.context() as patch:
+            patch.setattr(learner.stream, "wait", partial(wait, name="compute"))
+            patch.setattr(learner._streams.copies, "wait", partial(wait, name="copies"))
+            assert learner.wait(5) == (not busy)
+    assert given[: len(timeouts)] == timeouts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from crossbow import (
     TrainingUnit,
 )
 from crossbow.kernels.cuda.api import api
+from crossbow.runtime.cuda import synchroniser
 from crossbow.runtime.cuda.stream import CudaStream
 from crossbow.runtime.cuda.synchroniser import NcclCollective
 from crossbow.runtime.task import Failed
@@ -25,6 +27,7 @@ from tests.cluster.fake_network import FakeNetwork
 from tests.kernels.cuda.fake import FakeDriver, fake_cuda
 from tests.kernels.cuda.fake_runtime import FakeRuntime
 from tests.runtime.cuda.test_training import context
+from tests.runtime.fake_parts import TickingClock
 from tests.support import engine_of, raising
 
 ALONE = FakeNetwork(1).ranks()[0]
@@ -167,3 +170,21 @@ def test_vectors_of_several_gpus_are_checked() -> None:
         collective.close()
         for stream in streams:
             stream.close()
+
+
+@pytest.mark.parametrize(("busy", "timeouts"), [((), [3, 1, 0]), ((0,), [3]), ((1,), [3, 1])])
+def test_all_devices_together_have_some_time(
+    busy: tuple[int, ...], timeouts: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five seconds. A look at the clock takes two."""
+    given: list[float] = []
+
+    def wait(timeout: float, number: int) -> bool:
+        given.append(timeout)
+        return number not in busy
+
+    monkeypatch.setattr(synchroniser, "time", TickingClock(2))
+    devices = [SimpleNamespace(stream=SimpleNamespace(wait=partial(wait, number=number))) for number in range(3)]
+    made: Any = SimpleNamespace(devices=devices)
+    assert synchroniser.CudaSynchroniser.wait(made, 5) == (not busy)
+    assert given == timeouts
