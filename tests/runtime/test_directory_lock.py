@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from crossbow.runtime import directory_lock
-from crossbow.runtime.directory_lock import DirectoryLock, is_in_use
+from crossbow.runtime.directory_lock import DirectoryLock, check_unused, is_in_use
 from crossbow.types import DataError
 
 HOLD = """
@@ -100,3 +100,10 @@ def test_on_windows_the_first_byte_is_locked(
     with (tmp_path / "lock").open("a+") as file:
         assert directory_lock._lock(file) == locked
     assert calls == [(0, "lock", 1)]
+
+
+def test_a_directory_that_must_not_be_in_use(tmp_path: Path) -> None:
+    check_unused(tmp_path)
+    with DirectoryLock(tmp_path), pytest.raises(DataError, match=rf"process {os.getpid()}"):
+        check_unused(tmp_path)
+    check_unused(tmp_path)

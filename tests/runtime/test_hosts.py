@@ -28,7 +28,7 @@ from crossbow.data.order import TrainingOrder
 from crossbow.ops import BatchNorm, EuclideanLoss, InnerProduct
 from crossbow.runtime.changing_engine import ChangingEngine, new_engine
 from crossbow.runtime.engine import Engine
-from crossbow.runtime.hosts import moved_in
+from crossbow.runtime.hosts import HostExchange, moved_in
 from crossbow.runtime.limits import Limits
 from crossbow.runtime.memory import on_host
 from crossbow.runtime.run import TrainingRun
@@ -43,9 +43,9 @@ from crossbow.synch import (
     TwoLevel,
     simulate,
 )
-from crossbow.types import TrainingUnit
+from crossbow.types import Aborted, CrossbowError, TaskError, TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
-from tests.support import chain, same_weights
+from tests.support import chain, raising, same_weights
 
 EXAMPLES, FEATURES, BATCH = 32, 3, 2
 START = 0.25
@@ -317,3 +317,24 @@ def test_what_moves_in_each_memory(gpus: int) -> None:
     if gpus == 1:
         expected = [([bases[0]], *expected[0][1:])]
     assert moved_in(assembly, outer, backend) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (Aborted(), CrossbowError, "^the context was closed during an exchange between hosts$"),
+        (CrossbowError("a rank has left"), CrossbowError, "^a rank has left$"),
+        (KeyError("what"), TaskError, "'average between hosts' of 3 hosts: KeyError: 'what'$"),
+    ],
+    ids=repr,
+)
+def test_an_exchange_that_fails(error: Exception, kind: type[Exception], text: str) -> None:
+    exchange: Any = SimpleNamespace(
+        _numbers=np.zeros(1),
+        _formulas=SimpleNamespace(at=lambda pace: np.ones(1)),
+        _backend=SimpleNamespace(synchronise=lambda: None, call=lambda work: work()),
+        _steps=[[SimpleNamespace(call=raising(error))]] * 2,
+        _ranks=SimpleNamespace(size=3),
+    )
+    with pytest.raises(kind, match=text):
+        HostExchange.exchange(exchange, Pace(0.1, 0.0), 3)
