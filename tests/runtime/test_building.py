@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -9,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from crossbow import SMA, ExecutionContext, ModelConf, SolverConf, SystemConf, TrainingUnit
+from crossbow import SMA, SSGD, ExecutionContext, ModelConf, SolverConf, SystemConf, TrainingUnit
 from crossbow.cluster.placement import Placement
 from crossbow.cluster.ranks import Ranks
 from crossbow.data.rank_shares import RankShare
 from crossbow.runtime import building
 from crossbow.runtime.building import close_all
 from crossbow.runtime.changing_engine import new_engine
-from crossbow.synch import SSP
+from crossbow.synch import SSP, AsynchronousSGD, Rule
 from crossbow.testing import FakeCollective
 from crossbow.types import ConfigurationError
 from tests.cluster.fake_network import FakeNetwork, at_once
@@ -167,3 +168,25 @@ def test_across_ranks_wpc_is_a_multiple_of_all_learners(wpc: int | None, refused
 
     expected = "ModelConf: wpc must be a multiple of the number of learners, 2, across ranks. Received: wpc=3"
     assert at_once([on(ranks) for ranks in FakeNetwork(2).ranks()]) == [expected if refused else ""] * 2
+
+
+CLIPPING = SolverConf(clip_gradient_norm=1.0)
+
+
+@pytest.mark.parametrize(
+    ("rule", "solver", "servers", "ranks", "refused"),
+    [
+        (AsynchronousSGD(sends="gradient"), CLIPPING, 2, 2, True),
+        (AsynchronousSGD(sends="gradient"), CLIPPING, 1, 2, False),
+        (AsynchronousSGD(sends="gradient"), CLIPPING, 2, 1, False),
+        (AsynchronousSGD(sends="gradient"), SolverConf(), 2, 2, False),
+        (AsynchronousSGD(), CLIPPING, 2, 2, False),
+        (SSGD(), CLIPPING, 2, 2, False),  # in turn with a rule that has servers
+    ],
+)
+def test_servers_do_not_clip_parts_of_gradients(
+    rule: Rule, solver: SolverConf, servers: int, ranks: int, refused: bool
+) -> None:
+    of: Any = SimpleNamespace(size=ranks)
+    with pytest.raises(ConfigurationError, match="clipped by their norm") if refused else contextlib.nullcontext():
+        building._check_servers(rule, solver, SystemConf(servers=servers), of)
