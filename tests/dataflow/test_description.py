@@ -218,7 +218,7 @@ def test_an_unknown_operator() -> None:
         read_dataflows(description, arrays)
 
 
-@pytest.mark.parametrize("name", ["Popen", "os.system", "DataflowNode", "Gaussian"])
+@pytest.mark.parametrize("name", ["Popen", "os.system", "DataflowNode", "VariableSpec", "Gaussian"])
 def test_other_classes_are_not_made(name: str) -> None:
     description, arrays = describe_dataflows([flow(node("x", ReLU()))])
     description["operators"][0] |= {"class": name, "fields": {"std": 1.0} if name == "Gaussian" else {}}

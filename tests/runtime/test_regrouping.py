@@ -904,7 +904,9 @@ def test_learners_have_time_to_end_their_tasks(monkeypatch: pytest.MonkeyPatch) 
         regrouping._settled(engine)
 
 
-@pytest.mark.parametrize(("starts", "same"), [((7, 7, 7), True), ((7, 9), False), ((7, 7, 9), False), ((1, 2, 3), False)])
+@pytest.mark.parametrize(
+    ("starts", "same"), [((7, 7, 7), True), ((7, 9), False), ((7, 7, 9), False), ((1, 2, 3), False)]
+)
 def test_ranks_go_on_with_the_same_training_call(starts: tuple[int, ...], same: bool) -> None:
     ranks: Any = SimpleNamespace(gather=lambda own: list(starts))
     state: Any = SimpleNamespace(values={"start": starts[0]})
