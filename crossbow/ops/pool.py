@@ -179,9 +179,7 @@ MOST_STARTS = 1 << 20
 def _window_misses(x: Shape, sizes: Shape, geometry: PoolingGeometry) -> bool:
     """Whether a window steps over the input, because its elements are further apart than the input is long."""
     g = geometry
-    for size, windows, k, s, d, (before, _) in zip(
-        x[2:], sizes, g.kernel, g.stride, g.dilation, g.padding, strict=True
-    ):
+    for size, windows, s, d, (before, _) in zip(x[2:], sizes, g.stride, g.dilation, g.padding, strict=True):
         # The padding is smaller than a window, so that none ends before the input, or begins after it.
         starts = range(-before, min(0, windows * s - before), s)
         # The first element that is not before the input is at start mod d.

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from crossbow.cluster.members import ViewChangedError
 from crossbow.runtime import messages
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.messages import Kind, Messages, Note
-from crossbow.cluster.members import ViewChangedError
 from crossbow.types import CrossbowError
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.support import until

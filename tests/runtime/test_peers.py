@@ -138,7 +138,7 @@ def test_all_ranks_have_the_same_model_and_count_alike() -> None:
     [(0, None), (2, None), (-1, 0), (-2, 0), (3, 2), (5, 3)],
 )
 def test_weights_go_to_the_rank_of_the_peer(peer: int, rank: int | None) -> None:
-    """From learner 1 of rank 1, whose three learners come after two; a peer of this rank gets them without a message."""
+    """From learner 1 of rank 1, whose three learners come after two. A peer of this rank needs no message."""
     run: list[Any] = []
     messages: list[Any] = []
     weights = np.arange(3.0)
