@@ -224,7 +224,7 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], list[str]]] = {
         {},
         ["y_check", "(2,)", "(3,)"],
     ),
-    "negative label": ((images(), labels() - 1), None, {}, ["y_train", "0 ≤ label", "-1 (example 0)"]),
+    "negative label": ((images(), labels() - 1), None, {}, ["y_train", "expected 0 ≤ label. Received: -1 (example 0)"]),
     "negative, another ignored": (
         (images(), labels() - 2),
         None,
