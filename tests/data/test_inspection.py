@@ -42,7 +42,7 @@ def test_verify_finds_what_opening_does_not(path: Path) -> None:
 
 def test_no_fill_need_be_given(path: Path) -> None:
     path.write_text(re.sub(r"^fill .*\n", "", path.read_text(), flags=re.MULTILINE))
-    assert "fill" not in path.read_text()
+    assert "\nfill" not in path.read_text()
     assert list(verify(path)) == []
 
 
