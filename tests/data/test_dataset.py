@@ -231,6 +231,12 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], list[str]]] = {
         {"ignored_label": -1},
         ["y_train", "or ignored_label=-1", "-2 (example 0)"],
     ),
+    "label too large for any number": (
+        (images(), labels() + (2**31 - 3)),
+        None,
+        {},
+        ["y_train", "expected 0 ≤ label < 2147483647. Received: 2147483647 (example 2)"],
+    ),
     "label too large": (GOOD, None, {"number_of_classes": 2}, ["y_train", "0 ≤ label < 2", "2 (example 2)"]),
     "label too large in check": (
         GOOD,

@@ -132,7 +132,8 @@ def test_the_largest_integers() -> None:
 
 
 def test_forms_that_the_wire_format_allows() -> None:
-    """Numbers that are not packed, unknown fields, also of a known number, entries in another order, a name twice, parts that are joined."""
+    """Numbers that are not packed, unknown fields, also of a known number, entries in another order, a name twice, and
+    parts that are joined."""
     fixed = varint(1 << 3 | 5) + struct.pack("<f", 0.5)
     unpacked_int = field(3, varint(1 << 3) + varint(7) + fixed + varint(1 << 3) + varint(-1))
     unpacked_float = field(2, fixed + varint(1 << 3) + varint(7))
