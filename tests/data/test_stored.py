@@ -44,7 +44,7 @@ def test_images_that_look_channels_last(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("[3, 5, 5]", "[5, 5, 3]"))
     with pytest.raises(DataError, match=r"\[C, H, W\], or channels_last=True for a network that takes"):
         batch_files(path)
-    assert batch_files(path, channels_last=True).image_shape == (3, 5, 5)
+    assert batch_files(path, channels_last=True).image_shape == (5, 5, 3)
 
 
 def test_the_files_that_store_examples(tmp_path: Path) -> None:
