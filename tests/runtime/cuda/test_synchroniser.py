@@ -22,7 +22,7 @@ from crossbow.runtime.cuda.stream import CudaStream
 from crossbow.runtime.cuda.synchroniser import NcclCollective
 from crossbow.runtime.task import Failed
 from crossbow.synch import ModelAveraging
-from crossbow.types import address
+from crossbow.types import TaskError, address
 from tests.cluster.fake_network import FakeNetwork
 from tests.kernels.cuda.fake import FakeDriver, fake_cuda
 from tests.kernels.cuda.fake_runtime import FakeRuntime
@@ -188,3 +188,31 @@ def test_all_devices_together_have_some_time(
     made: Any = SimpleNamespace(devices=devices)
     assert synchroniser.CudaSynchroniser.wait(made, 5) == (not busy)
     assert given == timeouts
+
+
+@pytest.mark.parametrize("failed", ["", "clip"])
+def test_a_failure_of_a_merge_is_that_of_the_tick(failed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names the operator that failed, if that is known, and training can go on."""
+
+    def fail(work: Any, marks: Any) -> None:
+        work.failed = failed
+        raise RuntimeError("no luck")
+
+    with fake_cuda(), context("cuda:0") as running:
+        running.train(2, TrainingUnit.TASKS)
+        with monkeypatch.context() as patch:
+            patch.setattr(synchroniser, "run", fail)
+            with pytest.raises(TaskError, match=rf"failed in operator '{failed or 'average'}'.*RuntimeError: no luck"):
+                running.train(2, TrainingUnit.TASKS)
+        assert running.engine.tasks == 2
+        running.train(2, TrainingUnit.TASKS)
+        assert running.engine.tasks == 4
+
+
+@pytest.mark.parametrize(("across_ranks", "goes_on"), [(None, True), (False, True), (True, False)])
+def test_after_a_failure_no_rank_waits_for_a_sum(across_ranks: bool | None, goes_on: bool) -> None:
+    aborted: list[bool] = []
+    collective = SimpleNamespace(across_ranks=across_ranks, abort=lambda: aborted.append(True))
+    made: Any = SimpleNamespace(_collective=None if across_ranks is None else collective)
+    assert synchroniser.CudaSynchroniser.abandon(made) == goes_on
+    assert aborted == [True] * (not goes_on)
