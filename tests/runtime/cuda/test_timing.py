@@ -96,6 +96,9 @@ def test_a_recorded_run(tmp_path: Path, rule: Any, devices: str, parts_of_task: 
     assert synchronisers == ({f"synchroniser {n}" for n in range(devices.count("cuda"))} if barrier else set())
     assert SCHEDULER in {span.track for span in made.spans}
     if barrier:
+        ends = {span.name for span in made.spans if span.track.startswith("synchroniser")}
+        assert ends >= {"wait ready", "average", "signal merged"}
+        assert ("all-reduce" in ends) == (devices.count("cuda") > 1)
         waits = {(span.track, span.details.get("for")) for span in made.spans if span.name == "wait merged"}
         assert waits <= {(f"learner {n}", who) for n in range(4) for who in (f"synchroniser {n // 2}", None)}
         # the weights are those of a run without, and the works that were timed are graphs again
