@@ -141,6 +141,20 @@ def test_a_z_that_is_not_finite_is_left_for_the_previous_one(lost: str) -> None:
     assert np.isfinite(base.buffers[1]).all()
 
 
+def test_whoever_has_z_is_told_that_it_changes() -> None:
+    """Training, failures and loading change it; a restart does not."""
+    parts = Parts()
+    z = [vector(1), vector(2)]
+    for change in (parts.recovery.keep, lambda: parts.recover(whole=1), lambda: parts.recovery.set_base(z)):
+        before = parts.recovery.base_changes
+        change()
+        assert parts.recovery.base_changes > before
+    assert [buffer.tolist() for buffer in parts.recovery.base] == [[1] * 3, [2] * 3]
+    before = parts.recovery.base_changes
+    parts.recovery.restart()
+    assert parts.recovery.base_changes == before
+
+
 @pytest.mark.parametrize(
     ("barrier", "runs_ahead", "kept"), [(True, False, False), (False, False, True), (True, True, True)]
 )
