@@ -179,11 +179,8 @@ MOST_STARTS = 1 << 20
 def _window_misses(x: Shape, sizes: Shape, geometry: PoolingGeometry) -> bool:
     """Whether a window steps over the input, because its elements are further apart than the input is long."""
     g = geometry
-    for size, windows, k, s, d, (before, _) in zip(
-        x[2:], sizes, g.kernel, g.stride, g.dilation, g.padding, strict=True
-    ):
-        if (windows - 1) * s - before >= size or before > (k - 1) * d:
-            return True  # the last window begins after the input, or the first window ends before it
+    for size, windows, s, d, (before, _) in zip(x[2:], sizes, g.stride, g.dilation, g.padding, strict=True):
+        # The padding is smaller than a window, so that none ends before the input, or begins after it.
         starts = range(-before, min(0, windows * s - before), s)
         # The first element that is not before the input is at start mod d.
         if d > size and (len(starts) > MOST_STARTS or any(start % d >= size for start in starts)):

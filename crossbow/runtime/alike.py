@@ -66,7 +66,7 @@ def _fields(about: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield f"network, operator {number}", line
     for part in ("model", "solver", "system", "data"):
         for name, value in about[part].items():
-            if not (part == "system" and name in OF_EACH_RANK):
+            if name not in OF_EACH_RANK:
                 yield f"data, {name}" if part == "data" else name, value
 
 

@@ -51,7 +51,7 @@ def new_engine(
     """Create the engine for a model's rule and a system's learners. recorder: records its timeline. ranks: by default
     those of this process. Raises GraphError or ConfigurationError."""
     check_served(model.rule, system)
-    recorder, ranks = recorder or Recorder(), ranks or join()
+    ranks = ranks or join()
     sharing = Sharing(ranks) if ranks.several else None
     bad = _new_bad_examples(data, ranks) if system.on_bad_record == "skip" else None
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,6 +57,21 @@ def test_a_part_of_a_set_has_the_numbers_of_the_whole() -> None:
     assert bad.mask.tolist() == [False, True]
     with pytest.raises(DataError, match="Received: 2 that cannot"):
         bad.add_known(error(1))
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_ranks_share_what_any_of_them_has_found(several: bool) -> None:
+    first, second = BadExamples(5), BadExamples(5)
+    first.add(error(3))
+    second.add(error(1))
+    second.add(error(3))
+
+    def gather(own: list[Any]) -> list[Any]:
+        return [own, [(each.index, each.source, each.reason) for each in second.all()]]
+
+    ranks: Any = SimpleNamespace(several=several, gather=gather)
+    first.share(ranks)
+    assert [str(each) for each in first.all()] == [str(error(index)) for index in ((3, 1) if several else (3,))]
 
 
 def test_several_threads() -> None:

@@ -292,6 +292,7 @@ DATA = np.zeros((COUNT, 3072), np.uint8)
         ({b"data": DATA, b"labels": [0.5] * 20}, "Received: list"),
         ({b"data": DATA, b"labels": ["cat"] * 20}, "Received: list"),
         ({b"data": DATA, b"labels": [[0], [1, 2]]}, "Received: list"),
+        ({b"data": DATA, b"labels": [0, [1, 2]]}, "Received: list"),
         ({b"data": DATA.astype(object), b"labels": [0] * COUNT}, "Received: an array of objects"),
         ({b"data": np.array(["a"]), b"labels": [0] * COUNT}, "Received: an array of type <U1"),
     ],

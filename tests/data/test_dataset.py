@@ -224,12 +224,18 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], list[str]]] = {
         {},
         ["y_check", "(2,)", "(3,)"],
     ),
-    "negative label": ((images(), labels() - 1), None, {}, ["y_train", "0 ≤ label", "-1 (example 0)"]),
+    "negative label": ((images(), labels() - 1), None, {}, ["y_train", "expected 0 ≤ label. Received: -1 (example 0)"]),
     "negative, another ignored": (
         (images(), labels() - 2),
         None,
         {"ignored_label": -1},
         ["y_train", "or ignored_label=-1", "-2 (example 0)"],
+    ),
+    "label too large for any number": (
+        (images(), labels() + (2**31 - 3)),
+        None,
+        {},
+        ["y_train", "expected 0 ≤ label < 2147483647. Received: 2147483647 (example 2)"],
     ),
     "label too large": (GOOD, None, {"number_of_classes": 2}, ["y_train", "0 ≤ label < 2", "2 (example 2)"]),
     "label too large in check": (

@@ -12,7 +12,7 @@ import pytest
 
 from crossbow import Dataset
 from crossbow.data import batch_files, sequence
-from crossbow.data.examples import BadExample, Examples, Selection, looks_channels_last
+from crossbow.data.examples import ArrayExamples, BadExample, Examples, Selection, looks_channels_last
 from crossbow.types import DataError
 from tests.data.small_sets import FLOATS, GOOD, LABELS, Pairs, assert_same, files
 
@@ -141,3 +141,21 @@ def test_the_files_that_store_examples_of_a_part(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.shard(stride=(2, 5)).train.groups, np.arange(37)[2::5] // 10)
     assert sequence([GOOD]).train.groups is None
     assert sequence([GOOD, GOOD]).shard(stride=(0, 2)).train.groups is None
+
+
+def test_a_part_with_other_labels() -> None:
+    part = sequence([GOOD] * 6).shard(stride=(1, 3)).train
+    changed = part.with_labels(np.array([8, 9]))
+    assert (changed.labels.tolist(), part.labels.tolist()) == ([8, 9], [GOOD[1]] * 2)
+    images, labels = np.empty((1, *part.image_shape), part.image_dtype), np.empty(1, int)
+    changed.write(Selection.of(np.array([1])), images, labels)
+    np.testing.assert_array_equal(images[0], GOOD[0])
+    assert labels.tolist() == [9]
+
+
+def test_a_label_for_each_pixel() -> None:
+    maps = np.arange(24).reshape(3, 2, 4)
+    examples = ArrayExamples(np.zeros((3, 1, 2, 4), np.float32), maps)
+    images, labels = np.empty((2, 1, 2, 4), np.float32), np.empty((2, 2, 4), int)
+    examples.write(Selection.of(np.array([2, 0])), images, labels)
+    np.testing.assert_array_equal(labels, maps[[2, 0]])

@@ -140,8 +140,11 @@ def test_stopped_at_any_record_and_started_again(
     for path in output.glob("crossbow-*"):
         assert len(RecordFile(path)) == PER_FILE
     converted.clear()
+    (output / "crossbow-train.records.9").write_bytes(b"of a conversion of more files")
+    (output / "crossbow-train.records.copy").write_bytes(b"nobody else's")
     monkeypatch.setattr(imagenet, "record_of", lambda *args: converted.append(0) or record_of(*args))
     convert_imagenet(source, output)
+    (output / "crossbow-train.records.copy").unlink()
     check_output(output)
     finished = max(0, stop - 1) // PER_FILE * PER_FILE  # a file is finished when the next record was looked at
     assert len(converted) == 11 - finished

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from pathlib import Path
 
@@ -37,6 +38,12 @@ def test_verify_finds_what_opening_does_not(path: Path) -> None:
         "train.metadata: expected integers ≥ 0 in label 1. Received: -3",
         "train.metadata: expected the last batch to be filled with the first labels. Received: others",
     ]
+
+
+def test_no_fill_need_be_given(path: Path) -> None:
+    path.write_text(re.sub(r"^fill .*\n", "", path.read_text(), flags=re.MULTILINE))
+    assert "\nfill" not in path.read_text()
+    assert list(verify(path)) == []
 
 
 def test_inspect(path: Path) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
+from crossbow.cluster.placement import Placement
 from crossbow.data import loader as loading
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import ArrayExamples, BadExample, Selection
@@ -132,6 +133,32 @@ def test_a_part_of_the_tasks() -> None:
             made.next()
         with pytest.raises(DataError, match=r"at most the 5 from task 2 on. Received: 6"):
             made.start(2, tasks=6)
+
+
+@pytest.mark.parametrize(
+    ("placement", "first", "tasks", "skipped", "loaded"),
+    [
+        (None, 2, 5, (2, 3, 6), [4, 5]),
+        (None, 2, 4, (0, 1, 3, 6), [2, 4, 5]),  # only those from the first task to the last one are left out
+        (Placement(4, 1, 2), 0, 8, (), [1, 2, 5, 6]),
+        (Placement(4, 1, 2), 3, 8, (), [4, 5, 8, 9]),
+        (Placement(4, 1, 2), 3, 8, (4, 8), [5, 6, 10]),
+        (Placement.alone(4), 2, 4, (3,), [2, 4, 5]),
+    ],
+)
+def test_a_rank_s_tasks_without_those_that_are_skipped(
+    placement: Placement | None, first: int, tasks: int, skipped: tuple[int, ...], loaded: list[int]
+) -> None:
+    with Loader(examples(), TrainingOrder(COUNT, BATCH, 3), 2, placement=placement) as made:
+        made.start(first, tasks, skipped)
+        counted_from = 0 if placement == Placement(4, 1, 2) else first
+        for number, task in enumerate(loaded, counted_from):
+            batch = made.next()
+            assert batch.task == number
+            assert made.labels[batch.slot].tolist() == expected(task)
+            made.release(batch.slot)
+        with pytest.raises(IndexError, match="where the loader ends"):
+            made.next()
 
 
 def test_every_slot_says_in_which_epoch_its_examples_are_seen() -> None:

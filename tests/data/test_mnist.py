@@ -110,6 +110,11 @@ def test_files_of_another_form_are_named(tmp_path: Path) -> None:
         mnist(write(tmp_path / "swapped", swapped))
     with pytest.raises(DataError, match=r"train-labels.*expected labels \(N,\), uint8.*shape \(12, 28, 28\)"):
         mnist(write(tmp_path / "images", {**files, NAMES[1]: files[NAMES[0]]}))
+    with pytest.raises(DataError, match=r"t10k-images.*expected images \(N, 28, 28\).*shape \(0, 28, 28\)"):
+        mnist(write(tmp_path / "none", {**files, **small_files(check=0)}))
+    wide = struct.pack(">HBBI", 0, 0x0B, 1, 12) + bytes(24)
+    with pytest.raises(DataError, match=r"train-labels.*expected labels \(N,\), uint8.*shape \(12,\), int16"):
+        mnist(write(tmp_path / "wide", {**files, NAMES[1]: wide}))
     mixed = {**files, NAMES[3]: files[NAMES[1]]}
     with pytest.raises(DataError, match=r"t10k-labels.*expected 5 labels.*Received: 12"):
         mnist(write(tmp_path / "mixed", mixed))

@@ -50,6 +50,13 @@ def test_images_of_the_models_size_are_unchanged(tmp_path: Path) -> None:
     np.testing.assert_array_equal(gray.image[0], np.asarray(pillow.fromarray(pixels).convert("L")))
 
 
+def test_an_array_is_read_while_it_is_used(tmp_path: Path) -> None:
+    """It may be larger than the memory."""
+    np.save(tmp_path / "x.npy", np.ones((2, 1, 3, 4), np.float32))
+    first = next(iter(read_pictures([tmp_path / "x.npy"], (1, 3, 4), np.dtype(np.float32))))
+    assert isinstance(first.image, np.memmap)
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_arrays(dtype: Any, tmp_path: Path) -> None:
     images = np.arange(24).reshape(2, 1, 3, 4).astype(dtype)

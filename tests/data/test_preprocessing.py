@@ -52,3 +52,26 @@ def test_sizes_that_are_none(size: Any) -> None:
 @pytest.mark.parametrize("size", [1, np.int64(4096)])
 def test_the_smallest_and_the_largest_size(size: Any) -> None:
     assert Preprocessing(size, training=True).size == int(size)
+
+
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [
+        (Window(0, 0, 6, 8, (4, 4)), True),  # the whole image
+        (Window(5, 7, 1, 1, (4, 4)), True),  # its last pixel
+        (Window(-1, 0, 6, 8, (4, 4)), False),
+        (Window(0, -1, 6, 8, (4, 4)), False),
+        (Window(1, 0, 6, 8, (4, 4)), False),
+        (Window(0, 1, 6, 8, (4, 4)), False),
+        (Window(0, 0, 0, 8, (4, 4)), False),
+        (Window(0, 0, 6, 0, (4, 4)), False),
+        (Window(0, 0, 6, 8, (5, 6), (0, 0)), True),
+        (Window(0, 0, 6, 8, (5, 6), (1, 2)), True),
+        (Window(0, 0, 6, 8, (5, 6), (2, 2)), False),
+        (Window(0, 0, 6, 8, (5, 6), (1, 3)), False),
+        (Window(0, 0, 6, 8, (5, 6), (-1, 0)), False),
+        (Window(0, 0, 6, 8, (3, 6)), False),
+    ],
+)
+def test_windows_that_lie_in_an_image(window: Window, expected: bool) -> None:
+    assert window.lies_in(6, 8, 4) == expected

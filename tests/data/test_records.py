@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import pickle
 import struct
@@ -18,6 +19,8 @@ from hypothesis import strategies as st
 
 from crossbow.data import Record, RecordFile, write_records
 from crossbow.types import DataError
+
+MODULE = importlib.import_module("crossbow.data.records")
 
 
 def record_bytes(label: int, boxes: list[tuple[float, ...]], height: int, width: int, jpeg: bytes) -> bytes:
@@ -309,3 +312,19 @@ def test_a_failing_generator_leaves_nothing(tmp_path: Path) -> None:
 def test_a_file_may_be_written_from_itself(path: Path) -> None:
     write_records(path, RecordFile(path))
     assert path.read_bytes() == WHOLE
+
+
+def test_the_largest_numbers_of_the_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of records, and of the bytes of a record, which count themselves."""
+    made = Record(1, np.zeros((1, 4), np.float32), 2, 2, b"image")
+    length = len(record_bytes(1, [(0.0, 0.0, 0.0, 0.0)], 2, 2, b"image"))
+    monkeypatch.setattr(MODULE, "LARGEST", length)
+    write_records(tmp_path / "file", [made])
+    monkeypatch.setattr(MODULE, "LARGEST", length - 1)
+    with pytest.raises(DataError, match=rf"record 0: expected at most {length - 1} bytes\. Received: {length}$"):
+        write_records(tmp_path / "file", [made])
+    monkeypatch.setattr(MODULE, "record_bytes", lambda *_: b"")
+    monkeypatch.setattr(MODULE, "LARGEST", 2)
+    write_records(tmp_path / "file", [made] * 2)
+    with pytest.raises(DataError, match=r"expected at most 2 records\. Received: more$"):
+        write_records(tmp_path / "file", [made] * 3)

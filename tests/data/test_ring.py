@@ -39,6 +39,17 @@ def test_a_new_ring_is_filled_to_the_brim_and_not_beyond() -> None:
     assert not worth_filling(ring)
 
 
+def test_filled_slots_are_counted_until_they_are_taken() -> None:
+    ring = BatchRing(3, 0, None)
+    claim, counts = ring.claim(), [ring.filled]
+    for _ in range(2):
+        assert claim is not None
+        claim = ring.publish(claim[1], examples=4)
+        counts.append(ring.filled)
+    ring.next()
+    assert [*counts, ring.filled] == [0, 1, 2, 1]
+
+
 def test_refilling_waits_until_half_is_free() -> None:
     ring = BatchRing(4, 0, None)
     fill(ring)

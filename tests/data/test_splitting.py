@@ -60,6 +60,7 @@ def test_targets_and_maps_are_drawn_alike(labels: np.ndarray) -> None:
     train, check = indices(parts)
     assert (len(train), len(check)) == (30, 10)
     np.testing.assert_array_equal(parts.train.labels, labels[np.array(train, int)].astype(parts.train.labels.dtype))
+    assert indices(numbered(labels).split(0.25, seed=1)) != (train, check)
 
 
 def test_check_examples_of_the_whole_are_not_used() -> None:

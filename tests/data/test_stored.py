@@ -37,6 +37,16 @@ def test_shapes_and_labels_of_batch_files(tmp_path: Path) -> None:
         batch_files(tmp_path / "targets-train.metadata")
 
 
+def test_images_that_look_channels_last(tmp_path: Path) -> None:
+    images = np.arange(150, dtype=np.float32).reshape(2, 3, 5, 5)
+    encode(Dataset((images, np.array([0, 1]))), Encoding("images"), tmp_path, 2)
+    path = tmp_path / "images-train.metadata"
+    path.write_text(path.read_text().replace("[3, 5, 5]", "[5, 5, 3]"))
+    with pytest.raises(DataError, match=r"\[C, H, W\], or channels_last=True for a network that takes"):
+        batch_files(path)
+    assert batch_files(path, channels_last=True).image_shape == (5, 5, 3)
+
+
 def test_the_files_that_store_examples(tmp_path: Path) -> None:
     data = batch_files(files(tmp_path)[0])
     assert len(list(tmp_path.glob("small-train.examples.*"))) == 4  # of two batches of 5 examples, a page each

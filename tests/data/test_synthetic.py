@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -133,3 +134,14 @@ def test_they_can_be_learned(kernels: str) -> None:
 def test_impossible_ones_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         synthetic(**{"image_shape": (1, 4, 4), **arguments})
+
+
+def test_what_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two patterns, three training images and one check image of eight bytes."""
+    module = importlib.import_module("crossbow.data.synthetic")
+    arguments: dict[str, Any] = {"image_shape": (1, 2, 4), "number_of_classes": 2, "training": 3, "check": 1}
+    monkeypatch.setattr(module, "physical_memory", lambda: 48)
+    assert len(synthetic(**arguments).train) == 3
+    monkeypatch.setattr(module, "physical_memory", lambda: 47)
+    with pytest.raises(DataError, match=r"expected images and patterns of classes that fit into .* of memory\."):
+        synthetic(**arguments)

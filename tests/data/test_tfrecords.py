@@ -132,9 +132,12 @@ def test_the_largest_integers() -> None:
 
 
 def test_forms_that_the_wire_format_allows() -> None:
-    """Numbers that are not packed, unknown fields, entries in another order, a name twice, parts that are joined."""
-    unpacked_int = field(3, varint(1 << 3) + varint(7) + varint(1 << 3) + varint(-1))
-    unpacked_float = field(2, varint(1 << 3 | 5) + struct.pack("<f", 0.5))
+    """Numbers that are not packed, unknown fields, also of a known number, entries in another order, a name twice, and
+    parts that are joined."""
+    fixed = varint(1 << 3 | 5) + struct.pack("<f", 0.5)
+    others = varint(2 << 3) + varint(5) + field(2, bytes(4)) + varint(2 << 3 | 5) + bytes(4)
+    unpacked_int = field(3, varint(1 << 3) + varint(7) + fixed + others + varint(1 << 3) + varint(-1))
+    unpacked_float = field(2, others + fixed + varint(1 << 3) + varint(7))
     unknown = (
         varint(9 << 3 | 1) + bytes(8) + varint(9 << 3 | 5) + bytes(4) + varint(9 << 3) + varint(1) + field(9, b"x")
     )

@@ -218,7 +218,7 @@ def test_an_unknown_operator() -> None:
         read_dataflows(description, arrays)
 
 
-@pytest.mark.parametrize("name", ["Popen", "os.system", "DataflowNode", "Gaussian"])
+@pytest.mark.parametrize("name", ["Popen", "os.system", "DataflowNode", "VariableSpec", "Gaussian"])
 def test_other_classes_are_not_made(name: str) -> None:
     description, arrays = describe_dataflows([flow(node("x", ReLU()))])
     description["operators"][0] |= {"class": name, "fields": {"std": 1.0} if name == "Gaussian" else {}}
@@ -237,6 +237,7 @@ DAMAGES: dict[str, Callable[[Any], Any]] = {
     "nothing": lambda d: None,
     "a list": lambda d: [],
     "no graphs": lambda d: {"operators": d["operators"]},
+    "an empty list of graphs": lambda d: {**d, "graphs": []},
     "no nodes": lambda d: {**d, "graphs": [{"phase": "train", "nodes": []}]},
     "a phase": lambda d: {**d, "graphs": [{**d["graphs"][0], "phase": "night"}]},
     "a field": lambda d: {**d, "operators": [{**d["operators"][0], "fields": {"colour": 3}}, *d["operators"][1:]]},

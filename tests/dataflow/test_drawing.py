@@ -63,6 +63,9 @@ def test_the_formats(network: Dataflow, tmp_path: Path) -> None:
     for ending in ("svg", "PNG", "dot"):
         network.draw(tmp_path / f"net.{ending}", BATCH)
     assert (tmp_path / "net.dot").read_text(encoding="utf-8") == dot_of(network.graph, BATCH, gradients=False)
+    for gradients in (False, True):
+        network.draw(tmp_path / "net.dot", BATCH, gradients=gradients)
+        assert (tmp_path / "net.dot").read_text(encoding="utf-8") == dot_of(network.graph, BATCH, gradients=gradients)
     assert (tmp_path / "net.PNG").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     texts = {element.text for element in ElementTree.parse(tmp_path / "net.svg").iter() if element.text}
     assert {"3 conv2", "weights 64×32×5×5", "→ 16×64×8×8"} <= texts

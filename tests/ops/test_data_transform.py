@@ -103,13 +103,14 @@ def test_bad_configurations(values: dict[str, Any], message: str) -> None:
 
 
 def test_a_mean_image_from_a_file(tmp_path: Path) -> None:
-    mean = np.random.default_rng(0).random((3, 4, 5))
+    mean = np.random.default_rng(0).random((3, 4, 5), np.float32)
     np.save(tmp_path / "mean.npy", mean)
     for given_as in (mean, tmp_path / "mean.npy", str(tmp_path / "mean.npy"), Values(mean)):
         kernel = DataTransform(mean_image=given_as)
         assert kernel.mean_image == Values(mean)
         assert kernel == DataTransform(mean_image=mean)
         assert hash(kernel) == hash(DataTransform(mean_image=mean))
+        assert kernel.mean_image.array.dtype == mean.dtype
     assert DataTransform(mean_image=np.full((1, 1, 2), 128, np.uint8)).mean_image == Values(np.full((1, 1, 2), 128.0))
     (tmp_path / "mean.npy").write_bytes(b"nothing")
     with pytest.raises(ConfigurationError, match=r"mean_image must be .* Received: mean_image='.*mean.npy'"):

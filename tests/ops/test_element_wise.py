@@ -96,6 +96,8 @@ def test_the_largest_of_256_inputs(device: str) -> None:
     gradients = run_operator(operator, inputs, device=device).input_gradients
     assert [float(gradient[0, 0]) for gradient in gradients] == [0.0] * 255 + [1.0]
     assert operator.output_shape(*[(1, 1)] * 256) == (1, 1)
+    for kind in ("sum", "product"):
+        assert ElementWiseOp(type=kind).output_shape(*[(2, 3)] * 257) == (2, 3)
     with pytest.raises(ValueError, match=r"at most 256 inputs with type='max'\. Received: 257 inputs"):
         operator.output_shape(*[(1, 1)] * 257)
 

@@ -15,6 +15,18 @@ from crossbow.timeline.recorder import Recorder
 from crossbow.types import Aborted, Array
 
 
+class TickingClock:
+    """A module `time` whose clock goes on at each look."""
+
+    def __init__(self, seconds: float) -> None:
+        """seconds: how long every look takes."""
+        self._seconds, self._now = seconds, 100.0
+
+    def monotonic(self) -> float:
+        self._now += self._seconds
+        return self._now
+
+
 class FakeLearner:
     """A learner that reports its tasks at once, or when it is told to."""
 

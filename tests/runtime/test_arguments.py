@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crossbow import ConfigurationError, Dataflow, Phase, Sequential, SolverConf
+from crossbow import ConfigurationError, Dataflow, GraphError, Phase, Sequential, SolverConf
 from crossbow.dataflow.graph import build
 from crossbow.ops import InnerProduct, MatFact, SoftMax, SoftMaxLoss
 from crossbow.runtime.arguments import checked_monitors, own_solver, replaced_variables, two_dataflows
@@ -47,3 +47,9 @@ def test_given_variables_replace_those_of_their_names() -> None:
     assert replaced["a"] is own["a"]
     assert replaced["b"].dtype == np.float64
     assert replaced["b"].tolist() == [1.0, 2.0]
+
+
+def test_beside_an_operator_with_its_own_solver_no_other_is_trained() -> None:
+    both = Sequential(InnerProduct(2), MatFact(rows=3, columns=4, latents=2, learning_rate=0.5))
+    with pytest.raises(GraphError, match=r"\(MatFact\): expected no other operator with variables.*'innerproduct1'"):
+        own_solver(build(both.nodes))

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from crossbow import SMA, ExecutionContext, ModelConf, SolverConf, SystemConf, TrainingUnit
+from crossbow import SMA, SSGD, ExecutionContext, ModelConf, SolverConf, SystemConf, TrainingUnit
+from crossbow.cluster.placement import Placement
+from crossbow.cluster.ranks import Ranks
+from crossbow.data.rank_shares import RankShare
+from crossbow.runtime import building
 from crossbow.runtime.building import close_all
-from crossbow.synch import SSP
+from crossbow.runtime.changing_engine import new_engine
+from crossbow.synch import SSP, AsynchronousSGD, Rule
 from crossbow.testing import FakeCollective
 from crossbow.types import ConfigurationError
+from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.runtime.test_engine import FIXED, assert_equal, logistic, simulate
 from tests.support import blobs, context, engine_of, perceptron
 
@@ -116,3 +125,68 @@ def test_what_is_closed_is_stopped_before_it_is_destroyed() -> None:
     backend: Any = Member("backend")
     close_all(members, backend)
     assert log == ["stop a", "stop b", "close a", "close b", "close backend"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ranks", "count", "barrier", "text"),
+    [
+        ((8, 8), 3, 8, True, r"of this rank, one of 3\. Received: 8 training examples, and shares of 8, 8$"),
+        ((8, 7), 2, 8, False, r"one of 2\. Received: 8 training examples, and shares of 8, 7$"),
+        ((9, 7), 2, 7, True, r"equal shares under a rule with a barrier\. Received: shares of 9, 7 examples$"),
+        ((9, 7), 2, 7, False, None),
+        ((8, 7), 2, 7, True, None),  # up to one example
+        ((8, 8), 2, 8, True, None),
+    ],
+)
+def test_shares_fit_the_ranks(sizes: tuple[int, ...], ranks: int, count: int, barrier: bool, text: str | None) -> None:
+    """On the second rank."""
+    share = RankShare(sum(sizes), sizes, "stride", "")
+    setting: Any = SimpleNamespace(
+        data=SimpleNamespace(share=share, train=range(count)), model=ModelConf(batch_size=2), system=SystemConf(),
+        ranks=SimpleNamespace(size=ranks, rank=1), barrier=barrier, placement=Placement(2, 1, 1),
+    )  # fmt: skip
+    if text is None:
+        assert building._shuffled(setting, None, 1).batch_size == 2
+        return
+    with pytest.raises(ConfigurationError, match=text):
+        building._shuffled(setting, None, 1)
+
+
+@pytest.mark.parametrize(("wpc", "refused"), [(4, False), (3, True), (None, False)])
+def test_across_ranks_wpc_is_a_multiple_of_all_learners(wpc: int | None, refused: bool) -> None:
+    def on(ranks: Ranks) -> Callable[[], str]:
+        def build() -> str:
+            flow = perceptron()
+            model, system = ModelConf(batch_size=4, wpc=wpc), SystemConf(learners_per_device=1, kernels="reference")
+            try:
+                new_engine(flow.graph, flow.graph, blobs(), model, SolverConf(), system, ranks=ranks).close()
+            except ConfigurationError as error:
+                return str(error)
+            return ""
+
+        return build
+
+    expected = "ModelConf: wpc must be a multiple of the number of learners, 2, across ranks. Received: wpc=3"
+    assert at_once([on(ranks) for ranks in FakeNetwork(2).ranks()]) == [expected if refused else ""] * 2
+
+
+CLIPPING = SolverConf(clip_gradient_norm=1.0)
+
+
+@pytest.mark.parametrize(
+    ("rule", "solver", "servers", "ranks", "refused"),
+    [
+        (AsynchronousSGD(sends="gradient"), CLIPPING, 2, 2, True),
+        (AsynchronousSGD(sends="gradient"), CLIPPING, 1, 2, False),
+        (AsynchronousSGD(sends="gradient"), CLIPPING, 2, 1, False),
+        (AsynchronousSGD(sends="gradient"), SolverConf(), 2, 2, False),
+        (AsynchronousSGD(), CLIPPING, 2, 2, False),
+        (SSGD(), CLIPPING, 2, 2, False),  # in turn with a rule that has servers
+    ],
+)
+def test_servers_do_not_clip_parts_of_gradients(
+    rule: Rule, solver: SolverConf, servers: int, ranks: int, refused: bool
+) -> None:
+    of: Any = SimpleNamespace(size=ranks)
+    with pytest.raises(ConfigurationError, match="clipped by their norm") if refused else contextlib.nullcontext():
+        building._check_servers(rule, solver, SystemConf(servers=servers), of)

@@ -6,19 +6,20 @@ import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from crossbow import SMA, SSGD, ExecutionContext, TrainingUnit
+from crossbow import SMA, SSGD, ExecutionContext, ModelConf, SystemConf, TrainingUnit
 from crossbow.compile import memory
-from crossbow.runtime import building, tuner
+from crossbow.runtime import building, changing_engine, tuner
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.scheduler import Callbacks, Scheduler
 from crossbow.runtime.tuner import Decision
 from crossbow.runtime.tuning import Tuning
-from crossbow.synch import AsynchronousSGD, Rule, RuleSequence
+from crossbow.synch import AsynchronousSGD, Rule, RuleSequence, TwoLevel
 from crossbow.types import CrossbowError, bytes_text
 from tests.runtime.engine_memory import taken
 from tests.runtime.test_tuning import tuning_of
@@ -229,3 +230,30 @@ def test_a_window_of_a_number_begins_with_its_own_images() -> None:
         assert (tuning._images, tuning._seconds) == (8, 0.5)
         tuning._switch(1 if engines.kind > 1 else 2)
         assert (tuning._images, tuning._seconds) == (0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("model", "system", "share", "elsewhere", "expected"),
+    [
+        ({}, {}, None, [4], 4),
+        ({}, {}, None, [3], 0),  # of another rank, whose device has other cores
+        ({}, {}, None, [3, 4], 0),
+        ({}, {}, None, [0], 0),  # a number that is given there
+        ({}, {"learners_per_device": 2}, None, [0], 0),
+        ({}, {"learners_per_device": 2}, None, [4], 0),
+        ({"rule": TwoLevel()}, {}, None, [4], 0),
+        ({}, {"deterministic": True}, None, [4], 0),
+        ({}, {}, "a share", [4], 0),
+    ],
+)
+def test_where_the_number_of_learners_is_looked_for(
+    model: dict[str, Any], system: dict[str, Any], share: Any, elsewhere: list[int], expected: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Where devices may have as many as there are cores, here four, on all ranks."""
+    monkeypatch.setattr("crossbow.runtime.device.available_cores", lambda: (0, 1, 2, 3))
+    conf = SystemConf(**{"learners_per_device": "auto", **system})
+    ranks = SimpleNamespace(gather=lambda own: [own, elsewhere])
+    data: Any = SimpleNamespace(share=share)
+    found = changing_engine._number_to_begin_with(data, ModelConf(**model), conf, ranks)  # type: ignore[arg-type]
+    assert found == expected

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pytest
@@ -154,3 +154,24 @@ def test_what_learners_keep_takes_the_local_step_and_the_plain_mean(rule: Barrie
     assert merge.numbers[1.0].tolist() == [0.5, 0.5]
     assert reply.update.steps == ()
     assert merge.update.depends_on == CONSTANT
+
+
+@pytest.mark.parametrize(
+    ("own", "kept", "expected"),
+    [
+        (CONSTANT, None, set()),
+        (CONSTANT, {"rate"}, {"rate"}),
+        ({"rate"}, {"momentum"}, {"rate", "momentum"}),
+        ({"rate"}, CONSTANT, {"rate"}),
+    ],
+)
+def test_coefficients_depend_on_what_those_of_kept_variables_do(
+    own: Iterable[str], kept: Iterable[str] | None, expected: set[str]
+) -> None:
+    def formula(fields: Iterable[str], alone: Formula[None] | None = None) -> Formula[None]:
+        return Formula(lambda pace, _: Update((("base", MEAN),), depends_on=frozenset(fields)), None, alone=alone)
+
+    made = formula(own, None if kept is None else formula(kept))
+    assert made.depends_on == expected
+    assert made.length == 2 + (kept is not None) * 2
+    assert (made.key(Pace(0.5, 0.0)) == made.key(ANY)) == (not expected)

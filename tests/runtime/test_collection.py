@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crossbow.runtime import building
+from crossbow.runtime import building, collection
 from crossbow.runtime.collection import PausedCollection
 from tests.support import context, perceptron
 
@@ -28,6 +28,20 @@ def test_what_was_off_stays_off() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_threads_pause_it_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one could take another's pause for the state before."""
+    seen: list[tuple[str, bool]] = []
+
+    class Collector:
+        def __getattr__(self, name: str) -> Any:
+            return lambda: seen.append((name, collection._lock.locked())) or True
+
+    monkeypatch.setattr(collection, "gc", Collector())
+    with PausedCollection(), PausedCollection():
+        pass
+    assert seen == [("isenabled", True), ("disable", True), ("disable", True), ("enable", True)]
 
 
 def test_it_is_paused_while_a_run_is_assembled(monkeypatch: pytest.MonkeyPatch) -> None:

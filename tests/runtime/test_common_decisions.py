@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,6 +55,67 @@ def test_a_signal_of_any_rank_ends_all() -> None:
     found = at_once([lambda: first.look_for_signals(), lambda: second.look_for_signals()])
     assert found == [15, 15]
     assert first.interrupted == second.interrupted == 15
+
+
+@pytest.fixture
+def as_usual() -> Iterator[None]:
+    """Signals do what they do by default, before and after the test."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("as_usual")
+def test_signals_are_noted_for_a_while() -> None:
+    common = CommonDecisions(Ranks(View(0, (Rank(0, "here"),))))
+    with common.receiving([signal.SIGTERM]):
+        for _ in range(2):
+            signal.raise_signal(signal.SIGTERM)
+        assert common.received == signal.SIGTERM
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)  # the second one
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+@pytest.mark.usefixtures("as_usual")
+def test_ctrl_c_is_noted_once() -> None:
+    common = CommonDecisions(Ranks(View(0, (Rank(0, "here"),))))
+    with common.receiving([]):
+        signal.raise_signal(signal.SIGINT)
+        assert common.received == signal.SIGINT
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.usefixtures("as_usual")
+def test_the_application_s_handlers_stay() -> None:
+    common = CommonDecisions(Ranks(View(0, (Rank(0, "here"),))))
+    seen: list[int] = []
+
+    def own(number: int, frame: object) -> None:
+        seen.append(number)
+
+    signal.signal(signal.SIGTERM, own)
+    with common.receiving([signal.SIGTERM]):
+        signal.raise_signal(signal.SIGTERM)
+    assert (seen, common.received) == ([signal.SIGTERM], 0)
+    assert signal.getsignal(signal.SIGTERM) is own
+
+
+@pytest.mark.usefixtures("as_usual")
+def test_another_thread_takes_no_signals() -> None:
+    common = CommonDecisions(Ranks(View(0, (Rank(0, "here"),))))
+
+    def work() -> object:
+        with common.receiving([signal.SIGTERM]):
+            return signal.getsignal(signal.SIGTERM)
+
+    assert at_once([work]) == [signal.SIG_DFL]
 
 
 # Ranks that leave and join

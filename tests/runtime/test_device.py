@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 
 import pytest
 
 from crossbow import SystemConf
+from crossbow.runtime import device
 from crossbow.runtime.device import CpuDevice, CudaDevice, available_cores, cpu_devices, parse_devices
 from crossbow.types import ConfigurationError
 
@@ -80,6 +82,29 @@ def test_the_process_may_use_its_cores() -> None:
     assert cpu_devices(["cpu"])[0].cores == available_cores()
     if hasattr(os, "sched_getaffinity"):
         assert set(available_cores()) == os.sched_getaffinity(0)
+
+
+@pytest.mark.parametrize(
+    ("bound", "rank", "ranks", "expected"),
+    [
+        (range(6), 0, 1, (0, 1, 2, 3, 4, 5)),
+        (range(6), 0, 2, (0, 1, 2)),
+        (range(6), 1, 2, (3, 4, 5)),
+        ([4, 1], 1, 2, (1, 4)),  # bound by who started it
+        (range(5), 1, 2, (0, 1, 2, 3, 4)),
+        (None, 1, 3, (2, 3)),  # a system that binds no process
+    ],
+)
+def test_ranks_of_a_host_share_the_cores_that_they_are_not_bound_to(
+    bound: Iterable[int] | None, rank: int, ranks: int, expected: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    if bound is None:
+        monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    else:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(bound), raising=False)
+    monkeypatch.setattr(device, "launch_of", lambda environment: SimpleNamespace(local_rank=rank, local_size=ranks))
+    assert available_cores() == expected
 
 
 @pytest.mark.parametrize(("wanted", "cores", "expected"), [("auto", 4, 4), (3, 4, 3), (5, 2, 5)])

@@ -7,11 +7,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from crossbow.runtime import directory_lock
-from crossbow.runtime.directory_lock import DirectoryLock, is_in_use
+from crossbow.runtime.directory_lock import DirectoryLock, check_unused, is_in_use
 from crossbow.types import DataError
 
 HOLD = """
@@ -76,3 +77,33 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"expected a directory to write to\. Received: a file"):
         DirectoryLock(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("error", "locked"),
+    [(None, True), (PermissionError(), False), (OSError(22, "a file system without locks"), True)],
+)
+def test_on_windows_the_first_byte_is_locked(
+    error: OSError | None, locked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def locking(descriptor: int, mode: str, count: int) -> None:
+        calls.append((os.lseek(descriptor, 0, os.SEEK_CUR), mode, count))
+        if error is not None:
+            raise error
+
+    msvcrt = SimpleNamespace(LK_NBLCK="lock", locking=locking)
+    monkeypatch.setattr(directory_lock, "msvcrt", msvcrt, raising=False)
+    monkeypatch.setattr(directory_lock, "sys", SimpleNamespace(platform="win32"))
+    (tmp_path / "lock").write_text("12 mark")
+    with (tmp_path / "lock").open("a+") as file:
+        assert directory_lock._lock(file) == locked
+    assert calls == [(0, "lock", 1)]
+
+
+def test_a_directory_that_must_not_be_in_use(tmp_path: Path) -> None:
+    check_unused(tmp_path)
+    with DirectoryLock(tmp_path), pytest.raises(DataError, match=rf"process {os.getpid()}"):
+        check_unused(tmp_path)
+    check_unused(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Any
 
@@ -64,3 +65,23 @@ def test_a_turn_begins_as_if_nobody_had_finished_before() -> None:
         exchange.restart()
         exchange.finished(1, PACE)
         assert exchange.merges == 3
+
+
+@pytest.mark.parametrize("rule", [EASGD(tau=3), Gossip(tau=3)], ids=str)
+def test_a_state_is_gone_on_from(rule: Rule) -> None:
+    """Learner 1 has made the first of its three steps."""
+    with context(rule=rule, learners=2) as running:
+        exchange: Any = running.engine.coordination.exchange
+        exchange.free.clear()
+        exchange.finished(1, PACE)
+        state = json.loads(json.dumps(exchange.state()))
+        assert (state["steps"], state["free"]) == ([0, 1], [1])
+        exchange.finished(1, PACE)
+        exchange.restart()
+        exchange.restore(state)
+        assert list(exchange.free) == [1]
+        before = exchange.merges
+        exchange.finished(1, PACE)
+        assert exchange.merges == before
+        exchange.finished(1, PACE)
+        assert exchange.merges == before + 1

@@ -390,3 +390,13 @@ def test_training_and_every_restart_in_it_begin_a_part_of_the_results_of_ranks()
         made.restart(4)
     assert sharing.begun == 2
     assert made.done == 4
+
+
+def test_merges_are_taken_with_the_results_before_a_task() -> None:
+    reports = Reports(learners=1)
+    under = new_flow(FakeCoordination(reports, 1), reports)
+    under._merges.extend([(4, 1), (5, 2), (7, 0), (8, 3)])
+    assert [under.take_merges(before) for before in (4, 6, 6, 8, 9, 100)] == [0, 3, 0, 0, 3, 0]
+    under._merges.append((9, 1))
+    under.forget_merges()
+    assert under.take_merges(100) == 0

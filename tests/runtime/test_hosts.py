@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from crossbow.data.order import TrainingOrder
 from crossbow.ops import BatchNorm, EuclideanLoss, InnerProduct
 from crossbow.runtime.changing_engine import ChangingEngine, new_engine
 from crossbow.runtime.engine import Engine
+from crossbow.runtime.hosts import HostExchange, moved_in
 from crossbow.runtime.limits import Limits
 from crossbow.runtime.memory import on_host
 from crossbow.runtime.run import TrainingRun
@@ -41,9 +43,9 @@ from crossbow.synch import (
     TwoLevel,
     simulate,
 )
-from crossbow.types import TrainingUnit
+from crossbow.types import Aborted, CrossbowError, TaskError, TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
-from tests.support import chain, same_weights
+from tests.support import chain, raising, same_weights
 
 EXAMPLES, FEATURES, BATCH = 32, 3, 2
 START = 0.25
@@ -291,3 +293,48 @@ def test_formulas_have_no_gradient() -> None:
 
     formulas = host_formulas(SMA(alpha=0.25), 2)
     assert formulas.at(Pace(0.7, 0.9)).tolist() == pytest.approx([0.5, 0.5, 0.75, 0.25])
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 3])
+def test_what_moves_in_each_memory(gpus: int) -> None:
+    """CPUs share a memory, with all base models and replicas. On GPUs, every one has its own, and those after the first
+    a copy of the weights."""
+    bases = [SimpleNamespace(mean=f"mean of {gpu}") for gpu in range(max(gpus, 2))]
+    copies = [SimpleNamespace(buffers=[f"copy on {gpu}"] * 2) for gpu in range(1, gpus)]
+    outer = SimpleNamespace(copies=copies, weights="weights", base=SimpleNamespace(mean="mean of z"))
+    places = [0, 0, 1, 2, 1] if gpus > 1 else [0, 0]
+    assembly = SimpleNamespace(
+        bases=bases[: gpus or 2], replicas=[f"learner {number}" for number in range(len(places))]
+    )
+    backend = SimpleNamespace(device_of=places)
+    expected: list[Any] = [(bases, ["learner 0", "learner 1"], "weights", "mean of z")]
+    if gpus > 1:
+        expected = [
+            ([bases[0]], ["learner 0", "learner 1"], "weights", "mean of 0"),
+            ([bases[1]], ["learner 2", "learner 4"], "copy on 1", "mean of 1"),
+            ([bases[2]], ["learner 3"], "copy on 2", "mean of 2"),
+        ]
+    if gpus == 1:
+        expected = [([bases[0]], *expected[0][1:])]
+    assert moved_in(assembly, outer, backend) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (Aborted(), CrossbowError, "^the context was closed during an exchange between hosts$"),
+        (CrossbowError("a rank has left"), CrossbowError, "^a rank has left$"),
+        (KeyError("what"), TaskError, "'average between hosts' of 3 hosts: KeyError: 'what'$"),
+    ],
+    ids=repr,
+)
+def test_an_exchange_that_fails(error: Exception, kind: type[Exception], text: str) -> None:
+    exchange: Any = SimpleNamespace(
+        _numbers=np.zeros(1),
+        _formulas=SimpleNamespace(at=lambda pace: np.ones(1)),
+        _backend=SimpleNamespace(synchronise=lambda: None, call=lambda work: work()),
+        _steps=[[SimpleNamespace(call=raising(error))]] * 2,
+        _ranks=SimpleNamespace(size=3),
+    )
+    with pytest.raises(kind, match=text):
+        HostExchange.exchange(exchange, Pace(0.1, 0.0), 3)

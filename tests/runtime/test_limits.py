@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from crossbow import SMA, TrainingUnit
 from crossbow.data.order import TrainingOrder
-from crossbow.runtime.limits import next_multiple
+from crossbow.runtime.limits import Limits, check_tick, end_of_training, epochs_done, next_multiple
 from crossbow.types import ConfigurationError
 from tests.runtime.test_run import EPOCHS, TASKS, Listener
 from tests.support import blobs, context
@@ -67,6 +68,58 @@ def test_a_tick_as_long_as_the_training_may_be_asked_for_again_and_again() -> No
     """Though the second epoch, from the first one's end in the next one on, is shorter by a task."""
     with context(data=blobs(42), wpc=11, learners=1) as running:
         assert [running.train(1).records[-1].tasks for _ in range(3)] == [11, 22, 33]
+
+
+def engine(tasks: int = 0, *, tau: int = 1, learners: int = 4, host_ticks: int | None = None) -> Any:
+    """42 examples in batches of 4: epochs end with tasks 11, 21, 32, …"""
+    clock = SimpleNamespace(
+        tau=tau, learners=learners, host_ticks=host_ticks, tasks_per_tick=tau * learners * (host_ticks or 1)
+    )
+    return SimpleNamespace(clock=clock, order=TrainingOrder(42, 4, 0), tasks_per_epoch=10.5, tasks=tasks)
+
+
+@pytest.mark.parametrize(
+    ("count", "unit", "start", "expected"),
+    [
+        (None, EPOCHS, 15, math.inf),
+        (7, TASKS, 15, 22),
+        (1, EPOCHS, 0, 11),
+        (2, EPOCHS, 11, 32),
+        (2, EPOCHS, 14, 32),  # in the tick in which the epoch ended
+        (2, EPOCHS, 15, 36),
+        (1, EPOCHS, 15, 26),  # 10.5 tasks, rounded up
+    ],
+)
+def test_the_end_of_training(count: int | None, unit: TrainingUnit, start: int, expected: float) -> None:
+    assert end_of_training(Limits(count=count, unit=unit), engine(), start) == expected
+
+
+@pytest.mark.parametrize(("tasks", "expected"), [(0, 0), (3, 0), (4, 4 / 10.5), (11, 1), (14, 1), (15, 15 / 10.5)])
+def test_an_epoch_ends_with_a_tick(tasks: int, expected: float) -> None:
+    assert epochs_done(engine(tasks)) == expected
+
+
+@pytest.mark.parametrize(
+    ("tau", "learners", "host_ticks", "count", "refused"),
+    [
+        (3, 4, None, 12, None),
+        (3, 4, None, 11, "tau=3"),
+        (1, 4, None, 3, None),  # one task of each learner
+        (1, 4, 3, 12, None),
+        (1, 4, 3, 11, "tau=3"),
+        (2, 2, 3, 11, "tau=6"),
+        (3, 4, None, None, None),
+    ],
+)
+def test_a_tick_that_is_part_of_a_tick_of_hosts(
+    tau: int, learners: int, host_ticks: int | None, count: int | None, refused: str | None
+) -> None:
+    made = engine(tau=tau, learners=learners, host_ticks=host_ticks)
+    if refused is None:
+        check_tick(Limits(count=count, unit=TASKS), made)
+        return
+    with pytest.raises(ConfigurationError, match=rf"at most {count} tasks in a tick.*Received: 12, {refused} for each"):
+        check_tick(Limits(count=count, unit=TASKS), made)
 
 
 @pytest.mark.parametrize(

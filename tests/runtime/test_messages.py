@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from crossbow.cluster.members import ViewChangedError
 from crossbow.runtime import messages
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.messages import Kind, Messages, Note
@@ -99,3 +100,22 @@ def test_giving_up_and_closing_end_the_thread() -> None:
         second.messages.end()
     assert not first.failures
     assert not second.failures
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (ViewChangedError("ranks have left"), ViewChangedError, "^ranks have left$"),
+        (ValueError("on purpose"), CrossbowError, "^the exchange between ranks failed: on purpose$"),
+        (None, CrossbowError, "^the context was closed during an exchange between ranks$"),
+    ],
+    ids=repr,
+)
+def test_an_end_that_is_none(error: BaseException | None, kind: type[Exception], text: str) -> None:
+    """Said once: the next session begins anew."""
+    first, _ = ends()
+    first.messages._error = error
+    with pytest.raises(kind, match=text) as caught:
+        first.messages.end()
+    assert caught.value is error or caught.value.__cause__ is error
+    assert first.messages._error is None

@@ -89,6 +89,29 @@ def test_a_log_on_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monitor.record(record())
 
 
+@pytest.mark.parametrize("begin", ["progress", "resume", "take_over"])
+def test_a_log_that_cannot_be_begun(begin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However a process begins with it, it begins again when there is a disk."""
+    monitor = JsonLinesMonitor(tmp_path / "log")
+    work = {
+        "progress": lambda: monitor.progress(progress()),
+        "resume": lambda: monitor.resume(0),
+        "take_over": lambda: monitor.take_over(History([])),
+    }[begin]
+
+    def fail(path: Path) -> Any:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("crossbow.runtime.monitor.check_regular", fail)
+        with pytest.raises(DataError, match=r"log: expected to write the log .*\. Received: Input/output error$"):
+            work()
+    assert monitor.state() == 0
+    work()
+    monitor.record(record())
+    assert (tmp_path / "log").read_text().count("\n") == 1
+
+
 def test_a_log_waits_while_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is room for a part of a line. Lines follow, each once, when there is room for all."""
     path = tmp_path / "log"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,12 @@ from crossbow import Dataset, ModelConf, SolverConf, SystemConf
 from crossbow.cluster.ranks import Ranks
 from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.limits import Limits
+from crossbow.runtime.messages import Kind, Note
 from crossbow.runtime.peers import RankPeerExchange
 from crossbow.runtime.run import TrainingRun
+from crossbow.solver import Pace
 from crossbow.synch import Gossip, simulate
+from crossbow.synch.progress import Masses
 from crossbow.types import TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.runtime.test_across_ranks import MODEL, losses, train_on
@@ -127,3 +131,31 @@ def test_all_ranks_have_the_same_model_and_count_alike() -> None:
     assert same_weights(first.weights, second.weights)
     assert losses(first) == losses(second)
     assert first.history.records[-1].loss < first.history.records[0].loss
+
+
+@pytest.mark.parametrize(
+    ("peer", "rank"),
+    [(0, None), (2, None), (-1, 0), (-2, 0), (3, 2), (5, 3)],
+)
+def test_weights_go_to_the_rank_of_the_peer(peer: int, rank: int | None) -> None:
+    """From learner 1 of rank 1, whose three learners come after two. A peer of this rank needs no message."""
+    run: list[Any] = []
+    messages: list[Any] = []
+    weights = np.arange(3.0)
+    exchange: Any = object.__new__(RankPeerExchange)
+    exchange._first, exchange._own, exchange._firsts = 2, 3, [0, 2, 5, 7]
+    exchange._rule, exchange.masses = Gossip(), Masses(8, 3)
+    exchange._send = {(1, each): SimpleNamespace(run=lambda *_, each=each: run.append(each)) for each in (0, 2)}
+    exchange._participants = SimpleNamespace(replicas=[SimpleNamespace(vectors=lambda: {"weights": weights})] * 3)
+    exchange._messages = SimpleNamespace(send=lambda *message: messages.append(message))
+    exchange._give(1, peer, Pace(0.5, 0.25, 3, 1.5))
+    mass = exchange.masses.own[0] / 2
+    assert exchange.masses.own[1] == mass
+    if rank is None:
+        assert (run, messages) == ([peer], [])
+        return
+    ((to, note, vector),) = messages
+    assert run == []
+    assert (to, note) == (rank, Note(Kind.VECTOR, peer + 2, (mass, 0.5, 0.25, 3, 1.5)))
+    assert vector.tolist() == weights.tolist()
+    assert vector is not weights

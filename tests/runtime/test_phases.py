@@ -40,6 +40,20 @@ def test_a_later_phase_is_refused_before_the_first_begins(options: dict[str, Any
     assert not set(threading.enumerate()) - before
 
 
+def test_only_the_same_sequence_goes_on_in_its_phase() -> None:
+    with context(rule=TURNS, learners=2) as running:
+        phases: Any = running.engine.course
+        state = phases.state()
+        assert state == {"phase": 0, "sequence": repr(TURNS)}
+        for other in ({"phase": 3, "sequence": "another"}, {"learners": 2}, {**state, "phase": 0}):
+            phases.restore(other)
+            assert phases.state() == state
+        for phase in (1, 4):
+            phases.restore({**state, "phase": phase})
+            assert phases.state() == {**state, "phase": phase}
+            assert isinstance(running.engine.now.parts.setting.rule, (AsynchronousSGD, SSGD)[phase % 2])
+
+
 def test_a_later_phase_that_does_not_fit_beside_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (taken(rule=phase.rule, learners=2) for phase in TURNS.phases)
     monkeypatch.setattr(memory, "physical_memory", lambda: first + second)

@@ -54,7 +54,7 @@ def test_a_recording_begins_after_the_warm_up() -> None:
 
 
 @pytest.mark.parametrize("before", [0, 400])
-@pytest.mark.parametrize(("tasks", "first"), [(1000, 20), (100, 10), (6, 0)])
+@pytest.mark.parametrize(("tasks", "first"), [(1000, 20), (180, 18), (100, 10), (6, 0)])
 def test_the_default_warm_up_is_short_in_a_short_training(tasks: int, first: int, before: int) -> None:
     assert Recorded(tasks=4).run(tasks, first=before)[0] == before + first
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from crossbow import SMA, SSGD, SolverConf, TrainingUnit
+from crossbow.runtime import recovery
 from crossbow.runtime.copies import WHOLE, Copies, Copy
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.position import Position
@@ -16,7 +18,7 @@ from crossbow.runtime.recovery import PartOfModel, Recovery
 from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Completed
-from tests.runtime.fake_parts import FakeCoordination, new_flow
+from tests.runtime.fake_parts import FakeCoordination, TickingClock, new_flow
 from tests.runtime.test_engine import logistic
 
 
@@ -139,6 +141,20 @@ def test_a_z_that_is_not_finite_is_left_for_the_previous_one(lost: str) -> None:
     assert np.isfinite(base.buffers[1]).all()
 
 
+def test_whoever_has_z_is_told_that_it_changes() -> None:
+    """Training, failures and loading change it; a restart does not."""
+    parts = Parts()
+    z = [vector(1), vector(2)]
+    for change in (parts.recovery.keep, lambda: parts.recover(whole=1), lambda: parts.recovery.set_base(z)):
+        before = parts.recovery.base_changes
+        change()
+        assert parts.recovery.base_changes > before
+    assert [buffer.tolist() for buffer in parts.recovery.base] == [[1] * 3, [2] * 3]
+    before = parts.recovery.base_changes
+    parts.recovery.restart()
+    assert parts.recovery.base_changes == before
+
+
 @pytest.mark.parametrize(
     ("barrier", "runs_ahead", "kept"), [(True, False, False), (False, False, True), (True, True, True)]
 )
@@ -161,6 +177,26 @@ def test_learners_that_cannot_go_on_are_not_restarted() -> None:
     parts.coordination.goes_on = False
     assert not parts.recovery.recover()
     assert parts.coordination.log == ["abandon"]
+
+
+@pytest.mark.parametrize(("slow", "timeouts"), [((), [30, 20]), ((0,), [30]), ((1,), [30, 20])])
+def test_all_learners_together_have_some_time_to_end_their_tasks(
+    slow: tuple[int, ...], timeouts: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forty seconds. A look at the clock takes ten."""
+    parts, given = Parts(), list[float]()
+    monkeypatch.setattr(recovery, "time", TickingClock(10))
+    monkeypatch.setattr(recovery, "DRAIN_SECONDS", 40.0)
+
+    def wait(timeout: float, number: int) -> bool:
+        given.append(timeout)
+        return number not in slow
+
+    for number, learner in enumerate(parts.coordination.learners):
+        monkeypatch.setattr(learner, "wait", functools.partial(wait, number=number))
+    assert parts.recover(whole=1) == (not slow)
+    assert given == timeouts
+    assert (("restart", 1) in parts.coordination.log) == (not slow)
 
 
 COPIES = Copies((Copy(0, 3, 0.5, 7, WHOLE),), 9, 0.25)

@@ -959,3 +959,13 @@ def test_learners_have_time_to_end_their_tasks(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(regrouping, "SECONDS_TO_SETTLE", 0.0)
     with pytest.raises(CrossbowError, match="busy"):
         regrouping._settled(engine)
+
+
+@pytest.mark.parametrize(
+    ("starts", "same"), [((7, 7, 7), True), ((7, 9), False), ((7, 7, 9), False), ((1, 2, 3), False)]
+)
+def test_ranks_go_on_with_the_same_training_call(starts: tuple[int, ...], same: bool) -> None:
+    ranks: Any = SimpleNamespace(gather=lambda own: list(starts))
+    state: Any = SimpleNamespace(values={"start": starts[0]})
+    with contextlib.nullcontext() if same else pytest.raises(CrossbowError, match="between two training calls"):
+        regrouping._check_same_call(ranks, state)

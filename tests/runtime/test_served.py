@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from crossbow import ConfigurationError, Dataset, ModelConf, SolverConf, SystemC
 from crossbow.cluster.ranks import Ranks
 from crossbow.data.order import TrainingOrder
 from crossbow.runtime.changing_engine import new_engine
+from crossbow.runtime.copies import WHOLE, Copy
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.limits import Limits
 from crossbow.runtime.messages import Kind, Messages, Note
@@ -524,3 +526,39 @@ def test_what_does_not_work_across_ranks_is_refused(
 def test_a_tick_of_other_than_k_tasks_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="wpc must be a multiple of the number of learners, 3, across ranks"):
         train_on([1, 2], replace(MODEL, rule=EASGD(), wpc=4))
+
+
+@pytest.mark.parametrize(
+    ("rule", "server", "merges", "weights", "expected"),
+    [
+        # Its own part is whole, and so is that of a server whose session has ended.
+        (EASGD(), 0, [5, 5], None, Copy(0, 2, 1.0, 9, WHOLE)),
+        (EASGD(), 1, [5, 5], None, Copy(2, 4, 1.0, 6, WHOLE)),
+        # Learners that continue with z have it: those who have read it last, and their own steps.
+        (AsynchronousSGD(), 2, [5, 7], [30], Copy(4, 6, 1, 7, 7)),
+        (AsynchronousSGD(), 2, [7, 7], [20, 30], Copy(4, 6, 2, 7, 7)),
+        # Others have part of it, whenever they have read it.
+        (EASGD(), 2, [5, 7], [20, 30], Copy(4, 6, 2, 7, 0)),
+        # Nothing newer than what the base model has.
+        (AsynchronousSGD(), 2, [4, 4], None, Copy(4, 6, 1.0, 4, 4)),
+        (AsynchronousSGD(), 2, [3, 2], None, Copy(4, 6, 1.0, 4, 4)),
+        (EASGD(), 2, [4, 4], None, Copy(4, 6, 1.0, 4, -1)),
+    ],
+)
+def test_what_is_left_of_a_server_s_part(
+    rule: FreeRule, server: int, merges: list[int], weights: list[int] | None, expected: Copy
+) -> None:
+    """On rank 0, with servers of two elements each; z was last whole after four merges. weights: the learners' whose
+    sum is kept."""
+    base = np.arange(6.0)
+    replicas = [SimpleNamespace(weights=np.arange(6) + first) for first in (20.0, 30.0)]
+    exchange: Any = SimpleNamespace(
+        _rank=0, _rule=rule, _base=base, _complete={1}, _settled=[4, 6, 4], _read=[merges] * 3, merges=9,
+        _participants=SimpleNamespace(replicas=replicas),
+    )  # fmt: skip
+    part = slice(2 * server, 2 * server + 2)
+    assert ServedExchange._copy(exchange, server, part) == expected
+    kept = np.arange(6.0)
+    if weights is not None:
+        kept[part] = sum(np.arange(6)[part] + first for first in weights)
+    assert base.tolist() == kept.tolist()

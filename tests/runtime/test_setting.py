@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from crossbow import SMA, SSGD, ModelConf, SolverConf
+from crossbow import SMA, SSGD, ModelConf, SolverConf, SystemConf
 from crossbow.runtime.setting import CHECK_BATCH_SIZE, RunSetting
 from crossbow.synch import SSP, AsynchronousSGD, ModelAveraging
 from tests.support import context, engine_of
@@ -51,6 +52,26 @@ def test_devices_have_a_base_model_each_under_a_barrier(setting: RunSetting) -> 
     assert (free.barrier, free.base_models) == (False, 1)
     with pytest.raises(AssertionError):
         _ = free.barrier_rule
+
+
+@pytest.mark.parametrize(
+    ("order", "ranks", "devices", "expected"),
+    [
+        ("auto", 1, ("cpu",), True),
+        ("auto", 16, ("cpu",), True),
+        ("auto", 17, ("cpu",), False),
+        ("chain", 17, ("cpu:0/2", "cpu:1/2"), True),
+        ("tree", 1, ("cpu",), False),
+        ("chain", 1, ("cuda:0",), False),
+        ("auto", 1, ("cuda:0", "cuda:1"), False),
+    ],
+)
+def test_the_order_of_a_sum(
+    setting: RunSetting, order: Any, ranks: int, devices: tuple[str, ...], expected: bool
+) -> None:
+    several: Any = SimpleNamespace(size=ranks)
+    system = SystemConf(sum_order=order, devices=devices)
+    assert dataclasses.replace(setting, system=system, ranks=several).chained == expected
 
 
 @pytest.mark.parametrize(

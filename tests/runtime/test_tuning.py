@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from crossbow.runtime.task import Completed
 from crossbow.runtime.tuner import Decision, Retuning, Tuner
 from crossbow.runtime.tuning import Tuning
 from crossbow.synch import AsynchronousSGD, RuleSequence
-from crossbow.types import CrossbowError, TaskError
+from crossbow.types import ConfigurationError, CrossbowError, TaskError
 from tests.kernels.cuda.fake import fake_cuda
 from tests.support import SECONDS, Probe, blobs, context, perceptron
 
@@ -321,3 +322,73 @@ def test_on_gpus() -> None:
         tuning_of(running).tuner = Scripted([4, 3, 5])  # type: ignore[assignment]
         settle(running)
         assert learners_of(running) == 5
+
+
+# With engines that are none
+
+
+class FakeEngines:
+    """Engines by number of learners, of which two devices have so many each. They note what they are asked to do."""
+
+    def __init__(self, *kinds: int) -> None:
+        self.kind, self.kinds = kinds[0], frozenset(kinds)
+        self.log: list[Any] = []
+        setting = SimpleNamespace(learners=2 * self.kind, ranks=None)
+        self.now = SimpleNamespace(
+            tasks=100, clock=SimpleNamespace(tasks_per_tick=6), run=self._run, parts=SimpleNamespace(setting=setting)
+        )
+
+    def _run(self, until: int, callbacks: Callbacks) -> None:
+        self.log.append(f"{self.kind} until {until}")
+
+    def add(self, learners: int) -> None:
+        if learners > 8:
+            raise ConfigurationError("too many")
+        self.log.append(f"add {learners}")
+        self.kinds |= {learners}
+
+    def drop(self, learners: int) -> None:
+        self.log.append(f"drop {learners}")
+        self.kinds -= {learners}
+
+    def go_on_with(self, learners: int) -> None:
+        self.log.append(f"go on with {learners}")
+        self.kind = learners
+
+
+@pytest.mark.parametrize(
+    ("kinds", "wanted", "until", "log"),
+    [
+        ((2,), [2, 3], 1000, []),
+        ((2, 3), [3, 2], 1000, ["go on with 3"]),
+        ((2, 3), [3], 1000, ["go on with 3", "drop 2"]),
+        ((2, 3, 4), [2, 4], 1000, ["drop 3"]),
+        ((2,), [3, 2], 1000, ["add 3", "go on with 3", "3 until 112"]),  # two ticks to warm up
+        ((2,), [3, 2], 105, ["add 3", "go on with 3", "3 until 105"]),
+        ((2,), [3], 1000, ["add 3", "go on with 3", "drop 2", "3 until 112"]),
+        # What is not compared any more gives its memory back before another engine is made.
+        ((2, 5, 3), [4, 3, 5], 1000, ["go on with 3", "drop 2", "add 4", "go on with 4", "4 until 112"]),
+        ((2,), [9, 2], 1000, []),
+    ],
+)
+def test_engines_are_made_and_closed_for_what_is_compared(
+    kinds: tuple[int, ...], wanted: list[int], until: int, log: list[str]
+) -> None:
+    engines, tuner = FakeEngines(*kinds), Scripted(wanted)
+    made = Tuning(engines)  # type: ignore[arg-type]
+    made.tuner = tuner  # type: ignore[assignment]
+    made._images, made._seconds = 7, 3.0
+    callbacks: Any = None
+    assert made._change(tuner.learners, until, callbacks) == (wanted[0] != 9)
+    assert engines.log == log
+    assert tuner.refusals == (["too many"] if wanted[0] == 9 else [])
+    is_another = any("go on" in entry for entry in log)
+    assert (made._images, made._seconds) == ((0, 0.0) if is_another else (7, 3.0))
+
+
+def test_a_window_is_told_once() -> None:
+    made = Tuning(FakeEngines(2))  # type: ignore[arg-type]
+    made.tuner = tuner = Scripted([2, 3])  # type: ignore[assignment]
+    made._images, made._seconds = 7, 3.0
+    made._tell_tuner(5.0)
+    assert (made._images, made._seconds, tuner.rates) == (0, 0.0, [5.0])

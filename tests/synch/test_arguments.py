@@ -146,6 +146,14 @@ def test_vectors_of_any_real_numbers(kind: Callable[[Any], Any]) -> None:
     assert made.base.tolist() == [[4, -2]]
 
 
+def test_gradients_may_diverge() -> None:
+    """Unlike what is given at first, they follow from the learning rate."""
+    gradients = iter([[np.inf], np.array([np.nan])])
+    made = simulate(SSGD(), initial=[1.0], gradient=lambda *_: next(gradients), learners=1, events=[0, 0])
+    assert np.isneginf(made.base[0])
+    assert np.isnan(made.base[1])
+
+
 def test_all_rules_in_turn_are_checked_first() -> None:
     def never(weights: Any, learner: int, task: int) -> Any:
         raise AssertionError("it has begun")

@@ -109,6 +109,7 @@ def test_by_hand() -> None:
     assert costs["tree"] == (800, 6, 13.5)
     assert costs["ring"] == (800, 8, pytest.approx(5.2))
     assert [exchange_cost(1, 100, 0.25, 50.0, order) for order in ORDERS] == [(0, 0, 0.0)] * 3
+    assert [exchange_cost(3, 0, 0.25, 50.0, order) for order in ORDERS] == [(0, 4, 1.0)] * 3
 
 
 @pytest.mark.parametrize(

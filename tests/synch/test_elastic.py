@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from crossbow import SMA, ConfigurationError
+from crossbow import SMA, ConfigurationError, SolverConf
 from crossbow.solver import Pace
 from crossbow.synch import (
     EASGD,
@@ -71,3 +71,5 @@ def test_alpha_may_be_zero_where_that_is_allowed() -> None:
 def test_the_strength_depends_on_time_only_if_it_has_steps() -> None:
     assert SMA(alpha=0.5).strength_depends_on == frozenset()
     assert SMA(alpha_steps=((1, 0.25),)).strength_depends_on == {"time"}
+    for steps, fields in (((), set()), (((1, 0.25),), {"time"})):
+        assert SMA(alpha_steps=steps).merge(SolverConf(), Pace(0.1, 0.0), 2).depends_on == fields

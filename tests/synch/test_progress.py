@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
-from crossbow.synch import SSP, Gossip, Grouping, PartiallySynchronous, WeedOut
-from crossbow.synch.progress import ExchangeState, Masses, left_out
+from crossbow import SolverConf
+from crossbow.synch import SMA, SSP, AsynchronousSGD, Gossip, Grouping, PartiallySynchronous, Rule, WeedOut
+from crossbow.synch.progress import ExchangeState, Masses, check_skip, left_out
+from crossbow.types import ConfigurationError
 
 
 def test_a_group_is_as_stale_as_its_stalest_learner() -> None:
@@ -42,6 +46,39 @@ def test_variables_are_left_out_whether_or_not_gossip_would_send() -> None:
     sends = [Gossip(probability=0.5).peer(learner, 2, 0, seed) is not None for seed in seeds]
     omits = [left_out(0.5, 1, learner, 0, seed)[0] for seed in seeds]
     assert 16 < sum(sent == out for sent, out in zip(sends, omits, strict=True)) < 48
+
+
+def test_what_is_left_out_is_drawn_anew_for_every_merge() -> None:
+    def drawn(probability: float = 0.5, *, learner: int = 1, draw: int = 0, seed: int = 3) -> list[bool]:
+        return left_out(probability, 400, learner, draw, seed)
+
+    assert drawn() == drawn()
+    others = [drawn(learner=2), drawn(draw=1), drawn(draw=2), drawn(seed=4)]
+    assert all(140 < sum(one != other for one, other in zip(drawn(), each, strict=True)) < 260 for each in others)
+    assert [30 < sum(drawn(0.125)) < 70, 320 < sum(drawn(0.875)) < 380, sum(drawn(0.0))] == [True, True, 0]
+
+
+FREE_GRADIENTS = AsynchronousSGD(sends="gradient")
+CLIPPING, ADAM = SolverConf(clip_gradient_norm=1.0), SolverConf(method="adam")
+
+
+@pytest.mark.parametrize(
+    ("probability", "rule", "solver", "text"),
+    [
+        (0.5, SMA(), SolverConf(), "whose learners do not add to z"),
+        (0.5, SSP(), SolverConf(), None),
+        (0.5, FREE_GRADIENTS, SolverConf(), None),
+        (0.5, FREE_GRADIENTS, ADAM, "method='adam', which steps all variables of z alike"),
+        (0.5, FREE_GRADIENTS, CLIPPING, "clipped by their norm as a whole"),
+        (0.5, AsynchronousSGD(), CLIPPING, None),
+        (0.5, AsynchronousSGD(), ADAM, None),
+        (0.0, FREE_GRADIENTS, CLIPPING, None),
+        (0.0, SMA(), SolverConf(), None),
+    ],
+)
+def test_where_nothing_can_be_left_out(probability: float, rule: Rule, solver: SolverConf, text: str | None) -> None:
+    with contextlib.nullcontext() if text is None else pytest.raises(ConfigurationError, match=f"skip.*{text}"):
+        check_skip(probability, rule, solver)
 
 
 def test_learners_leave_and_join_the_count() -> None:

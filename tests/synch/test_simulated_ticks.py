@@ -81,12 +81,18 @@ def test_a_lost_learner_by_hand() -> None:
     np.testing.assert_array_equal(made.replicas[2:7, :, 0], expected)
 
 
+@pytest.mark.parametrize("under_way", [False, True])
 @pytest.mark.parametrize("rule", [rule for rule in RULES if not isinstance(rule, PolyakRuppert)], ids=str)
-def test_the_others_restart_from_z(rule: BarrierRule) -> None:
-    """As new learners do, by the same rule for two: their velocities, and that of z, are gone. A message that learner 0
-    had sent in the incomplete tick is lost."""
-    per_tick = 3 * rule.tau
-    made = run(rule, speeds=[4.0, 1.0, 1.0], events=2 * per_tick + 1 + 2 * rule.tau * 4, leave=[(2.5 * rule.tau, 1)])
+def test_the_others_restart_from_z(rule: BarrierRule, under_way: bool) -> None:
+    """As new learners do, by the same rule for two: their velocities, and that of z, are gone. Messages that the
+    others have sent in the incomplete tick are lost, whether they have arrived or not."""
+    per_tick, latency = 3 * rule.tau, 0.5 * rule.tau * under_way
+    third = 2 * (rule.tau + 2 * latency)
+    """When the third tick begins. The other two have made their steps when learner 1 has made a quarter of its own."""
+    made = run(
+        rule, speeds=[4.0, 1.0, 4.0], events=2 * per_tick + 2 * rule.tau * 5, latency=latency,
+        leave=[(third + 0.5 * rule.tau, 1)],
+    )  # fmt: skip
     merged = 2 * per_tick
     numbers = [0, 2]
     rest = run(

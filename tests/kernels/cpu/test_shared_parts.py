@@ -14,13 +14,13 @@ from crossbow.kernels.native import NativeCall, NativeError
 from crossbow.kernels.task_list import TaskList
 from crossbow.types import address
 from tests.kernels.native_calls import adding, compiled
-from tests.support import until
+from tests.support import SECONDS, until
 
 shared_parts = pytest.importorskip("crossbow.kernels.cpu.shared_parts", reason="numba is not installed")
 
 SIZES = (4, 1)
 """Numbers of inputs of the programs."""
-int64_at = compiled.int64_at
+int64_at, load_acquire, store_release = compiled.int64_at, shared_parts.load_acquire, shared_parts.store_release
 
 
 @compiled.native
@@ -105,6 +105,42 @@ def test_helpers_compute_every_part_once(thread: Thread) -> None:
     helper = shared_parts.Helper(other.programs, thread.submit)
     for count in (8, 403, 4, 41) * 200:
         squared(count, own, [helper])
+
+
+@compiled.native
+def meet(own: int, other: int, go_on: int, _3: int) -> int:
+    """Tell the other thread that this one computes its part, wait for the other, and then until it may go on."""
+    store_release(np.int64(own), np.int64(1))
+    while load_acquire(np.int64(other)) == 0 or load_acquire(np.int64(go_on)) == 0:
+        shared_parts.pause()
+    return np.int32(0)
+
+
+@pytest.mark.parametrize("late", ["helper", "caller"])
+def test_all_parts_are_waited_for(late: str, thread: Thread) -> None:
+    """Two threads with a part each, of which one takes its time."""
+    thread.proceed.set()
+    flags = {name: np.zeros(1, np.int64) for name in ("caller", "helper", "go on")}
+    always, memory = np.ones(1, np.int64), np.zeros(1, np.int64)
+    workers, lists = [], []
+    for name, other in (("caller", "helper"), ("helper", "caller")):
+        go_on = flags["go on"] if name == late else always
+        arguments = (address(flags[name]), address(flags[other]), address(go_on), 0)
+        lists.append(TaskList([NativeCall("meet", meet.address, arguments, (flags, always))], ["meet"]))
+        workers.append(shared_parts.Programs(1))
+        workers[-1].set(0, lists[-1].table, memory, memory)
+    caller, programs = workers
+    helper = shared_parts.Helper(programs, thread.submit)
+    job = shared_parts.JobPlan([shared_parts.JobPart(n, 1, 0) for n in (0, 1)], 8, 8).job(np.zeros(2), np.zeros(2))
+    computing = threading.Thread(target=job.run, args=(caller, [helper]), daemon=True)
+    computing.start()
+    until(lambda: bool(flags["caller"][0] and flags["helper"][0]))
+    computing.join(0.2)
+    has_waited = computing.is_alive()
+    flags["go on"][0] = 1
+    assert has_waited
+    computing.join(SECONDS)
+    assert not computing.is_alive()
 
 
 def test_a_helper_that_sleeps_is_not_waited_for(thread: Thread) -> None:

@@ -234,11 +234,16 @@ def test_structures_agree_with_the_headers(headers: str) -> None:
 # Loading
 
 
-def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    old = SimpleNamespace(**{name: SimpleNamespace() for name in cudnn_library.PROTOTYPES})
-    old.cudnnGetVersion = type("Version", (), {"__call__": lambda self: 8907})()
-    monkeypatch.setattr(cudnn_library, "find", lambda library: SimpleNamespace(library=old))
-    with pytest.raises(ConfigurationError, match=r"expected cuDNN 9 .*crossbow\[cuda13\].*Received: version 8907"):
+def library_of(version: int) -> Any:
+    made = SimpleNamespace(**{name: SimpleNamespace() for name in cudnn_library.PROTOTYPES})
+    made.cudnnGetVersion = type("Version", (), {"__call__": lambda self: version})()
+    return made
+
+
+@pytest.mark.parametrize("version", [8907, 89_999, 100_000])
+def test_another_version_is_refused(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cudnn_library, "find", lambda library: SimpleNamespace(library=library_of(version)))
+    with pytest.raises(ConfigurationError, match=rf"cuDNN 9 .*crossbow\[cuda13\].*Received: version {version}$"):
         cudnn_library.load()
 
 
@@ -248,9 +253,9 @@ def test_a_library_without_a_function_is_refused(monkeypatch: pytest.MonkeyPatch
         cudnn_library.load()
 
 
-def test_functions_get_their_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    library = SimpleNamespace(**{name: SimpleNamespace() for name in cudnn_library.PROTOTYPES})
-    library.cudnnGetVersion = type("Version", (), {"__call__": lambda self: 90_100})()
+@pytest.mark.parametrize("version", [90_000, 90_100, 99_999])
+def test_functions_get_their_types(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = library_of(version)
     monkeypatch.setattr(cudnn_library, "find", lambda wanted: SimpleNamespace(library=library))
     assert cudnn_library.load() is library
     for name, types in cudnn_library.PROTOTYPES.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from crossbow.data.order import CheckOrder
 from crossbow.runtime.assembly import SLOTS
 from crossbow.runtime.cpu import backend as module
 from crossbow.runtime.cpu.backend import CpuBackend
+from crossbow.runtime.device import available_cores
 from crossbow.timeline.recorder import Recorder
 from crossbow.types import ConfigurationError
 from tests.support import SECONDS, context, engine_of
@@ -37,6 +39,55 @@ def test_learners_are_threads_of_their_device() -> None:
     finally:
         made.close(SECONDS)
     assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize(("threads", "where"), [(1, "MainThread"), (2, "learner-0")])
+def test_native_work_for_one_thread_is_done_by_the_caller(
+    threads: int, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crossbow.runtime.device.available_cores", lambda: available_cores() * 2)
+    made = backend(threads_per_learner=threads)
+    made.open()
+    try:
+        assert made.call_here(lambda: threading.current_thread().name) == where
+    finally:
+        made.close(SECONDS)
+
+
+class NotedStream:
+    """Notes what it is made with, instead of starting a thread."""
+
+    def __init__(self, name: str, cores: Sequence[int], threads: int, set_threads: Any) -> None:
+        self.made = name, tuple(cores), threads
+        self.is_closed = False
+
+    def close(self, timeout: float) -> None:
+        self.is_closed = True
+
+
+def test_streams_have_the_cores_of_their_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crossbow.runtime.device.available_cores", lambda: tuple(range(8)))
+    monkeypatch.setattr(module, "CpuStream", NotedStream)
+    made = backend(devices="cpu:1/2,cpu:0/2", learners_per_device=2, threads_per_learner=2)
+    made.open(synchroniser=True)
+    upper, lower = (4, 5, 6, 7), (0, 1, 2, 3)
+    streams: list[Any] = list(made.streams)
+    assert [stream.made for stream in streams] == [
+        ("learner-0", upper, 2),
+        ("learner-1", upper, 2),
+        ("learner-2", lower, 2),
+        ("learner-3", lower, 2),
+        ("synchroniser", (*lower, *upper), 1),
+    ]
+    wide = made.all_cores()
+    assert wide is not None
+    assert wide is made.all_cores()
+    streams += wide.streams
+    assert streams[-1].made == ("learner-0", upper, 4)
+    assert len(streams) == 6
+    assert wide.all_cores() is None
+    made.close(SECONDS)
+    assert all(stream.is_closed for stream in streams)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16", "float16"])

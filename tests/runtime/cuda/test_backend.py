@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ from crossbow import (
     ModelConf,
     SystemConf,
 )
+from crossbow.runtime.assembly import SLOTS
 from crossbow.testing import FakeCollective
 from crossbow.types import ConfigurationError
 from tests.kernels.cuda.fake import fake_cuda
 from tests.runtime.cuda.test_training import DATA, context, network
+from tests.support import engine_of
 
 
 @pytest.mark.parametrize(
@@ -44,6 +47,17 @@ def test_a_gpu_that_is_not_there() -> None:
 def test_the_learners_of_a_gpu(learners: int) -> None:
     with fake_cuda(), context("cuda:0", learners=learners) as running:
         assert len(running.engine.members) == learners
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_batches_are_filled_by_as_many_threads_as_asked_for(threads: int) -> None:
+    with fake_cuda(), context("cuda:0", learners=2, system={"loader_threads": threads}) as running:
+        loader = engine_of(running).parts.training.loader
+        assert loader.slots == 2 * SLOTS + threads - 1
+        before = set(threading.enumerate())
+        loader.start(0, tasks=100)
+        assert len(set(threading.enumerate()) - before) == threads
+        loader.stop()
 
 
 def test_tf32_is_for_gpus() -> None:

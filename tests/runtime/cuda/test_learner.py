@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,14 +14,16 @@ from crossbow import (
     SSGD,
     TrainingUnit,
 )
+from crossbow.runtime.cuda import learner as learning
 from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.memory import TURNS
 from crossbow.runtime.cuda.work import Work
 from crossbow.runtime.task import Failed, Task
 from crossbow.solver import Pace
-from crossbow.types import CrossbowError, TaskError
+from crossbow.types import Aborted, CrossbowError, TaskError
 from tests.kernels.cuda.fake import fake_cuda
 from tests.runtime.cuda.test_training import context
+from tests.runtime.fake_parts import TickingClock
 from tests.support import SECONDS, engine_of, raising
 
 
@@ -83,6 +87,28 @@ def test_a_failure_stops_the_learner_and_gives_everything_back(monkeypatch: pyte
         engine.parts.flags.abort[:] = 0
 
 
+@pytest.mark.parametrize(
+    ("error", "operator", "aborts"), [(KeyError("what"), "task", True), (Aborted(), "wait", False)], ids=repr
+)
+def test_a_result_that_is_none_stops_the_learner(
+    error: Exception, operator: str, aborts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fake_cuda(), context("cuda:0", learners=1, system={"graphs": False}) as running:
+        engine = engine_of(running)
+        learner: Any = engine.coordination.learners[0]
+        reports: list[Any] = []
+        monkeypatch.setattr(learner, "_report", reports.append)
+        event = SimpleNamespace(record=lambda *_: None, wait=raising(error))
+        monkeypatch.setattr(learner._turns, "done", [event] * TURNS)
+        pace = Pace(0.1, 0.0)
+        learner.submit(Task("check", 5, 0, 0, 4, pace, engine.coordination.coefficients(pace)))
+        assert learner.wait(SECONDS)
+        assert reports == [Failed(5, 0, operator, error if aborts else None)]
+        assert learner._turns._free.qsize() == TURNS
+        assert engine.parts.flags.aborted == aborts
+        engine.parts.flags.abort[:] = 0
+
+
 def test_tasks_without_a_step_give_their_turns_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under S-SGD, learner 0 waits for the step of its task while learner 1 fails."""
     original = CudaLearner._compute
@@ -114,3 +140,24 @@ def test_only_a_test_has_an_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
         running.test()
     assert {purpose for purpose, _ in found} == {"synchronise", "check"}
     assert all(measured == (purpose == "check") for purpose, measured in found)
+
+
+@pytest.mark.parametrize(("busy", "timeouts"), [((), [3, 1]), (("compute",), [3]), (("copies",), [3, 1])])
+def test_both_streams_together_have_some_time(
+    busy: tuple[str, ...], timeouts: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five seconds. A look at the clock takes two."""
+    given: list[float] = []
+
+    def wait(timeout: float, name: str) -> bool:
+        given.append(timeout)
+        return name not in busy
+
+    monkeypatch.setattr(learning, "time", TickingClock(2))
+    with fake_cuda(), context("cuda:0", learners=1) as running:
+        learner: Any = engine_of(running).coordination.learners[0]
+        with monkeypatch.context() as patch:
+            patch.setattr(learner.stream, "wait", partial(wait, name="compute"))
+            patch.setattr(learner._streams.copies, "wait", partial(wait, name="copies"))
+            assert learner.wait(5) == (not busy)
+    assert given[: len(timeouts)] == timeouts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,15 +17,17 @@ from crossbow import (
     TrainingUnit,
 )
 from crossbow.kernels.cuda.api import api
+from crossbow.runtime.cuda import synchroniser
 from crossbow.runtime.cuda.stream import CudaStream
 from crossbow.runtime.cuda.synchroniser import NcclCollective
 from crossbow.runtime.task import Failed
 from crossbow.synch import ModelAveraging
-from crossbow.types import address
+from crossbow.types import TaskError, address
 from tests.cluster.fake_network import FakeNetwork
 from tests.kernels.cuda.fake import FakeDriver, fake_cuda
 from tests.kernels.cuda.fake_runtime import FakeRuntime
 from tests.runtime.cuda.test_training import context
+from tests.runtime.fake_parts import TickingClock
 from tests.support import engine_of, raising
 
 ALONE = FakeNetwork(1).ranks()[0]
@@ -167,3 +170,49 @@ def test_vectors_of_several_gpus_are_checked() -> None:
         collective.close()
         for stream in streams:
             stream.close()
+
+
+@pytest.mark.parametrize(("busy", "timeouts"), [((), [3, 1, 0]), ((0,), [3]), ((1,), [3, 1])])
+def test_all_devices_together_have_some_time(
+    busy: tuple[int, ...], timeouts: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five seconds. A look at the clock takes two."""
+    given: list[float] = []
+
+    def wait(timeout: float, number: int) -> bool:
+        given.append(timeout)
+        return number not in busy
+
+    monkeypatch.setattr(synchroniser, "time", TickingClock(2))
+    devices = [SimpleNamespace(stream=SimpleNamespace(wait=partial(wait, number=number))) for number in range(3)]
+    made: Any = SimpleNamespace(devices=devices)
+    assert synchroniser.CudaSynchroniser.wait(made, 5) == (not busy)
+    assert given == timeouts
+
+
+@pytest.mark.parametrize("failed", ["", "clip"])
+def test_a_failure_of_a_merge_is_that_of_the_tick(failed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names the operator that failed, if that is known, and training can go on."""
+
+    def fail(work: Any, marks: Any) -> None:
+        work.failed = failed
+        raise RuntimeError("no luck")
+
+    with fake_cuda(), context("cuda:0") as running:
+        running.train(2, TrainingUnit.TASKS)
+        with monkeypatch.context() as patch:
+            patch.setattr(synchroniser, "run", fail)
+            with pytest.raises(TaskError, match=rf"failed in operator '{failed or 'average'}'.*RuntimeError: no luck"):
+                running.train(2, TrainingUnit.TASKS)
+        assert running.engine.tasks == 2
+        running.train(2, TrainingUnit.TASKS)
+        assert running.engine.tasks == 4
+
+
+@pytest.mark.parametrize(("across_ranks", "goes_on"), [(None, True), (False, True), (True, False)])
+def test_after_a_failure_no_rank_waits_for_a_sum(across_ranks: bool | None, goes_on: bool) -> None:
+    aborted: list[bool] = []
+    collective = SimpleNamespace(across_ranks=across_ranks, abort=lambda: aborted.append(True))
+    made: Any = SimpleNamespace(_collective=None if across_ranks is None else collective)
+    assert synchroniser.CudaSynchroniser.abandon(made) == goes_on
+    assert aborted == [True] * (not goes_on)

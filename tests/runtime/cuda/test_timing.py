@@ -59,19 +59,22 @@ def trained(path: Path, devices: str, rule: Any, *, profile: bool) -> tuple[Exec
         return running, running.variables, sum(isinstance(work, Work) and work.is_graph for work in works)
 
 
+BATCH, READY, MERGED, STEP = "wait for the batch", "signal ready", "wait merged", "optimiser"
+
+
 @pytest.mark.parametrize(
-    ("rule", "devices"),
+    ("rule", "devices", "parts_of_task"),
     [
-        (SMA(), "cuda:0"),
-        (SMA(tau=2), "cuda:0,cuda:1"),
-        (SSGD(), "cuda:0"),
-        (ModelAveraging(), "cuda:0"),
-        (SynchronousEASGD(alpha=0.2), "cuda:0,cuda:1"),
-        (EASGD(), "cuda:0"),
+        (SMA(), "cuda:0", [READY, BATCH, MERGED, STEP]),
+        (SMA(tau=2), "cuda:0,cuda:1", [READY, BATCH, MERGED, STEP]),
+        (SSGD(), "cuda:0", [BATCH, READY, MERGED]),
+        (ModelAveraging(), "cuda:0", [BATCH, STEP, READY, MERGED, "reply"]),
+        (SynchronousEASGD(alpha=0.2), "cuda:0,cuda:1", [READY, BATCH, MERGED, STEP]),
+        (EASGD(), "cuda:0", [BATCH, STEP]),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_a_recorded_run(tmp_path: Path, rule: Any, devices: str) -> None:
+def test_a_recorded_run(tmp_path: Path, rule: Any, devices: str, parts_of_task: list[str]) -> None:
     running, variables, graphs = trained(tmp_path, devices, rule, profile=True)
     made = running.timeline
     assert made is not None
@@ -82,6 +85,8 @@ def test_a_recorded_run(tmp_path: Path, rule: Any, devices: str) -> None:
         parts = [span for span in made.spans if span.track == learner and span.kind != "task"]
         tasks = [span for span in made.spans if span.track == learner and span.kind == "task"]
         assert sum(part.duration for part in parts) == tasks[-1].end - tasks[0].begin
+        within = [[part.name for part in parts if task.begin <= part.begin < task.end] for task in tasks]
+        assert parts_of_task in [[name for name in names if name in (*parts_of_task, READY)] for names in within]
     described = set(running.describe().split()) | {"results"}
     names = {span.name for span in made.spans if span.kind == "operator"}
     assert names
@@ -91,6 +96,9 @@ def test_a_recorded_run(tmp_path: Path, rule: Any, devices: str) -> None:
     assert synchronisers == ({f"synchroniser {n}" for n in range(devices.count("cuda"))} if barrier else set())
     assert SCHEDULER in {span.track for span in made.spans}
     if barrier:
+        ends = {span.name for span in made.spans if span.track.startswith("synchroniser")}
+        assert ends >= {"wait ready", "average", "signal merged"}
+        assert ("all-reduce" in ends) == (devices.count("cuda") > 1)
         waits = {(span.track, span.details.get("for")) for span in made.spans if span.name == "wait merged"}
         assert waits <= {(f"learner {n}", who) for n in range(4) for who in (f"synchroniser {n // 2}", None)}
         # the weights are those of a run without, and the works that were timed are graphs again

@@ -61,3 +61,11 @@ def test_reasons(name: str, replacement: Any, expected: str, monkeypatch: pytest
 def test_it_can_be_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(shared_library.HIDING, "1")
     assert shared_library.why_unusable() == "the environment variable CROSSBOW_WITHOUT_ONEDNN is 1"
+
+
+@pytest.mark.parametrize("files", [None, [], ["onednn/libdnnl.so", "onednn/license.txt"]])
+def test_a_package_without_the_library(files: list[str] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = None if files is None else [importlib.metadata.PackagePath(name) for name in files]
+    monkeypatch.setattr(importlib.metadata, "files", lambda package: made)
+    with pytest.raises(OSError, match=r"^the package onednn-cpu-gomp does not contain libdnnl\.so\.3$"):
+        shared_library._library_file()

@@ -205,3 +205,25 @@ def test_the_sums_of_a_large_channel() -> None:
     wide = values.astype(np.float64)
     np.testing.assert_allclose(buffers["running_mean_next"], wide.mean(axis=(0, 2, 3)), rtol=1e-4)
     np.testing.assert_allclose(buffers["running_variance_next"], wide.var(axis=(0, 2, 3), ddof=1), rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [tensor((9, 5)), tensor((3, 20, 4, 6)), tensor((4, 3, 70)), Tensor((3, 20, 4, 6), FLOAT32, Layout.PLAIN)],
+    ids=str,
+)
+def test_channels_that_are_far_from_each_other(x: Tensor) -> None:
+    """Deviations are from a number of the same channel: from another's, float64 would lose half of its digits."""
+    channels = x.shape[1]
+    far = np.where(np.arange(channels) % 2, 1e7, -1e7) * np.arange(channels)
+    values = (draw(x.shape) * 100 + far.reshape(1, channels, *(1,) * len(x.shape[2:]))).astype(np.float32)
+    setting = BatchNormSetting(1e-5, 0.0, bias=False)
+    buffers = {"input0": memory(x, values), "output": memory(x), "weights": np.ones(channels, np.float32)}
+    for name in setting.observed:
+        buffers |= {name: np.zeros(channels, np.float32), f"{name}_next": np.zeros(channels, np.float32)}
+    training = ONEDNN.prepare(BatchNormTraining(x, x, setting))
+    buffers["kept"] = aligned_zeros(training.kept)
+    execute(training, buffers)
+    wide, axes = values.astype(np.float64), (0, *range(2, len(x.shape)))
+    np.testing.assert_allclose(buffers["running_mean_next"], wide.mean(axes), rtol=1e-6)
+    np.testing.assert_allclose(buffers["running_variance_next"], wide.var(axes, ddof=1), rtol=1e-5)

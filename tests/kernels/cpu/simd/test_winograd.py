@@ -206,6 +206,27 @@ def test_larger_tiles_where_they_save_work(shape: Shape, outputs: int, tile: int
     assert tiling.outputs == tile
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "read", "written"),
+    [
+        (8, 12, None, None),  # whole tiles: their edges are the image's
+        (7, 12, (10, 14), (8, 12)),
+        (8, 9, (10, 14), (8, 12)),
+    ],
+)
+def test_images_are_copied_where_tiles_go_over_their_edges(
+    rows: int, columns: int, read: tuple[int, int] | None, written: tuple[int, int] | None
+) -> None:
+    image = PaddedImages(2, rows + 2, columns + 2, 16, ((0, 0), (0, 0)))
+    sizes = ImageConvolution(image, 32, rows, columns, (3, 3), (1, 1), 1)
+    blocks = winograd._Blocks(winograd.Tiling(sizes, 4))
+    for images, own, padded in (
+        (blocks.inside, (rows + 2, columns + 2), read),
+        (blocks.outside, (rows, columns), written),
+    ):
+        assert images.padded == (padded or own)
+
+
 @FIRST
 def test_not_with_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     use_threads(monkeypatch, 2)
