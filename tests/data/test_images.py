@@ -264,3 +264,16 @@ def test_without_pillow_one_sentence_names_the_extra(monkeypatch: pytest.MonkeyP
     pytest.importorskip("simplejpeg")
     with pytest.raises(DataError, match=r"Received: JPEG \(Premature end of JPEG file\)$"):
         decode_image(encoded()[:-40])
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG"])
+def test_the_caller_may_refuse_a_size_before_there_is_memory(form: str) -> None:
+    pillow, out = pytest.importorskip("PIL.Image"), io.BytesIO()
+    pillow.fromarray(np.zeros((6, 9, 3), np.uint8)).save(out, form)
+
+    def refuse(height: int, width: int) -> None:
+        raise DataError(f"expected another size. Received: {height} × {width}")
+
+    with pytest.raises(DataError, match=r"^expected another size\. Received: 6 × 9$"):
+        decode_pixels(out.getvalue(), refuse)
+    assert decode_pixels(out.getvalue(), lambda *size: None).shape == (6, 9, 3)

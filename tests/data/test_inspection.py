@@ -69,7 +69,8 @@ def test_verify_decodes_all_images_of_records(tmp_path: Path) -> None:
     assert problems[1].startswith("some.records.2: record 1: expected an intact GIF file")
     assert len(problems) == 2
     assert shown == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    assert next(verify(tmp_path / "some.records.2")).endswith(problems[1].removeprefix("some.records.2"))
+    (problem,) = verify(tmp_path / "some.records.2")
+    assert problem.endswith(problems[1].removeprefix("some.records.2"))
 
 
 def test_a_record_that_cannot_be_read_does_not_end_the_check(tmp_path: Path) -> None:

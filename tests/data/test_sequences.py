@@ -145,3 +145,9 @@ def test_a_bad_image_of_a_sequence_is_an_error() -> None:
     with pytest.raises(BadExample, match=r"^train, example 3: OSError: no file") as raised:
         train(sequence(DamagedLater({3: OSError("no file")}), [GOOD]))
     assert isinstance(raised.value.__cause__, OSError)
+
+
+def test_other_labels() -> None:
+    examples = sequence([GOOD, GOOD]).train
+    changed = examples.with_labels(np.array([5, 6]))
+    assert (changed.labels.tolist(), examples.labels.tolist()) == ([5, 6], [GOOD[1]] * 2)

@@ -11,7 +11,7 @@ import pytest
 from crossbow import Dataflow, DataflowNode, Dataset, ExecutionContext, GraphError, ModelConf, SubGraph, SystemConf
 from crossbow.dataflow.derive import derive_training
 from crossbow.dataflow.graph import build
-from crossbow.dataflow.validate import infer_shapes, variables_of
+from crossbow.dataflow.validate import _check_code, infer_shapes, variables_of
 from crossbow.ops import (
     Accuracy,
     Conv,
@@ -32,6 +32,7 @@ from crossbow.ops import (
     SoftMaxLoss,
     SoftMaxLossGradient,
 )
+from crossbow.ops.kernel import Kernel
 from crossbow.types import LabelRange, Phase, Shape
 from tests.dataflow.networks import branched, chain, convolution, inner_product, node, perceptron
 
@@ -528,3 +529,16 @@ def test_variables_that_nobody_uses_are_no_fault() -> None:
     chain(ip, softmax, node("loss", SoftMaxLoss()))
     chain(ip, node("probe", InnerProduct(number_of_outputs=3)))
     assert len(infer_shapes(derive_training(build(SubGraph(ip).nodes)), (4, 5), classes(), Phase.TRAIN)) > 4
+
+
+def test_an_operator_computes_by_one_of_two_methods() -> None:
+    class Prepares(Kernel):
+        def prepare(self, site: Any) -> Any: ...
+
+    class Computes(Kernel):
+        def forward(self, *inputs: Any, **named: Any) -> Any: ...
+
+    for kernel in (Prepares, Computes):
+        _check_code(object.__new__(kernel))
+    with pytest.raises(ValueError, match="Received: one with neither"):
+        _check_code(object.__new__(type("Neither", (Kernel,), {})))

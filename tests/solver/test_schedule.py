@@ -77,6 +77,12 @@ def test_a_decay_with_a_warm_up() -> None:
     assert rates(*range(6), **linear) == [4, 7.5, 10.5, 13, 12, 11]
 
 
+@pytest.mark.parametrize(("restart", "expected"), [(True, [0, 1, 2]), (False, [0, 0, 0])])
+def test_learners_need_not_restart(restart: bool, expected: list[int]) -> None:
+    solver = SolverConf(policy="step", gamma=0.5, step_size=4, learning_rate_step_unit="tasks")
+    assert [Schedule(solver, 10, restart=restart).restarts(task) for task in (3, 4, 8)] == expected
+
+
 def test_a_decay_does_not_restart_learners() -> None:
     assert [Schedule(SolverConf(**COSINE), 10).restarts(task) for task in (0, 3, 9)] == [0, 0, 0]  # type: ignore[arg-type]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import Counter
 from functools import partial
@@ -16,13 +17,14 @@ from crossbow import (
     SSGD,
     TrainingUnit,
 )
+from crossbow.cluster.members import Rank
 from crossbow.kernels.cuda.api import api
 from crossbow.runtime.cuda import synchroniser
 from crossbow.runtime.cuda.stream import CudaStream
 from crossbow.runtime.cuda.synchroniser import NcclCollective
 from crossbow.runtime.task import Failed
 from crossbow.synch import ModelAveraging
-from crossbow.types import TaskError, address
+from crossbow.types import ConfigurationError, TaskError, address
 from tests.cluster.fake_network import FakeNetwork
 from tests.kernels.cuda.fake import FakeDriver, fake_cuda
 from tests.kernels.cuda.fake_runtime import FakeRuntime
@@ -216,3 +218,20 @@ def test_after_a_failure_no_rank_waits_for_a_sum(across_ranks: bool | None, goes
     made: Any = SimpleNamespace(_collective=None if across_ranks is None else collective)
     assert synchroniser.CudaSynchroniser.abandon(made) == goes_on
     assert aborted == [True] * (not goes_on)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "gpus", "shared"),
+    [
+        ("aa", [["0"], ["1"]], False),
+        ("ab", [["0"], ["0"]], False),  # of different hosts
+        ("aa", [["0"], ["0"]], True),
+        ("aba", [["0", "1"], ["0"], ["2", "1"]], True),
+    ],
+)
+def test_every_rank_has_gpus_of_its_own(hosts: str, gpus: list[list[str]], shared: bool) -> None:
+    members = tuple(Rank(number, host) for number, host in enumerate(hosts))
+    ranks: Any = SimpleNamespace(view=SimpleNamespace(ranks=members))
+    expected = rf"Received: the GPU {gpus[-1][-1]} for rank 0 .* and for rank {len(hosts) - 1} "
+    with pytest.raises(ConfigurationError, match=expected) if shared else contextlib.nullcontext():
+        synchroniser._check_not_shared(gpus, ranks)
