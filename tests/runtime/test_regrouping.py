@@ -962,10 +962,13 @@ def test_learners_have_time_to_end_their_tasks(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("starts", "same"), [((7, 7, 7), True), ((7, 9), False), ((7, 7, 9), False), ((1, 2, 3), False)]
+    ("calls", "same"), [((7, 7, 7), True), ((7, 9), False), ((7, 7, 9), False), ((1, 2, 3), False)]
 )
-def test_ranks_go_on_with_the_same_training_call(starts: tuple[int, ...], same: bool) -> None:
-    ranks: Any = SimpleNamespace(gather=lambda own: list(starts))
-    state: Any = SimpleNamespace(values={"start": starts[0]})
+def test_ranks_go_on_with_the_same_training_call(calls: tuple[int, ...], same: bool) -> None:
+    def gather(own: int) -> list[int]:
+        assert own == calls[0]
+        return list(calls)
+
+    ranks: Any = SimpleNamespace(gather=gather, call_number=calls[0])
     with contextlib.nullcontext() if same else pytest.raises(CrossbowError, match="between two training calls"):
-        regrouping._check_same_call(ranks, state)
+        regrouping._check_same_call(ranks)

@@ -286,8 +286,9 @@ def test_a_rank_that_joins_gets_the_number(speeds: dict[int, float], monkeypatch
 
     def launch() -> tuple[History, int, dict[str, Any]]:
         until(lambda: joiner)
-        assert joiner[0].await_arrival()
-        assert admission.request()
+        arrived = joiner[0].await_arrival()
+        assert arrived is not None
+        assert admission.request(arrived[0], trains=arrived[1]) is None
         processes.join(1)
         return History(), 0, {}
 
