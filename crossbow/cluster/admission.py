@@ -22,8 +22,8 @@ ANOTHER_PROGRAM = "a rank that joins must run the same program as the other rank
 NO_MORE = "the other ranks have come to a place where none can join"
 
 
-class Kind(StrEnum):
-    """What ranks do together."""
+class CommonStep(StrEnum):
+    """A step that all ranks take together."""
 
     AGREEMENT = "a decision of rank 0"
     GATHERING = "values of all ranks"
@@ -34,7 +34,7 @@ class Kind(StrEnum):
 class Entry(NamedTuple):
     """What the ranks did together at one place of their program."""
 
-    kind: Kind
+    step: CommonStep
     value: bytes
     """Its result: a JSON value, or other bytes."""
 
@@ -59,11 +59,11 @@ class Admission:
 
     # On the thread of the program
 
-    def note(self, kind: Kind, value: bytes) -> None:
+    def note(self, step: CommonStep, value: bytes) -> None:
         """Add to the journal, except during training."""
         with self._changed:
             if self._recording:
-                self._entries.append(Entry(kind, value))
+                self._entries.append(Entry(step, value))
                 self._changed.notify_all()
 
     def record(self, *, on: bool) -> bool:
@@ -81,7 +81,7 @@ class Admission:
         """Note that the training call has ended."""
         with self._changed:
             self._open, self._recording = False, not self._closed
-        self.note(Kind.TRAINING, result)
+        self.note(CommonStep.TRAINING, result)
 
     def close(self) -> None:
         """Let no more ranks join, for good."""
@@ -124,7 +124,7 @@ class Admission:
                 if len(self._entries) > known:
                     return Journal(self._ranks, tuple(self._entries))
                 if self._open and not trains:
-                    return f"{ANOTHER_PROGRAM}: expected {Kind.TRAINING}. Received: something else before it"
+                    return f"{ANOTHER_PROGRAM}: expected {CommonStep.TRAINING}. Received: something else before it"
                 if self._paused:
                     self._paused = False
                     return None
@@ -141,7 +141,7 @@ class Joining:
         self._changed = threading.Condition()
         self.entries = journal.entries
         self._next = 0
-        self._waits_for: Kind | None = None
+        self._waits_for: CommonStep | None = None
         """What the program does at the end of the journal, where it waits."""
         self._ended, self._refusal = False, ""
         self.behind = False
@@ -149,7 +149,7 @@ class Joining:
 
     # On the thread of the program
 
-    def has(self, kind: Kind) -> bool:
+    def has(self, step: CommonStep) -> bool:
         """Whether the journal goes on. At its end, the program waits for more, or to become a rank in a training call.
         Raises CrossbowError if it cannot join, because the program is another one or for another reason."""
         with self._changed:
@@ -157,17 +157,17 @@ class Joining:
                 raise CrossbowError(self._refusal)
             if self._next < len(self.entries):
                 return True
-            self._waits_for = kind
+            self._waits_for = step
             self._changed.notify_all()
             return False
 
-    def next(self, kind: Kind) -> bytes:
-        """The value of the next entry. Raises CrossbowError if that is of another kind."""
+    def next(self, step: CommonStep) -> bytes:
+        """The value of the next entry. Raises CrossbowError if that is another step."""
         expected, value = self.entries[self._next]
-        if kind is not expected:
-            raise CrossbowError(f"{ANOTHER_PROGRAM}: expected {expected}. Received: {kind}")
+        if step is not expected:
+            raise CrossbowError(f"{ANOTHER_PROGRAM}: expected {expected}. Received: {step}")
         self._next += 1
-        self.behind = self.behind or kind is Kind.TRAINING
+        self.behind = self.behind or step is CommonStep.TRAINING
         return value
 
     # On other threads, for the launcher
@@ -192,4 +192,4 @@ class Joining:
         a training call; None if it has ended instead."""
         with self._changed:
             self._changed.wait_for(lambda: self._waits_for is not None or self._ended)
-            return None if self._waits_for is None else (len(self.entries), self._waits_for is Kind.TRAINING)
+            return None if self._waits_for is None else (len(self.entries), self._waits_for is CommonStep.TRAINING)

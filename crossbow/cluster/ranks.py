@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from crossbow.cluster.admission import Admission, Joining, Kind
+from crossbow.cluster.admission import Admission, CommonStep, Joining
 from crossbow.cluster.members import Changes, GivenUp, Left, Rank, RankFailedError, View, ViewChangedError
 from crossbow.cluster.sums import Waiting
 from crossbow.cluster.transport import Channel, Transport
@@ -225,7 +225,7 @@ class Ranks:
         A rank that joins waits until it is in the view, and then raises ViewChangedError. If the others have ended the
         call, it returns the call's result."""
         if self._joining is not None:
-            return json.loads(self._take_over(Kind.TRAINING))
+            return json.loads(self._take_over(CommonStep.TRAINING))
         if self._admission is not None and elastic:
             self._admission.open(self.view.ranks)
         elif self._admission is not None:
@@ -238,17 +238,17 @@ class Ranks:
         if self._admission is not None and self._joining is None:
             self._admission.end_training(json.dumps(result()).encode())
 
-    def _take_over(self, kind: Kind) -> bytes:
+    def _take_over(self, step: CommonStep) -> bytes:
         """On a rank that joins: what the others have done at this place of the program."""
         joining = self._joining
         assert joining is not None
 
         def look() -> bool:
             self.check_others()
-            return joining.has(kind)
+            return joining.has(step)
 
         Waiting(seconds=math.inf).until(look, "the other ranks")
-        return joining.next(kind)
+        return joining.next(step)
 
     def end_joining(self) -> None:
         """Let no more ranks join, for good: what the ranks do now cannot be taken over."""
@@ -269,7 +269,7 @@ class Ranks:
         """The JSON value that `work` has on all ranks, which call it at the same time. A rank that joins later gets the
         value of rank 0."""
         if self._joining is not None:
-            return json.loads(self._take_over(Kind.WORK))
+            return json.loads(self._take_over(CommonStep.WORK))
         if self._admission is None:
             return work()
         recording = self._admission.record(on=False)
@@ -277,7 +277,7 @@ class Ranks:
             value = work()
         finally:
             self._admission.record(on=recording)
-        self._admission.note(Kind.WORK, json.dumps(value).encode())
+        self._admission.note(CommonStep.WORK, json.dumps(value).encode())
         return value
 
     # Decisions
@@ -292,13 +292,13 @@ class Ranks:
     def agree_on_bytes(self, value: bytes, of: int = 0) -> bytes:
         """The bytes that one rank gives, by default rank 0."""
         if self._joining is not None:
-            return self._take_over(Kind.AGREEMENT)
+            return self._take_over(CommonStep.AGREEMENT)
         if self.several and self.rank == of:
             self._to_others(value, Channel.AGREEMENT)
         elif self.several:
             value = self._await(Channel.AGREEMENT, of, Waiting())
         if self._admission is not None:
-            self._admission.note(Kind.AGREEMENT, value)
+            self._admission.note(CommonStep.AGREEMENT, value)
         return value
 
     def ask_to_stop(self, signal: int) -> None:
@@ -324,13 +324,13 @@ class Ranks:
         """The JSON values of all ranks, in rank order. Raises CrossbowError that names the ranks whose value does not
         arrive within `SECONDS_TO_START`."""
         if self._joining is not None:
-            hosts, values = json.loads(self._take_over(Kind.GATHERING))
+            hosts, values = json.loads(self._take_over(CommonStep.GATHERING))
             self._stand_beside(hosts)
             return [*values, value]
         values = self._gathered(value)
         if self._admission is not None:
             hosts = [rank.host for rank in self.view.ranks]
-            self._admission.note(Kind.GATHERING, json.dumps([hosts, values]).encode())
+            self._admission.note(CommonStep.GATHERING, json.dumps([hosts, values]).encode())
         return values
 
     def _stand_beside(self, hosts: Sequence[str]) -> None:

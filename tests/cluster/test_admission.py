@@ -7,13 +7,13 @@ import threading
 import pytest
 
 from crossbow import CrossbowError
-from crossbow.cluster.admission import Admission, Entry, Joining, Journal, Kind
+from crossbow.cluster.admission import Admission, CommonStep, Entry, Joining, Journal
 from crossbow.cluster.members import Rank
 from tests.support import until
 
 RANKS = (Rank(0, "a"), Rank(1, "b"))
-ONE, TWO = Entry(Kind.AGREEMENT, b"one"), Entry(Kind.GATHERING, b"two")
-ENDED = Entry(Kind.TRAINING, b"result")
+ONE, TWO = Entry(CommonStep.AGREEMENT, b"one"), Entry(CommonStep.GATHERING, b"two")
+ENDED = Entry(CommonStep.TRAINING, b"result")
 
 
 def begun() -> Admission:
@@ -21,12 +21,12 @@ def begun() -> Admission:
     admission = Admission()
     admission.note(*ONE)
     recording = admission.record(on=False)
-    admission.note(Kind.AGREEMENT, b"left out")
+    admission.note(CommonStep.AGREEMENT, b"left out")
     admission.record(on=recording)
     admission.note(*TWO)
     assert admission.journal() is None
     admission.open(RANKS)
-    admission.note(Kind.AGREEMENT, b"in training")
+    admission.note(CommonStep.AGREEMENT, b"in training")
     return admission
 
 
@@ -109,32 +109,32 @@ def test_a_program_that_decides_more_before_training_is_another_one() -> None:
 
 def test_a_rank_that_joins_goes_through_the_journal() -> None:
     joining = Joining(Journal(RANKS, (ONE, TWO, ENDED)))
-    assert joining.has(ONE.kind)
-    assert joining.next(ONE.kind) == b"one"
+    assert joining.has(ONE.step)
+    assert joining.next(ONE.step) == b"one"
     with pytest.raises(
         CrossbowError,
         match=r"^a rank that joins must run the same program as the other ranks: expected values of all ranks\. "
         r"Received: a training call$",
     ):
-        joining.next(Kind.TRAINING)
-    assert joining.next(TWO.kind) == b"two"
+        joining.next(CommonStep.TRAINING)
+    assert joining.next(TWO.step) == b"two"
     assert not joining.behind
-    assert joining.next(Kind.TRAINING) == b"result"
+    assert joining.next(CommonStep.TRAINING) == b"result"
     assert joining.behind
-    assert not joining.has(Kind.WORK)
+    assert not joining.has(CommonStep.WORK)
 
 
 @pytest.mark.parametrize("trains", [True, False])
 def test_the_launcher_waits_for_the_end_of_the_journal(trains: bool) -> None:
     joining, arrivals = Joining(Journal(RANKS, (ONE,))), list[tuple[int, bool] | None]()
-    joining.next(ONE.kind)
+    joining.next(ONE.step)
     thread = threading.Thread(target=lambda: arrivals.append(joining.await_arrival()))
     thread.start()
-    assert not joining.has(Kind.TRAINING if trains else Kind.AGREEMENT)
+    assert not joining.has(CommonStep.TRAINING if trains else CommonStep.AGREEMENT)
     thread.join(60)
     assert arrivals == [(1, trains)]
     joining.go_on(Journal(RANKS, (ONE, TWO)))
-    assert joining.has(Kind.GATHERING)
+    assert joining.has(CommonStep.GATHERING)
     thread = threading.Thread(target=lambda: arrivals.append(joining.await_arrival()))
     thread.start()
     joining.end()
@@ -144,10 +144,10 @@ def test_the_launcher_waits_for_the_end_of_the_journal(trains: bool) -> None:
 
 def test_a_rank_that_cannot_join_is_told_why() -> None:
     joining = Joining(Journal(RANKS, ()))
-    assert not joining.has(Kind.TRAINING)
+    assert not joining.has(CommonStep.TRAINING)
     joining.go_on("no place")
     with pytest.raises(CrossbowError, match=r"^no place$"):
-        joining.has(Kind.TRAINING)
+        joining.has(CommonStep.TRAINING)
 
 
 def test_a_rank_that_has_joined_goes_on_with_the_journal() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crossbow.cluster import ranks as module
-from crossbow.cluster.admission import Admission, Entry, Joining, Journal, Kind
+from crossbow.cluster.admission import Admission, CommonStep, Entry, Joining, Journal
 from crossbow.cluster.members import Rank, RankFailedError, View, ViewChangedError
 from crossbow.cluster.ranks import LEAVE, LOSS, Ranks
 from crossbow.cluster.transport import Channel
@@ -93,12 +93,12 @@ def test_a_rank_that_joins_passes_over_training_calls() -> None:
     assert second.behind
     assert second.gather("own") == ["between", "own"]
     second.end_training(lambda: {"loss": 0.2})  # of the call that it has passed over
-    assert not joining.has(Kind.TRAINING)
+    assert not joining.has(CommonStep.TRAINING)
 
 
 def test_a_rank_that_joins_stands_beside_those_that_there_were() -> None:
     journal = Journal(
-        (Rank(0, "a"),), tuple(Entry(Kind.GATHERING, text) for text in (b'[["a", "b"], [5, 6]]', b'[["b"], [7]]'))
+        (Rank(0, "a"),), tuple(Entry(CommonStep.GATHERING, text) for text in (b'[["a", "b"], [5, 6]]', b'[["b"], [7]]'))
     )
     joining = Ranks(FakeNetwork(2).view, 1, FakeNetwork(2).transports()[1], joining=Joining(journal))
     host = joining.own.host

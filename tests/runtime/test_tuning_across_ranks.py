@@ -255,6 +255,7 @@ def test_when_a_rank_is_lost_the_number_stays(
     speeds: dict[int, float], monkeypatch: pytest.MonkeyPatch, tick: int, lost: int
 ) -> None:
     """If it was still searched for, the search goes on."""
+    monkeypatch.setattr(tuner, "WINDOW_SECONDS", 0.0)  # of one tick each: the number is found before tick 150
     monkeypatch.setenv("CROSSBOW_FAULT", f"kill:{lost}@{tick}")
     processes, events = Processes(["host"] * 3), Decisions()
 
@@ -274,6 +275,7 @@ def test_when_a_rank_is_lost_the_number_stays(
 
 
 def test_a_rank_that_joins_gets_the_number(speeds: dict[int, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuner, "WINDOW_SECONDS", 0.0)  # of one tick each: the number is found before tick 150
     monkeypatch.setenv("CROSSBOW_FAULT", "join@150")
     processes, events, admission = Processes(["host"]), Decisions(), Admission()
     (first,) = processes.ranks(admission)
