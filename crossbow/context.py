@@ -45,6 +45,7 @@ from crossbow.runtime.limits import Limits
 from crossbow.runtime.monitor import Monitor, tell
 from crossbow.runtime.profiling import Profile, Profiler
 from crossbow.runtime.recorded import rebuilt, recorded
+from crossbow.runtime.regrouping import renewed
 from crossbow.runtime.results import History, TestResult
 from crossbow.runtime.resumption import Resumption, changes, check_same_run, describe_network
 from crossbow.runtime.run import Renewal, TrainingRun
@@ -164,11 +165,12 @@ class ExecutionContext:
             self._about = self._describe(graph) if described else {}
             """The description of the run in its checkpoints."""
             check_alike(self._ranks, self._about)
-            confs = self.model, self.solver, self.system
+            confs, number = (self.model, self.solver, self.system), self._ranks.next_model()
             self._new_engine = functools.partial(
-                new_engine, graph, check.graph, data, *confs, collective, self._recorder, self._ranks
+                new_engine, graph, check.graph, data, *confs, collective, self._recorder, self._ranks, number
             )
-            self._closed = False
+            self._closed, self._lacks_model = False, False
+            """The latter: whether this rank joins, and has passed over a training call that it has no base model of."""
             self._run: TrainingRun | None = None
             """The current or last training call."""
             self._unfinished: RunState | None = None
@@ -176,7 +178,8 @@ class ExecutionContext:
             self.resumed: Resumption | None = None
             """How training was resumed; None if it was not."""
             self._keeper: RunKeeper | None = None
-            self.engine = self._new_engine()
+            self.engine, self._view = self._new_engine(), self._ranks.view.number
+            """The engine, and the number of the view whose ranks it was built for."""
             try:
                 if self._leads:
                     self._keeper = self._new_keeper()
@@ -436,6 +439,7 @@ class ExecutionContext:
             raise ConfigurationError("training must end: expected a count, a duration or a target. Received: none")
         seconds = None if duration is None else duration * duration_unit.value
         limits = Limits(count=count, unit=unit, seconds=seconds, loss=target_loss, accuracy=target_accuracy)
+        self._follow_ranks()
         run = TrainingRun(
             self.engine,
             self.model,
@@ -456,29 +460,43 @@ class ExecutionContext:
                     consoles.enter_context(console)
 
             def lead(run: TrainingRun) -> None:
-                self._lead(run)
+                self._lead(run.history)
+                run.monitors, run.keeper = self._monitors, self._keeper
                 show()
 
             if self._leads:
                 show()
-            return run.run(Renewal(self._rebuild, lead))
+            history = run.run(Renewal(self._rebuild, lead))
+            self._lacks_model = self._lacks_model or run.passed_over
+            return history
 
     def _rebuild(self) -> TrainingEngine:
-        """Another engine, after ranks have left or joined and the engine was closed."""
-        self.engine = self._new_engine()
+        """Another engine, after ranks have left or joined and the engine was closed. It gets their base model."""
+        self.engine, self._view = self._new_engine(), self._ranks.view.number
+        self._lacks_model = False
         return self.engine
 
-    def _lead(self, run: TrainingRun) -> None:
-        """Take the place of rank 0, which has left during training."""
+    def _follow_ranks(self) -> None:
+        """If ranks have left or joined while another context trained, go on with those that there are now."""
+        if self._ranks.joins or self._view == self._ranks.view.number:
+            return
+        before = self.history
+        renewed(self._ranks, self.engine, self._rebuild)
+        if self._ranks.is_first and not self._leads:
+            self._lead(before)
+        elif self._keeper is not None:
+            self._keeper.use(self.engine)
+
+    def _lead(self, history: History) -> None:
+        """Take the place of rank 0, which has left."""
         self._leads = True
         try:
             self._keeper = self._new_keeper(self._mark)
             for monitor in self._monitors:
-                tell(monitor, "take_over", run.history)
+                tell(monitor, "take_over", history)
         except DataError as error:
             say(f"error: {self._ranks.own} cannot take the place of rank 0: {error}")
             raise SystemExit(LOST) from error
-        run.monitors, run.keeper = self._monitors, self._keeper
 
     def continue_training(self, *, verbose: Verbosity = "auto", **limits: Any) -> History:
         """Continue the training call that was interrupted, after `resume`. Returns its whole history, from its
@@ -494,6 +512,7 @@ class ExecutionContext:
             raise CrossbowError("there is no training call to continue: use `train` or another method that trains")
         given = state.values["limits"]
         given = {**given, "unit": TrainingUnit[given["unit"]], **limits}
+        self._follow_ranks()
         run = TrainingRun(
             self.engine,
             self.model,
@@ -540,6 +559,7 @@ class ExecutionContext:
         Raises CrossbowError if there is no check set."""
         self._check_open()
         with self._ranks.call():
+            self._follow_ranks()
             return TestResult(**self._ranks.together(lambda: asdict(self.engine.test())))
 
     @without_own_frames
@@ -587,7 +607,7 @@ class ExecutionContext:
         """
         self._check_open()
         checked = checked_path("save", path)
-        if not self._ranks.behind:  # the others have written it
+        if not self._lacks_model:  # the others have written it
             self._write_model(checked, self.engine.weights)
 
     def _write_model(self, path: Path, variables: Mapping[str, Array]) -> None:
@@ -658,12 +678,16 @@ class ExecutionContext:
         )
 
     def _check_known(self) -> None:
-        """Raise CrossbowError on a rank that joins and has passed over a training call, whose base model it lacks."""
-        if self._ranks.behind:
-            raise CrossbowError(
+        """End the program of a rank that joins, if it has passed over a training call whose base model it lacks. If it
+        has joined in a training call of another context, raise CrossbowError."""
+        if self._lacks_model:
+            reason = (
                 "a rank cannot join where the program uses the base model between two training calls: it receives the "
                 "base model when it joins"
             )
+            if self._ranks.joins:
+                self._ranks.give_up_joining(reason)
+            raise CrossbowError(reason)
 
     def _check_open(self) -> None:
         if self._closed:

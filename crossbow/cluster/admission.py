@@ -31,6 +31,10 @@ class CommonStep(StrEnum):
     TRAINING = "a training call"
 
 
+class CannotJoinError(CrossbowError):
+    """A rank cannot join the others."""
+
+
 class Entry(NamedTuple):
     """What the ranks did together at one place of their program."""
 
@@ -144,17 +148,15 @@ class Joining:
         self._waits_for: CommonStep | None = None
         """What the program does at the end of the journal, where it waits."""
         self._ended, self._refusal = False, ""
-        self.behind = False
-        """Whether it has passed over a training call, so that its base model is not that of the others."""
 
     # On the thread of the program
 
     def has(self, step: CommonStep) -> bool:
         """Whether the journal goes on. At its end, the program waits for more, or to become a rank in a training call.
-        Raises CrossbowError if it cannot join, because the program is another one or for another reason."""
+        Raises CannotJoinError if it cannot join, because the program is another one or for another reason."""
         with self._changed:
             if self._refusal:
-                raise CrossbowError(self._refusal)
+                raise CannotJoinError(self._refusal)
             if self._next < len(self.entries):
                 return True
             self._waits_for = step
@@ -162,12 +164,11 @@ class Joining:
             return False
 
     def next(self, step: CommonStep) -> bytes:
-        """The value of the next entry. Raises CrossbowError if that is another step."""
+        """The value of the next entry. Raises CannotJoinError if that is another step."""
         expected, value = self.entries[self._next]
         if step is not expected:
-            raise CrossbowError(f"{ANOTHER_PROGRAM}: expected {expected}. Received: {step}")
+            raise CannotJoinError(f"{ANOTHER_PROGRAM}: expected {expected}. Received: {step}")
         self._next += 1
-        self.behind = self.behind or step is CommonStep.TRAINING
         return value
 
     # On other threads, for the launcher

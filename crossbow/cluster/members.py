@@ -68,6 +68,15 @@ class GivenUp(SystemExit):
         super().__init__(self.status)
 
 
+class NotJoined(SystemExit):
+    """This rank cannot join the others, which go on without it. The exit status is 2."""
+
+    status = 2
+
+    def __init__(self) -> None:
+        super().__init__(self.status)
+
+
 class ViewChangedError(CrossbowError):
     """Ranks have joined or left while others were waiting for them."""
 

@@ -14,7 +14,7 @@ import numpy as np
 from crossbow.cluster.launch import RankLaunch
 from crossbow.cluster.members import Changes, Rank, View
 from crossbow.cluster.ranks import SECONDS_TO_START
-from crossbow.cluster.transport import Channel, Pending
+from crossbow.cluster.transport import Pending
 from crossbow.console import WRONG, say
 from crossbow.extras import optional_module
 from crossbow.types import Array, ConfigurationError
@@ -54,13 +54,13 @@ class MpiTransport:
     def regroup(self) -> Changes:
         return Changes()
 
-    def send(self, message: bytes, rank: int, channel: Channel) -> None:
+    def send(self, message: bytes, rank: int, channel: int) -> None:
         with self._lock:
             self._sent = [(request, kept) for request, kept in self._sent if not request.Test()]
             request = self._messages.Isend([message, self._mpi.BYTE], dest=rank, tag=channel)
             self._sent.append((request, message))
 
-    def receive(self, channel: Channel, rank: int | None = None) -> tuple[int, bytes] | None:
+    def receive(self, channel: int, rank: int | None = None) -> tuple[int, bytes] | None:
         with self._lock:
             status = self._mpi.Status()
             source = self._mpi.ANY_SOURCE if rank is None else rank
@@ -71,11 +71,11 @@ class MpiTransport:
             found.Recv([message, self._mpi.BYTE])
             return status.Get_source(), bytes(message)
 
-    def send_array(self, array: Array, rank: int, channel: Channel) -> Pending:
+    def send_array(self, array: Array, rank: int, channel: int) -> Pending:
         with self._lock:
             return self._pending(self._messages.Isend(_bytes(array), dest=rank, tag=channel), array)
 
-    def receive_array(self, array: Array, rank: int, channel: Channel) -> Pending:
+    def receive_array(self, array: Array, rank: int, channel: int) -> Pending:
         with self._lock:
             return self._pending(self._messages.Irecv(_bytes(array), source=rank, tag=channel), array)
 

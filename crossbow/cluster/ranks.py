@@ -7,10 +7,10 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
-from crossbow.cluster.admission import Admission, CommonStep, Joining
-from crossbow.cluster.members import Changes, GivenUp, Left, Rank, RankFailedError, View, ViewChangedError
+from crossbow.cluster.admission import Admission, CannotJoinError, CommonStep, Joining
+from crossbow.cluster.members import Changes, GivenUp, Left, NotJoined, Rank, RankFailedError, View, ViewChangedError
 from crossbow.cluster.sums import Waiting
 from crossbow.cluster.transport import Channel, Transport
 from crossbow.console import say
@@ -62,6 +62,8 @@ class Ranks:
         self._admission, self._joining = admission, joining
         self._call = 0
         """Number of the current or last call that all ranks make."""
+        self._models = 0
+        """Number of models that the program has created."""
         self._failures: list[RankFailure] = []
         """Of other ranks."""
         self._ended: set[int] = set()
@@ -114,10 +116,10 @@ class Ranks:
         """Whether this rank waits to join the others."""
         return self._joining is not None
 
-    @property
-    def behind(self) -> bool:
-        """Whether this rank waits to join others whose base model has been trained."""
-        return self._joining is not None and self._joining.behind
+    def next_model(self) -> int:
+        """The number of the model that the program creates next. Ranks create models in the same order."""
+        self._models += 1
+        return self._models - 1
 
     @property
     def call_number(self) -> int:
@@ -143,7 +145,7 @@ class Ranks:
             if ENDED not in {each.call for each in self._failures if each.sentence == str(error)}:
                 time.sleep(SECONDS_TO_END)
             raise
-        except (ViewChangedError, Left, GivenUp):
+        except (ViewChangedError, Left, GivenUp, NotJoined):
             raise
         except BaseException as error:
             if self.several:
@@ -247,8 +249,16 @@ class Ranks:
             self.check_others()
             return joining.has(step)
 
-        Waiting(seconds=math.inf).until(look, "the other ranks")
-        return joining.next(step)
+        try:
+            Waiting(seconds=math.inf).until(look, "the other ranks")
+            return joining.next(step)
+        except CannotJoinError as error:
+            self.give_up_joining(str(error))
+
+    def give_up_joining(self, reason: str) -> NoReturn:
+        """End the program of this rank, which cannot join the others for this reason."""
+        say(f"error: {reason}")
+        raise NotJoined
 
     def end_joining(self) -> None:
         """Let no more ranks join, for good: what the ranks do now cannot be taken over."""
@@ -265,6 +275,19 @@ class Ranks:
         if self._admission is not None and self.is_first:
             self._admission.pause()
 
+    @contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """What ranks that join later do not take over: the ranks do it together only because others have joined or
+        left."""
+        if self._admission is None:
+            yield
+            return
+        recording = self._admission.record(on=False)
+        try:
+            yield
+        finally:
+            self._admission.record(on=recording)
+
     def together(self, work: Callable[[], Any]) -> Any:
         """The JSON value that `work` has on all ranks, which call it at the same time. A rank that joins later gets the
         value of rank 0."""
@@ -272,11 +295,8 @@ class Ranks:
             return json.loads(self._take_over(CommonStep.WORK))
         if self._admission is None:
             return work()
-        recording = self._admission.record(on=False)
-        try:
+        with self.unrecorded():
             value = work()
-        finally:
-            self._admission.record(on=recording)
         self._admission.note(CommonStep.WORK, json.dumps(value).encode())
         return value
 

@@ -10,7 +10,8 @@ from crossbow.types import Array
 
 
 class Channel(enum.IntEnum):
-    """Purpose of a message. Messages of one rank to another on one channel arrive in order."""
+    """Purpose of a message. Messages of one rank to another on one channel arrive in order. The results of tasks have
+    a channel for each model of the program, from `RESULTS` on."""
 
     AGREEMENT = 1
     """A decision of rank 0."""
@@ -18,22 +19,24 @@ class Channel(enum.IntEnum):
     """A value of every rank."""
     REQUEST = 3
     """A rank's request to rank 0 to stop."""
-    RESULTS = 4
-    """Results of tasks."""
-    PARTIAL = 5
+    PARTIAL = 4
     """A sum over the ranks so far."""
-    WHOLE = 6
+    WHOLE = 5
     """A sum over all ranks."""
-    NOTE = 7
+    NOTE = 6
     """Under a rule without a barrier, the description of a message between learners."""
-    VECTOR = 8
+    VECTOR = 7
     """The vector of such a message."""
-    SUM = 9
+    SUM = 8
     """A sum over some ranks, in a tree of the transport."""
-    FAILURE = 10
+    FAILURE = 9
     """A rank's failure in a call that all ranks make, or its end."""
-    GIVEN_UP = 11
+    GIVEN_UP = 10
     """The other ranks go on without the receiver."""
+
+
+RESULTS = 16
+"""The channel of the results of the first model's tasks. Those of the next models follow."""
 
 
 class Pending(Protocol):
@@ -64,16 +67,16 @@ class Transport(Protocol):
         """Continue in the newest view, and forget what has not been received. Returns what has changed. No
         thread may use the transport for something else. Raises GivenUp if this rank is not in the view."""
 
-    def send(self, message: bytes, rank: int, channel: Channel) -> None:
+    def send(self, message: bytes, rank: int, channel: int) -> None:
         """Send a message to a rank."""
 
-    def receive(self, channel: Channel, rank: int | None = None) -> tuple[int, bytes] | None:
+    def receive(self, channel: int, rank: int | None = None) -> tuple[int, bytes] | None:
         """The next message from this rank, or from any, with the number of its rank; None if none has arrived."""
 
-    def send_array(self, array: Array, rank: int, channel: Channel) -> Pending:
+    def send_array(self, array: Array, rank: int, channel: int) -> Pending:
         """Send a contiguous array to a rank, which receives it with `receive_array`."""
 
-    def receive_array(self, array: Array, rank: int, channel: Channel) -> Pending:
+    def receive_array(self, array: Array, rank: int, channel: int) -> Pending:
         """Receive the next array from a rank, of the same size and type, in place."""
 
     def sum_array(self, array: Array) -> Pending:

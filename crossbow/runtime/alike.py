@@ -19,7 +19,7 @@ def check_alike(ranks: Ranks, about: Mapping[str, Any]) -> None:
     """Compare the descriptions of the run on all ranks, which must call this.
 
     about: network, data, model, solver and system, as in a checkpoint. Raises ConfigurationError with the first
-    difference, the same on all ranks.
+    difference, the same on all ranks. Ends the program of a rank that differs from those that it would join.
     """
     if ranks.connected:
         _compare(ranks, {"version": _version(), **dict(_fields(about))})
@@ -54,10 +54,13 @@ def _compare(ranks: Ranks, own: Mapping[str, Any]) -> None:
         for name in [*expected, *(name for name in received if name not in expected)]:
             first, other = expected.get(name), received.get(name)
             if first != other:
-                raise ConfigurationError(
+                difference = (
                     f"{name} must be the same on all ranks: expected {first}, as on {ranks.view.ranks[0]}. "
                     f"Received: {other} on {rank}"
                 )
+                if ranks.joins:
+                    ranks.give_up_joining(difference)
+                raise ConfigurationError(difference)
 
 
 def _fields(about: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

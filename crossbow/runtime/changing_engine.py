@@ -47,12 +47,14 @@ def new_engine(
     collective: Collective | None = None,
     recorder: Recorder | None = None,
     ranks: Ranks | None = None,
+    number: int = 0,
 ) -> TrainingEngine:
     """Create the engine for a model's rule and a system's learners. recorder: records its timeline. ranks: by default
-    those of this process. Raises GraphError or ConfigurationError."""
+    those of this process. number: that of the model; see `Ranks.next_model`. Raises GraphError or ConfigurationError.
+    """
     check_served(model.rule, system)
     ranks = ranks or join()
-    sharing = Sharing(ranks) if ranks.several else None
+    sharing = Sharing(ranks, number) if ranks.several else None
     bad = _new_bad_examples(data, ranks) if system.on_bad_record == "skip" else None
 
     def make(changed_model: ModelConf, changed_system: SystemConf, beside: int) -> Engine:

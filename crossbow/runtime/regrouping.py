@@ -88,6 +88,15 @@ def regroup(
         return Regrouped(following, RunState(call[0], losses), call[1], call[2], call[3], changes, lost_merges)
 
 
+def renewed(ranks: Ranks, engine: TrainingEngine, rebuild: Callable[[], TrainingEngine]) -> TrainingEngine:
+    """Another engine in place of one that was built for other ranks: some have left or joined while the program trained
+    another model. All ranks call this between two training calls. The newest base model of the ranks goes to all."""
+    own, layout = _settled(engine).salvage(), engine.program.model
+    engine.close()
+    with ranks.unrecorded():
+        return _rebuilt(rebuild, _newest(ranks, own, layout)[0])
+
+
 def _rebuilt(rebuild: Callable[[], TrainingEngine], newest: Snapshot) -> TrainingEngine:
     """An engine for the new ranks that goes on from a snapshot."""
     engine = rebuild()

@@ -39,7 +39,7 @@ from crossbow.runtime.scheduler import TICKS_BEHIND, Callbacks
 from crossbow.runtime.stretch import RunState, Stretch
 from crossbow.runtime.task import Completed
 from crossbow.runtime.training_engine import TrainingEngine
-from crossbow.types import CrossbowError, Phase, TrainingUnit
+from crossbow.types import Phase, TrainingUnit
 
 
 class Keeper(Protocol):
@@ -130,6 +130,8 @@ class TrainingRun:
         """The current stretch; None between two."""
         self.reached = math.inf
         """Number of tasks after which the loss was small enough."""
+        self.passed_over = False
+        """Whether this rank joins, and the other ranks have ended this call before."""
         self.start = engine.tasks
         """Number of tasks at the beginning of this call."""
         self._counted = 0
@@ -357,7 +359,10 @@ class TrainingRun:
         if result is None:
             return False
         if (own := self._call()) != result["call"]:
-            raise CrossbowError(f"{ANOTHER_PROGRAM}: expected a training call with {result['call']}. Received: {own}")
+            self._ranks.give_up_joining(
+                f"{ANOTHER_PROGRAM}: expected a training call with {result['call']}. Received: {own}"
+            )
+        self.passed_over = True
         self.history = restored_history(result["history"])
         self.history.stop(result["stopped"])
         self.history.explain(result["message"])

@@ -9,7 +9,7 @@ import time
 
 from crossbow.cluster.members import RankFailedError, ViewChangedError
 from crossbow.cluster.ranks import Ranks
-from crossbow.cluster.transport import Channel
+from crossbow.cluster.transport import RESULTS
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Completed, Failed
 
@@ -22,11 +22,12 @@ class Sharing:
 
     Ranks train and test in the same order, but not at the same time. So each result has the number of its *part* (a
     stretch of training up to a restart, or a test), and results of a part that this rank has not begun are kept until
-    then. All engines of a run share one object, because only one of them works at a time.
+    then. All engines of a model share one object, because only one of them works at a time.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
+    def __init__(self, ranks: Ranks, model: int = 0) -> None:
+        """model: its number among the models of the program; see `Ranks.next_model`."""
+        self._ranks, self._channel = ranks, RESULTS + model
         self._reports: Reports | None = None
         """Those of the engine that works."""
         self._failed: Reports | None = None
@@ -107,13 +108,13 @@ class Sharing:
         message = json.dumps(results).encode()
         for rank in self._ranks.view.ranks:
             if rank.number != self._ranks.rank:
-                self._ranks.transport.send(message, rank.number, Channel.RESULTS)
+                self._ranks.transport.send(message, rank.number, self._channel)
         return True
 
     def _receive(self) -> bool:
         """Report the results of other ranks. Returns whether there were any."""
         any_came = False
-        while (received := self._ranks.transport.receive(Channel.RESULTS)) is not None:
+        while (received := self._ranks.transport.receive(self._channel)) is not None:
             with self._lock:
                 for part, result in json.loads(received[1]):
                     self._deliver(part, Completed(*result))

@@ -59,11 +59,11 @@ class FakeTransport:
     def regroup(self) -> Changes:
         return Changes()
 
-    def send(self, message: bytes, rank: int, channel: Channel) -> None:
+    def send(self, message: bytes, rank: int, channel: int) -> None:
         with self.network.lock:
             self.network.messages[rank, channel].append((self.rank, message))
 
-    def receive(self, channel: Channel, rank: int | None = None) -> tuple[int, bytes] | None:
+    def receive(self, channel: int, rank: int | None = None) -> tuple[int, bytes] | None:
         with self.network.lock:
             waiting = self.network.messages[self.rank, channel]
             for message in waiting:
@@ -72,12 +72,12 @@ class FakeTransport:
                     return message
             return None
 
-    def send_array(self, array: Any, rank: int, channel: Channel) -> Pending:
+    def send_array(self, array: Any, rank: int, channel: int) -> Pending:
         with self.network.lock:
             self.network.arrays[self.rank, rank, channel].append(array.copy())
         return FakePending(lambda: True)
 
-    def receive_array(self, array: Any, rank: int, channel: Channel) -> Pending:
+    def receive_array(self, array: Any, rank: int, channel: int) -> Pending:
         order = self.network.arrays[rank, self.rank, channel]
         received: list[bool] = []
 

@@ -10,7 +10,7 @@ import pytest
 
 from crossbow.cluster import ranks as module
 from crossbow.cluster.admission import Admission, CommonStep, Entry, Joining, Journal
-from crossbow.cluster.members import Rank, RankFailedError, View, ViewChangedError
+from crossbow.cluster.members import NotJoined, Rank, RankFailedError, View, ViewChangedError
 from crossbow.cluster.ranks import LEAVE, LOSS, Ranks
 from crossbow.cluster.transport import Channel
 from crossbow.types import CrossbowError
@@ -82,7 +82,7 @@ def test_a_rank_that_joins_passes_over_training_calls() -> None:
     assert before is not None
     joining, after = Joining(before), admission.journal()
     second = Ranks(FakeNetwork(2).view, 1, FakeNetwork(2).transports()[1], admission=Admission(), joining=joining)
-    assert (second.agree(lambda: None), second.behind) == ("first", False)
+    assert second.agree(lambda: None) == "first"
 
     def launch() -> None:
         assert joining.await_arrival() == (1, True)
@@ -90,10 +90,40 @@ def test_a_rank_that_joins_passes_over_training_calls() -> None:
         joining.go_on(after)
 
     assert at_once([lambda: second.begin_training(elastic=True), launch])[0] == {"loss": 0.1}
-    assert second.behind
     assert second.gather("own") == ["between", "own"]
     second.end_training(lambda: {"loss": 0.2})  # of the call that it has passed over
     assert not joining.has(CommonStep.TRAINING)
+
+
+def test_a_rank_whose_program_differs_ends_with_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    journal = Journal((Rank(0, "a"),), (Entry(CommonStep.AGREEMENT, b"1"),))
+    joining = Ranks(FakeNetwork(2).view, 1, FakeNetwork(2).transports()[1], joining=Joining(journal))
+    with pytest.raises(NotJoined) as ended, joining.call():
+        joining.gather(0)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "error: a rank that joins must run the same program as the other ranks: expected a decision of rank 0. "
+        "Received: values of all ranks\n"
+    )
+
+
+def test_what_is_not_recorded_is_no_part_of_the_journal() -> None:
+    admission, network = Admission(), FakeNetwork(1)
+    first = Ranks(network.view, 0, network.transports()[0], admission=admission)
+    with pytest.raises(ZeroDivisionError), first.unrecorded():
+        first.agree(lambda: 1 / 0)
+    with first.unrecorded():
+        first.gather("unknown to others")
+    first.agree(lambda: "known")
+    first.begin_training(elastic=True)
+    journal = admission.journal()
+    assert journal is not None
+    assert journal.entries == (Entry(CommonStep.AGREEMENT, b'"known"'),)
+
+
+def test_models_are_numbered() -> None:
+    ranks = FakeNetwork(1).ranks()[0]
+    assert [ranks.next_model() for _ in range(3)] == [0, 1, 2]
 
 
 def test_a_rank_that_joins_stands_beside_those_that_there_were() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossbow.cluster.transport import Channel, Transport
+from crossbow.cluster.transport import RESULTS, Channel, Transport
 from tests.cluster.fake_network import FakeNetwork
 
 
@@ -12,8 +12,8 @@ def check_messages(first: Transport, second: Transport) -> None:
     assert second.receive(Channel.REQUEST) is None
     for message in (b"one", b"two"):
         first.send(message, 1, Channel.REQUEST)
-    first.send(b"other", 1, Channel.RESULTS)
-    assert second.receive(Channel.RESULTS, 0) == (0, b"other")
+    first.send(b"other", 1, RESULTS)
+    assert second.receive(RESULTS, 0) == (0, b"other")
     assert [second.receive(Channel.REQUEST), second.receive(Channel.REQUEST)] == [(0, b"one"), (0, b"two")]
     assert second.receive(Channel.REQUEST) is None
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from crossbow.cluster.transport import Channel
 from crossbow.types import Array
 
 
@@ -85,7 +84,7 @@ class Mailbox:
             self._arrays[key].append(letter.content)
         return True
 
-    def take(self, channel: Channel, rank: int | None) -> tuple[int, bytes] | None:
+    def take(self, channel: int, rank: int | None) -> tuple[int, bytes] | None:
         """The next message from a rank, or from any; see `Transport.receive`."""
         with self._lock:
             waiting = self._messages[channel]
@@ -95,9 +94,9 @@ class Mailbox:
                     return message
             return None
 
-    def post(self, array: Array, rank: int, channel: Channel) -> Receipt:
+    def post(self, array: Array, rank: int, channel: int) -> Receipt:
         """Receive the next array from a rank in place; see `Transport.receive_array`."""
-        receipt, key = Receipt(array), (rank, int(channel))
+        receipt, key = Receipt(array), (rank, channel)
         with self._lock:
             if self._arrays[key]:
                 receipt.fill(self._arrays[key].popleft())

@@ -88,23 +88,23 @@ class RayTransport:
         elif not self._mailbox.deliver(letter) and letter.process not in self._processes:
             self._give_up(letter.process)
 
-    def _letter(self, channel: Channel, content: Any, *, array: bool = False) -> Envelope:
-        return Envelope(self.view.number, self.rank, int(channel), array, content, self._process)
+    def _letter(self, channel: int, content: Any, *, array: bool = False) -> Envelope:
+        return Envelope(self.view.number, self.rank, channel, array, content, self._process)
 
-    def send(self, message: bytes, rank: int, channel: Channel) -> None:
+    def send(self, message: bytes, rank: int, channel: int) -> None:
         self._post(self._processes[rank], self._letter(channel, message))
 
-    def receive(self, channel: Channel, rank: int | None = None) -> tuple[int, bytes] | None:
+    def receive(self, channel: int, rank: int | None = None) -> tuple[int, bytes] | None:
         return self._mailbox.take(channel, rank)
 
     # Arrays
 
-    def send_array(self, array: Array, rank: int, channel: Channel) -> Pending:
+    def send_array(self, array: Array, rank: int, channel: int) -> Pending:
         content = array.view(np.uint8)
         self._post(self._processes[rank], self._letter(channel, content, array=True))
         return Sent()
 
-    def receive_array(self, array: Array, rank: int, channel: Channel) -> Pending:
+    def receive_array(self, array: Array, rank: int, channel: int) -> Pending:
         return self._mailbox.post(array, rank, channel)
 
     def sum_array(self, array: Array) -> Pending:

@@ -21,7 +21,7 @@ from crossbow.cluster.ray import actor
 from crossbow.cluster.ray.actor import RankProcess
 from crossbow.cluster.ray.roster import Roster
 from crossbow.cluster.ray.transport import ViewChange
-from crossbow.cluster.transport import Channel
+from crossbow.cluster.transport import RESULTS
 
 
 class Call:
@@ -80,8 +80,8 @@ def test_messages_reach_the_other_rank(pair: list[RankProcess]) -> None:
     first, second = (each._transport for each in pair)
     assert first is not None
     assert second is not None
-    first.send(b"text", 1, Channel.RESULTS)
-    assert second.receive(Channel.RESULTS) == (0, b"text")
+    first.send(b"text", 1, RESULTS)
+    assert second.receive(RESULTS) == (0, b"text")
     roster = Roster(["a", "b"])
     pair[0].change_view(roster.lose(1, "killed"), [Peer(each) for each in pair])
     assert first.changed()
@@ -126,8 +126,8 @@ def test_a_process_joins_with_the_journal_of_rank_0(pair: list[RankProcess], tmp
         each.change_view(joined, peers)
         assert each._transport is not None
         assert each._transport.regroup().joined == (Rank(2, "c"),)
-    first.transport.send(b"text", 2, Channel.RESULTS)
-    assert ranks.transport.receive(Channel.RESULTS) == (0, b"text")
+    first.transport.send(b"text", 2, RESULTS)
+    assert ranks.transport.receive(RESULTS) == (0, b"text")
 
 
 def test_a_single_rank_is_connected_if_others_may_join(pair: list[RankProcess]) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from crossbow.cluster.ray.mailbox import Envelope, Mailbox
-from crossbow.cluster.transport import Channel
+from crossbow.cluster.transport import RESULTS, Channel
 
 
 def message(text: bytes, *, view: int = 0, source: int = 1) -> Envelope:
-    return Envelope(view, source, Channel.RESULTS, False, text)
+    return Envelope(view, source, RESULTS, False, text)
 
 
 def numbers(values: list[float], source: int = 1) -> Envelope:
@@ -20,9 +20,9 @@ def test_messages_of_a_rank_are_taken_in_order() -> None:
     mailbox = Mailbox()
     for letter in (message(b"one"), message(b"other", source=2), message(b"two")):
         mailbox.deliver(letter)
-    assert mailbox.take(Channel.RESULTS, 2) == (2, b"other")
+    assert mailbox.take(RESULTS, 2) == (2, b"other")
     assert mailbox.take(Channel.AGREEMENT, None) is None
-    assert [mailbox.take(Channel.RESULTS, None) for _ in range(3)] == [(1, b"one"), (1, b"two"), None]
+    assert [mailbox.take(RESULTS, None) for _ in range(3)] == [(1, b"one"), (1, b"two"), None]
 
 
 def test_arrays_are_received_in_place_before_and_after_they_arrive() -> None:
@@ -47,8 +47,8 @@ def test_letters_of_older_views_are_dropped_and_those_of_newer_ones_wait() -> No
     mailbox.deliver(message(b"late", view=1))
     mailbox.deliver(message(b"next", view=3))
     mailbox.deliver(numbers([1, 2]))
-    assert mailbox.take(Channel.RESULTS, None) == (1, b"new")
-    assert mailbox.take(Channel.RESULTS, None) is None
+    assert mailbox.take(RESULTS, None) == (1, b"new")
+    assert mailbox.take(RESULTS, None) is None
     assert not receipt.done()
     mailbox.begin(3)
-    assert mailbox.take(Channel.RESULTS, None) == (1, b"next")
+    assert mailbox.take(RESULTS, None) == (1, b"next")

@@ -7,7 +7,7 @@ import pytest
 
 from crossbow.cluster.members import Changes, GivenUp, Lost, Rank, ViewChangedError
 from crossbow.cluster.sums import Waiting, tree
-from crossbow.cluster.transport import Channel
+from crossbow.cluster.transport import RESULTS, Channel
 from tests.cluster.fake_network import at_once
 from tests.cluster.ray.processes import Processes
 from tests.cluster.test_transport import check_messages
@@ -83,8 +83,8 @@ def test_a_process_that_others_cannot_reach_is_refused_and_told(
     else:
         processes.transports[2].regroup()
         processes.transports[1].given_up = False  # the letter that tells it was lost, too
-        ranks[1].transport.send(b"late", 2, Channel.RESULTS)
-    assert ranks[2].transport.receive(Channel.RESULTS) is None
+        ranks[1].transport.send(b"late", 2, RESULTS)
+    assert ranks[2].transport.receive(RESULTS) is None
     with pytest.raises(ViewChangedError):
         ranks[1].check_others()
     with pytest.raises(GivenUp):
@@ -98,8 +98,8 @@ def test_a_rank_that_has_not_heard_of_a_view_is_not_given_up() -> None:
     first, _, third = processes.ranks()
     processes.lose(1)
     first.regroup()
-    third.transport.send(b"late", 0, Channel.RESULTS)
-    assert first.transport.receive(Channel.RESULTS) is None
+    third.transport.send(b"late", 0, RESULTS)
+    assert first.transport.receive(RESULTS) is None
     assert third.regroup() == Changes((Lost(Rank(1, "b"), "killed"),))
 
 

@@ -1,0 +1,244 @@
+"""Programs with contexts whose ranks leave and join: several contexts, and what a rank that joins passes over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossbow import SMA, Dataflow, ExecutionContext, History, ModelConf, Record, SolverConf, SystemConf, TrainingUnit
+from crossbow.cluster.admission import Admission, Joining
+from crossbow.cluster.fault import Fault
+from crossbow.cluster.members import NotJoined
+from crossbow.cluster.ranks import Ranks
+from crossbow.ops import BatchNorm, InnerProduct, ReLU
+from crossbow.runtime.checkpointing import Checkpoints
+from crossbow.runtime.keeper import find_checkpoint
+from crossbow.runtime.monitor import Monitor
+from crossbow.synch import AsynchronousSGD, Gossip, Rule
+from crossbow.types import CrossbowError
+from tests.cluster.fake_network import at_once
+from tests.cluster.ray.processes import Processes
+from tests.runtime.test_regrouping import Killed
+from tests.support import FAST_KERNELS, blobs, same_weights, training, until
+
+DATA = blobs(83, 29)
+SYSTEM = SystemConf(kernels=FAST_KERNELS, threads_per_learner=1, seed=3, learners_per_device=1)
+
+Program = Callable[[Ranks], Any]
+
+
+def flow() -> Dataflow:
+    return training(InnerProduct(number_of_outputs=8), BatchNorm(), ReLU(), InnerProduct(number_of_outputs=3))
+
+
+def new_context(rule: Rule | None = None, **more: Any) -> ExecutionContext:
+    model = ModelConf(batch_size=4, rule=rule or SMA())
+    solver = SolverConf(learning_rate=0.05, momentum=0.9)
+    confs = {"model": model, "solver": solver, "system": SYSTEM, "monitors": []}
+    return ExecutionContext([flow()], data=DATA, **{**confs, **more})
+
+
+def train(context: ExecutionContext, tasks: int) -> History:
+    return context.train(tasks, TrainingUnit.TASKS, verbose=False)
+
+
+class Launched:
+    """Ranks as threads, whose faults come from CROSSBOW_FAULT. One may join."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+        self.admission, self._here = Admission(), threading.local()
+        self.processes = Processes(["host"] * size)
+        self._ranks = self.processes.ranks(self.admission)
+        self._joiner: list[Joining] = []
+        monkeypatch.setattr(Fault, "strike", lambda fault: self._strike(fault))
+        for module in ("context", "runtime.run", "runtime.engine", "runtime.changing_engine"):
+            monkeypatch.setattr(f"crossbow.{module}.join", lambda: self._here.ranks)
+
+    def _strike(self, fault: Fault) -> None:
+        self.processes.lose(self.processes.roster.alive[fault.rank])
+        raise Killed
+
+    def run(self, program: Program, *, joins: bool = False) -> list[Any]:
+        """What the program returns on each rank; None if it was killed. The last one is that which joins."""
+        works = [self._work(program, ranks) for ranks in self._ranks]
+        if not joins:
+            return at_once(works)
+        return at_once([*works, lambda: self._join(program), self._launch])[:-1]
+
+    def _work(self, program: Program, ranks: Ranks) -> Callable[[], Any]:
+        def work() -> Any:
+            self._here.ranks = ranks
+            try:
+                return program(ranks)
+            except Killed:
+                return None
+
+        return work
+
+    def _join(self, program: Program) -> Any:
+        ranks, joining = self.processes.new("new", self.admission)
+        self._joiner.append(joining)
+        try:
+            return self._work(program, ranks)()
+        finally:
+            joining.end()
+
+    def _launch(self) -> None:
+        until(lambda: self._joiner)
+        (joining,) = self._joiner
+        while (arrived := joining.await_arrival()) is not None:
+            answer = self.admission.request(arrived[0], trains=arrived[1])
+            if answer is None:
+                self.processes.join(len(self._ranks))
+                return
+            joining.go_on(answer)
+
+
+RULES = (SMA(), AsynchronousSGD(), Gossip())
+
+
+def two_models(rule: Rule) -> Program:
+    """Trains two models in turns. Returns their variables, the records of all calls, and a test of the first one after
+    the first call of the second one. Only that call has a tick 5, or a tick 8 of two ranks."""
+
+    def program(ranks: Ranks) -> Any:
+        with new_context(rule) as one, new_context(rule) as other:
+            records = [*train(one, 9).records, *train(other, 21).records]
+            tested = one.test()
+            records += [*train(one, 21).records, *train(other, 21).records]
+            assert one.engine.summary().learners == ranks.size
+            return one.variables, other.variables, [(each.tasks, each.loss) for each in records], tested
+
+    return program
+
+
+def check_equal(found: Sequence[Any]) -> None:
+    """All ranks must have what the first one has."""
+    for each in found[1:]:
+        assert same_weights(each[0], found[0][0])
+        assert same_weights(each[1], found[0][1])
+        assert each[2:] == found[0][2:]
+
+
+def named(rule: Rule) -> str:
+    return type(rule).__name__
+
+
+def test_models_in_turns_have_the_bits_of_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank hears of the results of the model that trains, while the other one waits."""
+
+    def one_after_the_other(ranks: Ranks) -> Any:
+        found = []
+        for count in (9, 21):
+            with new_context() as context:
+                train(context, count)
+                train(context, 21)
+                found.append(context.variables)
+        return found
+
+    found = Launched(monkeypatch, 2).run(two_models(SMA()))
+    check_equal(found)
+    first, second = Launched(monkeypatch, 2).run(one_after_the_other)[0]
+    assert same_weights(found[0][0], first)
+    assert same_weights(found[0][1], second)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=named)
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_rank_is_lost_while_another_model_trains(monkeypatch: pytest.MonkeyPatch, rule: Rule, lost: int) -> None:
+    monkeypatch.setenv("CROSSBOW_FAULT", f"kill:{lost}@5")
+    found = Launched(monkeypatch, 3).run(two_models(rule))
+    assert found.pop(lost) is None
+    assert len(found) == 2
+    check_equal(found)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=named)
+def test_a_rank_joins_while_another_model_trains(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> None:
+    """It gets the base model of the first one, too."""
+    monkeypatch.setenv("CROSSBOW_FAULT", "join@8")
+    found = Launched(monkeypatch, 2).run(two_models(rule), joins=True)
+    assert len(found) == 3
+    check_equal(found)
+
+
+def test_the_next_rank_goes_on_with_the_files_of_every_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also of one that did not train when rank 0 was lost."""
+
+    class Notes(Monitor):
+        def __init__(self) -> None:
+            self.tasks: list[int] = []
+            self.taken_over: list[int] = []
+
+        def record(self, record: Record) -> None:
+            self.tasks.append(record.tasks)
+
+        def take_over(self, history: History) -> None:
+            self.taken_over += [record.tasks for record in history.records]
+
+    def program(ranks: Ranks) -> Notes:
+        notes, checkpoints = Notes(), Checkpoints(tmp_path / "one", interval="1epochs")
+        with new_context(monitors=[notes], checkpoints=checkpoints) as one, new_context() as other:
+            train(one, 9)
+            train(other, 21)
+            train(one, 21)
+            return notes
+
+    monkeypatch.setenv("CROSSBOW_FAULT", "kill:0@5")
+    lost, first, second = Launched(monkeypatch, 3).run(program)
+    assert lost is None
+    assert (first.taken_over, second.taken_over) == ([9], [])
+    assert (len(first.tasks), second.tasks) == (2, [])  # an epoch ends after 20 tasks
+    assert find_checkpoint(tmp_path / "one" / "checkpoints").checkpoint.state["tasks"] == first.tasks[-1]
+
+
+def test_what_a_rank_that_joins_passes_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It saves nothing, for it does not have the base model, and cannot predict."""
+    predicts = threading.Event()
+    monkeypatch.setenv("CROSSBOW_FAULT", "join@1000")  # it does not
+
+    def program(ranks: Ranks) -> Any:
+        file = tmp_path / f"{ranks.own.host}.safetensors"
+        with new_context() as context:
+            history = train(context, 20)
+            context.save(file)
+            if not ranks.joins:
+                assert file.exists()
+                predicts.wait(60)  # for the rank that joins: the others are in a training call then
+                train(context, 400)
+                return history
+            tested = history.records[-1].tasks, file.exists()
+            with pytest.raises(NotJoined) as ended:
+                context.predict(DATA.train.images)
+            predicts.set()
+            return *tested, ended.value.code
+
+    *others, joined = Launched(monkeypatch, 2).run(program, joins=True)
+    assert all(each.records[-1].tasks == 20 for each in others)
+    assert joined == (20, False, 2)
+    assert "error: a rank cannot join where the program uses the base model between two" in capsys.readouterr().err
+
+
+def test_a_rank_that_has_joined_for_another_model_lacks_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the first one trains again, or is tested."""
+    monkeypatch.setenv("CROSSBOW_FAULT", "join@8")
+
+    def program(ranks: Ranks) -> Any:
+        joins = ranks.joins
+        with new_context() as one, new_context() as other:
+            train(one, 9)
+            train(other, 21)
+            if joins:
+                with pytest.raises(CrossbowError, match="it receives the base model when it joins"):
+                    _ = one.variables
+            one.test()
+            return one.variables
+
+    found = Launched(monkeypatch, 2).run(program, joins=True)
+    assert all(same_weights(each, found[0]) for each in found)
