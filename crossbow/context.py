@@ -169,8 +169,9 @@ class ExecutionContext:
             self._new_engine = functools.partial(
                 new_engine, graph, check.graph, data, *confs, collective, self._recorder, self._ranks, number
             )
-            self._closed, self._lacks_model = False, False
-            """The latter: whether this rank joins, and has passed over a training call that it has no base model of."""
+            self._closed = False
+            self._lacks_model = False
+            """Whether this rank joins the others, and has passed over a training call whose base model it lacks."""
             self._run: TrainingRun | None = None
             """The current or last training call."""
             self._unfinished: RunState | None = None

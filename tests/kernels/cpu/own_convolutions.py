@@ -39,7 +39,7 @@ from tests.kernels.cpu.buffers import (
 GUARD = np.float32(-12345.0)
 FIRST = pytest.mark.skipif(
     REASON is not None or not processor.measured(),
-    reason="needs oneDNN, before which our own convolutions come with vectors of 16 lanes only",
+    reason="needs oneDNN, before which our own convolutions come with vectors of 8 or 16 lanes only",
 )
 """For tests of which kernels are taken."""
 

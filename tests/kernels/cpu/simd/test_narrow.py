@@ -127,7 +127,8 @@ def test_an_image_is_computed_alike_in_every_batch() -> None:
 # When they are taken.
 
 G = ConvolutionGeometry((5, 5))
-STEM, SECOND = ((4, 1, 28, 28), 20), ((4, 20, 12, 12), 50)
+STEM, SECOND = ((4, 1, 28, 28), 17), ((4, 20, 12, 12), 50)
+"""They fill vectors of 8 or 16 lanes only in part."""
 
 
 def names(shape: Shape, outputs: int, g: ConvolutionGeometry = G, storage: Any = None) -> dict[str, bool]:
@@ -162,7 +163,7 @@ NONE = {"forward": False, "weights": False, "data": False, "last": False}
         ((4, 32, 12, 12), 64, NONE),
         ((4, 16, 12, 12), 32, NONE),
         ((4, 3, 12, 12), 32, NONE),  # three channels are not filled up
-        ((4, 3, 12, 12), 20, ALL),
+        ((4, 3, 12, 12), 17, ALL),
         ((4, 1, 28, 28), 32, {"forward": False, "weights": True, "data": False, "last": True}),
         ((4, 1, 28, 28), 16, {"forward": False, "weights": True, "data": False, "last": True}),
     ],
@@ -181,9 +182,8 @@ def test_not_with_several_threads(shape: Shape, outputs: int, threads: int, monk
 
 
 @FIRST
-@pytest.mark.parametrize("lanes", [4, 8])
-def test_not_before_onednns_with_vectors_that_were_not_measured(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor, "VECTORS", replace(processor.VECTORS, lanes=lanes))
+def test_not_before_onednns_with_vectors_that_were_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "VECTORS", replace(processor.VECTORS, lanes=4))
     for shape, outputs in (STEM, SECOND):
         assert {**names(shape, outputs), "last": False} == NONE
 
@@ -246,7 +246,7 @@ def test_the_library_takes_the_same_weights(
 
 def network() -> Any:
     return training(
-        Conv(number_of_outputs=20, kernel_size=3, padding=1),
+        Conv(number_of_outputs=17, kernel_size=3, padding=1),
         ReLU(),
         Pool(kernel_size=2, stride=2),
         Conv(number_of_outputs=50, kernel_size=2),  # 3 and 5 are Winograd's
