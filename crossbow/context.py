@@ -45,7 +45,7 @@ from crossbow.runtime.limits import Limits
 from crossbow.runtime.monitor import Monitor, tell
 from crossbow.runtime.profiling import Profile, Profiler
 from crossbow.runtime.recorded import rebuilt, recorded
-from crossbow.runtime.regrouping import renewed
+from crossbow.runtime.regrouping import IdleModel
 from crossbow.runtime.results import History, TestResult
 from crossbow.runtime.resumption import Resumption, changes, check_same_run, describe_network
 from crossbow.runtime.run import Renewal, TrainingRun
@@ -169,9 +169,7 @@ class ExecutionContext:
             self._new_engine = functools.partial(
                 new_engine, graph, check.graph, data, *confs, collective, self._recorder, self._ranks, number
             )
-            self._closed = False
-            self._lacks_model = False
-            """Whether this rank joins the others, and has passed over a training call whose base model it lacks."""
+            self._closed, self._number = False, number
             self._run: TrainingRun | None = None
             """The current or last training call."""
             self._unfinished: RunState | None = None
@@ -189,6 +187,7 @@ class ExecutionContext:
             except BaseException:
                 self.engine.close()
                 raise
+            self._ranks.models[number] = self
 
     @property
     def _monitors(self) -> tuple[Monitor, ...]:
@@ -200,10 +199,12 @@ class ExecutionContext:
             return None
         writer = CheckpointWriter(self._checkpoints, self._write_model, self._recorder)
         best: Mapping[str, Array] = {}
-        if succeeds and self._checkpoints.best_path.exists():
+        begun = self._run is not None or self.resumed is not None
+        if succeeds and begun and self._checkpoints.best_path.exists():
             with contextlib.suppress(DataError):  # then the next best model is the first
                 best = read_variables(self._checkpoints.best_path)
-        return RunKeeper(self.engine, writer, self._about, self._monitors, self._recorder, succeeds, best)
+        more = self._about, self._monitors, self._recorder, succeeds, best
+        return RunKeeper(self.engine, writer, *more, begun=begun)
 
     def _describe(self, graph: Graph) -> dict[str, Any]:
         return {
@@ -297,6 +298,7 @@ class ExecutionContext:
         """End all threads, and close the monitors. The base model is lost unless it was saved before."""
         if not self._closed:
             self._closed = True
+            self._ranks.models.pop(self._number, None)
             self.engine.close()
             try:
                 self.engine.check_process()
@@ -440,7 +442,7 @@ class ExecutionContext:
             raise ConfigurationError("training must end: expected a count, a duration or a target. Received: none")
         seconds = None if duration is None else duration * duration_unit.value
         limits = Limits(count=count, unit=unit, seconds=seconds, loss=target_loss, accuracy=target_accuracy)
-        self._follow_ranks()
+        self._check_ranks()
         run = TrainingRun(
             self.engine,
             self.model,
@@ -467,24 +469,25 @@ class ExecutionContext:
 
             if self._leads:
                 show()
-            history = run.run(Renewal(self._rebuild, lead))
-            self._lacks_model = self._lacks_model or run.passed_over
-            return history
+            return run.run(Renewal(self._rebuild, lead, self._idle_models))
 
     def _rebuild(self) -> TrainingEngine:
-        """Another engine, after ranks have left or joined and the engine was closed. It gets their base model."""
+        """Another engine, after ranks have left or joined and the engine was closed."""
         self.engine, self._view = self._new_engine(), self._ranks.view.number
-        self._lacks_model = False
         return self.engine
 
-    def _follow_ranks(self) -> None:
-        """If ranks have left or joined while another context trained, go on with those that there are now."""
-        if self._ranks.joins or self._view == self._ranks.view.number:
-            return
-        before = self.history
-        renewed(self._ranks, self.engine, self._rebuild)
+    def _idle_models(self) -> dict[int, IdleModel]:
+        """The models of the program's other contexts, by their numbers."""
+        return {
+            number: IdleModel(context.engine, context._rebuild, context._go_on)
+            for number, context in self._ranks.models.items()
+            if context is not self
+        }
+
+    def _go_on(self) -> None:
+        """Go on with the ranks that there are after another context has trained."""
         if self._ranks.is_first and not self._leads:
-            self._lead(before)
+            self._lead(self.history)
         elif self._keeper is not None:
             self._keeper.use(self.engine)
 
@@ -513,7 +516,7 @@ class ExecutionContext:
             raise CrossbowError("there is no training call to continue: use `train` or another method that trains")
         given = state.values["limits"]
         given = {**given, "unit": TrainingUnit[given["unit"]], **limits}
-        self._follow_ranks()
+        self._check_ranks()
         run = TrainingRun(
             self.engine,
             self.model,
@@ -560,7 +563,7 @@ class ExecutionContext:
         Raises CrossbowError if there is no check set."""
         self._check_open()
         with self._ranks.call():
-            self._follow_ranks()
+            self._check_ranks()
             return TestResult(**self._ranks.together(lambda: asdict(self.engine.test())))
 
     @without_own_frames
@@ -608,7 +611,7 @@ class ExecutionContext:
         """
         self._check_open()
         checked = checked_path("save", path)
-        if not self._lacks_model:  # the others have written it
+        if not self._ranks.behind:  # the others have written it
             self._write_model(checked, self.engine.weights)
 
     def _write_model(self, path: Path, variables: Mapping[str, Array]) -> None:
@@ -679,16 +682,20 @@ class ExecutionContext:
         )
 
     def _check_known(self) -> None:
-        """End the program of a rank that joins, if it has passed over a training call whose base model it lacks. If it
-        has joined in a training call of another context, raise CrossbowError."""
-        if self._lacks_model:
-            reason = (
+        """End the program of a rank that joins, if it has passed over a training call: it lacks that base model."""
+        if self._ranks.behind:
+            self._ranks.give_up_joining(
                 "a rank cannot join where the program uses the base model between two training calls: it receives the "
                 "base model when it joins"
             )
-            if self._ranks.joins:
-                self._ranks.give_up_joining(reason)
-            raise CrossbowError(reason)
+
+    def _check_ranks(self) -> None:
+        """Raise CrossbowError if ranks have left or joined, and the context could not go on with the others."""
+        if not self._ranks.joins and self._view != self._ranks.view.number:
+            raise CrossbowError(
+                "ranks have left or joined while another context trained, and this one was not in use on all of them, "
+                "so that it can only predict. Create another context, and load its model"
+            )
 
     def _check_open(self) -> None:
         if self._closed:

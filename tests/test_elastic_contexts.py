@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from crossbow import SMA, Dataflow, ExecutionContext, History, ModelConf, Record, SolverConf, SystemConf, TrainingUnit
 from crossbow.cluster.admission import Admission, Joining
 from crossbow.cluster.fault import Fault
-from crossbow.cluster.members import NotJoined
+from crossbow.cluster.members import NotJoined, RankFailedError
 from crossbow.cluster.ranks import Ranks
 from crossbow.ops import BatchNorm, InnerProduct, ReLU
 from crossbow.runtime.checkpointing import Checkpoints
 from crossbow.runtime.keeper import find_checkpoint
 from crossbow.runtime.monitor import Monitor
 from crossbow.synch import AsynchronousSGD, Gossip, Rule
-from crossbow.types import CrossbowError
+from crossbow.types import CrossbowError, MonitorError
 from tests.cluster.fake_network import at_once
 from tests.cluster.ray.processes import Processes
 from tests.runtime.test_regrouping import Killed
@@ -52,19 +54,23 @@ class Launched:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
         self.admission, self._here = Admission(), threading.local()
         self.processes = Processes(["host"] * size)
-        self._ranks = self.processes.ranks(self.admission)
+        self.ranks = self.processes.ranks(self.admission)
         self._joiner: list[Joining] = []
         monkeypatch.setattr(Fault, "strike", lambda fault: self._strike(fault))
         for module in ("context", "runtime.run", "runtime.engine", "runtime.changing_engine"):
             monkeypatch.setattr(f"crossbow.{module}.join", lambda: self._here.ranks)
 
     def _strike(self, fault: Fault) -> None:
-        self.processes.lose(self.processes.roster.alive[fault.rank])
+        self.lose(fault.rank)
+
+    def lose(self, rank: int) -> None:
+        """End the calling thread, which is this rank."""
+        self.processes.lose(self.processes.roster.alive[rank])
         raise Killed
 
     def run(self, program: Program, *, joins: bool = False) -> list[Any]:
         """What the program returns on each rank; None if it was killed. The last one is that which joins."""
-        works = [self._work(program, ranks) for ranks in self._ranks]
+        works = [self._work(program, ranks) for ranks in self.ranks]
         if not joins:
             return at_once(works)
         return at_once([*works, lambda: self._join(program), self._launch])[:-1]
@@ -93,7 +99,7 @@ class Launched:
         while (arrived := joining.await_arrival()) is not None:
             answer = self.admission.request(arrived[0], trains=arrived[1])
             if answer is None:
-                self.processes.join(len(self._ranks))
+                self.processes.join(len(self.ranks))
                 return
             joining.go_on(answer)
 
@@ -225,20 +231,79 @@ def test_what_a_rank_that_joins_passes_over(
     assert "error: a rank cannot join where the program uses the base model between two" in capsys.readouterr().err
 
 
-def test_a_rank_that_has_joined_for_another_model_lacks_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until the first one trains again, or is tested."""
+def test_a_rank_that_has_joined_has_every_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that trained before: a program may use it at once, as in an ensemble."""
     monkeypatch.setenv("CROSSBOW_FAULT", "join@8")
 
     def program(ranks: Ranks) -> Any:
-        joins = ranks.joins
         with new_context() as one, new_context() as other:
             train(one, 9)
             train(other, 21)
-            if joins:
-                with pytest.raises(CrossbowError, match="it receives the base model when it joins"):
-                    _ = one.variables
-            one.test()
-            return one.variables
+            return one.variables, one.predict(DATA.train.images), one.test()
 
     found = Launched(monkeypatch, 2).run(program, joins=True)
-    assert all(same_weights(each, found[0]) for each in found)
+    assert len(found) == 3
+    for variables, probabilities, tested in found:
+        assert same_weights(variables, found[0][0])
+        np.testing.assert_array_equal(probabilities, found[0][1])
+        assert tested == found[0][2]
+
+
+def test_two_ranks_are_lost_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one while the others build engines for its first model."""
+    monkeypatch.setenv("CROSSBOW_FAULT", "kill:1@5")
+    launched, rebuilds = Launched(monkeypatch, 3), list[int]()
+    rebuild = ExecutionContext._rebuild
+
+    def lost(context: ExecutionContext) -> Any:
+        if context._ranks is launched.ranks[2] and not rebuilds:
+            rebuilds.append(context._number)
+            launched.lose(context._ranks.rank)
+        return rebuild(context)
+
+    monkeypatch.setattr(ExecutionContext, "_rebuild", lost)
+    found = launched.run(two_models(SMA()))
+    assert rebuilds == [0]
+    assert [each is None for each in found] == [False, True, True]
+    assert [tasks for tasks, _ in found[0][2]][-1] > 21
+
+
+def test_a_model_that_not_all_ranks_use_does_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CROSSBOW_FAULT", "kill:1@5")
+
+    def program(ranks: Ranks) -> Any:
+        with new_context() as one, new_context() as other:
+            train(one, 9)
+            if ranks.rank == 0:
+                ranks.models.pop(0)  # as if it had been collected there
+            train(other, 21)
+            assert one.predict(DATA.train.images).shape == (83, 3)
+            with pytest.raises(CrossbowError, match=r"^ranks have left or joined while another context trained"):
+                train(one, 9)
+            with pytest.raises(CrossbowError, match="it can only predict"):
+                one.test()
+            return other.variables
+
+    first, lost, last = Launched(monkeypatch, 3).run(program)
+    assert lost is None
+    assert same_weights(first, last)
+
+
+def test_a_failure_of_one_model_that_is_caught_does_not_reach_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first model rests while one rank fails to train the second one."""
+
+    class Fails(Monitor):
+        def record(self, record: Record) -> None:
+            raise ValueError("no space")
+
+    def program(ranks: Ranks) -> Any:
+        with new_context() as one, new_context(monitors=[Fails()]) as other:
+            train(one, 9)
+            with pytest.raises((MonitorError, RankFailedError)):
+                train(other, 30)
+            time.sleep(0.05)  # for the thread that listens to other ranks
+            train(one, 21)
+            return one.variables
+
+    first, second = Launched(monkeypatch, 2).run(program)
+    assert same_weights(first, second)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
@@ -26,6 +27,8 @@ SECONDS_AFTER_CHANGE = 1.0
 """Time in which an answer arrives that rank 0 has sent before it knew that the view has changed."""
 SECONDS_TO_CHANGE = 120.0
 """Limit of the wait for a view that follows from a decision of the ranks."""
+CALL = 4
+"""Bytes of the number of a call at the beginning of a message."""
 ENDED = 0
 """In place of the number of a call: the program of the rank has ended."""
 LEAVE = 0
@@ -60,10 +63,16 @@ class Ranks:
         """admission: if ranks can join. joining: on a rank that joins the others."""
         self.view, self.rank, self._transport = view, rank, transport
         self._admission, self._joining = admission, joining
+        self._passed_over = False
+        """Whether this rank has passed over a training call, before it joined the others."""
+        self._kept: dict[tuple[Channel, int], bytes] = {}
+        """Messages of later calls, by channel and rank."""
         self._call = 0
         """Number of the current or last call that all ranks make."""
-        self._models = 0
+        self._numbered = 0
         """Number of models that the program has created."""
+        self.models: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        """The contexts of the program that are in use, by the numbers of their models."""
         self._failures: list[RankFailure] = []
         """Of other ranks."""
         self._ended: set[int] = set()
@@ -116,10 +125,15 @@ class Ranks:
         """Whether this rank waits to join the others."""
         return self._joining is not None
 
+    @property
+    def behind(self) -> bool:
+        """Whether this rank waits to join others that have trained a model since, whose variables it lacks."""
+        return self._joining is not None and self._passed_over
+
     def next_model(self) -> int:
         """The number of the model that the program creates next. Ranks create models in the same order."""
-        self._models += 1
-        return self._models - 1
+        self._numbered += 1
+        return self._numbered - 1
 
     @property
     def call_number(self) -> int:
@@ -213,6 +227,7 @@ class Ranks:
             say("error: the other ranks go on without this one, because they could not reach it")
             raise
         self.view, self.rank = self.transport.view, self.transport.rank
+        self._kept.clear()
         if self._joining is not None and self._admission is not None:
             self._admission.take_over(self._joining)
             self._admission.open(self.view.ranks)
@@ -227,7 +242,9 @@ class Ranks:
         A rank that joins waits until it is in the view, and then raises ViewChangedError. If the others have ended the
         call, it returns the call's result."""
         if self._joining is not None:
-            return json.loads(self._take_over(CommonStep.TRAINING))
+            result = json.loads(self._take_over(CommonStep.TRAINING))
+            self._passed_over = True
+            return result
         if self._admission is not None and elastic:
             self._admission.open(self.view.ranks)
         elif self._admission is not None:
@@ -277,8 +294,7 @@ class Ranks:
 
     @contextmanager
     def unrecorded(self) -> Iterator[None]:
-        """What ranks that join later do not take over: the ranks do it together only because others have joined or
-        left."""
+        """What the ranks do together in the context is no part of what ranks that join later take over."""
         if self._admission is None:
             yield
             return
@@ -314,7 +330,7 @@ class Ranks:
         if self._joining is not None:
             return self._take_over(CommonStep.AGREEMENT)
         if self.several and self.rank == of:
-            self._to_others(value, Channel.AGREEMENT)
+            self._to_others(_framed(value, self._call), Channel.AGREEMENT)
         elif self.several:
             value = self._await(Channel.AGREEMENT, of, Waiting())
         if self._admission is not None:
@@ -340,14 +356,14 @@ class Ranks:
 
     # Values of all ranks
 
-    def gather(self, value: Any) -> list[Any]:
-        """The JSON values of all ranks, in rank order. Raises CrossbowError that names the ranks whose value does not
-        arrive within `SECONDS_TO_START`."""
+    def gather(self, value: Any, *, any_call: bool = False) -> list[Any]:
+        """The JSON values of all ranks, in rank order. any_call: also if they are in different calls. Raises
+        CrossbowError that names the ranks whose value does not arrive within `SECONDS_TO_START`."""
         if self._joining is not None:
             hosts, values = json.loads(self._take_over(CommonStep.GATHERING))
             self._stand_beside(hosts)
             return [*values, value]
-        values = self._gathered(value)
+        values = self._gathered(value, 0 if any_call else self._call)
         if self._admission is not None:
             hosts = [rank.host for rank in self.view.ranks]
             self._admission.note(CommonStep.GATHERING, json.dumps([hosts, values]).encode())
@@ -358,11 +374,11 @@ class Ranks:
         ranks = tuple(Rank(number, host) for number, host in enumerate((*hosts, self.own.host)))
         self.view, self.rank = View(self.view.number, ranks), len(hosts)
 
-    def _gathered(self, value: Any) -> list[Any]:
+    def _gathered(self, value: Any, call: int) -> list[Any]:
         if not self.several:
             return [value]
         if not self.is_first:
-            self.transport.send(json.dumps(value).encode(), 0, Channel.GATHERING)
+            self.transport.send(_framed(json.dumps(value).encode(), call), 0, Channel.GATHERING)
             return list(json.loads(self._await(Channel.GATHERING, 0, Waiting(seconds=2 * SECONDS_TO_START))))
         values = {0: value}
         deadline = time.monotonic() + SECONDS_TO_START
@@ -380,7 +396,7 @@ class Ranks:
                 f"expected all {self.size} ranks to begin within {SECONDS_TO_START:g} s. Missing: {', '.join(missing)}"
             )
         gathered = [values[rank.number] for rank in self.view.ranks]
-        self._to_others(json.dumps(gathered).encode(), Channel.GATHERING)
+        self._to_others(_framed(json.dumps(gathered).encode(), call), Channel.GATHERING)
         return gathered
 
     def end_together(self) -> None:
@@ -390,7 +406,7 @@ class Ranks:
         except ViewChangedError:
             # Rank 0 may have answered before it knew of the change, and has gone on.
             deadline = time.monotonic() + SECONDS_AFTER_CHANGE
-            while self.is_first or self.transport.receive(Channel.GATHERING, 0) is None:
+            while self.is_first or self._next(Channel.GATHERING, 0) is None:
                 if self.is_first or time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
@@ -402,17 +418,37 @@ class Ranks:
             if rank.number != self.rank:
                 self.transport.send(message, rank.number, channel)
 
+    def _next(self, channel: Channel, rank: int) -> bytes | None:
+        """The next message of this call from a rank; None if none has arrived. Those of earlier calls, which have
+        failed, are dropped. If the rank is in a later call, because this one has failed there, its message is kept."""
+        kept = self._kept.pop((channel, rank), None)
+        received = self.transport.receive(channel, rank) if kept is None else (rank, kept)
+        while received is not None:
+            call = int.from_bytes(received[1][:CALL], "big")
+            if call in (0, self._call):
+                return received[1][CALL:]
+            if call > self._call:
+                self._kept[channel, rank] = received[1]
+                return None
+            received = self.transport.receive(channel, rank)
+        return None
+
     def _await(self, channel: Channel, rank: int, wait: Waiting) -> bytes:
         """The next message from a rank."""
         received: list[bytes] = []
 
         def arrived() -> bool:
-            message = self.transport.receive(channel, rank)
+            message = self._next(channel, rank)
             if message is not None:
-                received.append(message[1])
+                received.append(message)
             else:
                 self.check_others()
             return bool(received)
 
         wait.until(arrived, str(self.view.ranks[rank]))
         return received[0]
+
+
+def _framed(message: bytes, call: int) -> bytes:
+    """A message with the number of the call that it belongs to; 0 for any call."""
+    return call.to_bytes(CALL, "big") + message

@@ -153,12 +153,12 @@ def new_setting(
     _check_one_kind(of_ranks, ranks)
     threads = [each for of_rank in of_ranks for each in of_rank]
     placement = Placement(len(threads), sum(map(len, of_ranks[: ranks.rank])), len(of_ranks[ranks.rank]))
-    between = None
+    between, changes = None, ranks.view.number > 0 or ranks.joins
     if isinstance(given, TwoLevel):
         within, between = given.settled([float(max(each, 1)) for each in of_ranks[ranks.rank]], ranks.size)
         rule: Rule = within
     else:
-        if ranks.view.number and isinstance(given, Grouping):
+        if changes and isinstance(given, Grouping):
             given = given.fitted(len(threads))
         rule = given.settled([float(max(each, 1)) for each in threads])
     check_local_variables(model.local_variables, rule)
@@ -166,7 +166,7 @@ def new_setting(
     check_skip(model.skip, rule, solver)
     _check_servers(rule, solver, system, ranks)
     host_ticks = None if between is None else between.tau
-    wpc = fitted_wpc(model.wpc, rule.tau, len(threads)) if ranks.view.number else model.wpc
+    wpc = fitted_wpc(model.wpc, rule.tau, len(threads)) if changes else model.wpc
     if ranks.several and (wpc or 0) % len(threads):
         raise ConfigurationError(
             f"ModelConf: wpc must be a multiple of the number of learners, {len(threads)}, across ranks. "

@@ -109,10 +109,12 @@ class Flow:
         """Deliver results in the context. first: number of the first task to submit."""
         self._doing, self._next_result, self._on_result = doing, first, on_result
         if self._sharing is not None:
-            self._sharing.begin(self._reports)
+            self._sharing.begin(self._reports, works=True)
         try:
             yield
         finally:
+            if self._sharing is not None:
+                self._sharing.rest()
             self._doing, self._on_result = "", ignore_result  # the engine outlives a run, and must not keep it alive
 
     def restart(self, tasks: int) -> None:

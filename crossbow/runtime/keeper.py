@@ -40,9 +40,12 @@ class RunKeeper:
         recorder: Recorder,
         succeeds: str = "",
         best: Mapping[str, Array] | None = None,
+        *,
+        begun: bool = True,
     ) -> None:
         """about: description of the run, as JSON values, which every checkpoint contains. succeeds: the mark of a run
-        with which this process goes on, in the place of a lost rank 0; best: that run's best model so far."""
+        with which this process goes on, in the place of a lost rank 0; best: that run's best model so far; begun:
+        whether that run has begun to train."""
         self._recorder = recorder
         self._engine, self._writer, self.about, self._monitors = engine, writer, dict(about), monitors
         self._best: Mapping[str, Array] = best or {}
@@ -50,9 +53,9 @@ class RunKeeper:
         self._last: tuple[int, int] | None = None
         """Numbers of tasks and records at the last checkpoint."""
         self._lock = DirectoryLock(writer.settings.path, succeeds)
-        self._owned = bool(succeeds)
+        self._owned = bool(succeeds) and begun
         """Whether the checkpoints in the directory are those of this context."""
-        if succeeds:  # intervals are counted from now on
+        if self._owned:  # intervals are counted from now on
             writer.begin(engine.tasks)
 
     @property

@@ -10,16 +10,18 @@ newest copy that a learner has read; if learners do not continue with z, the mea
 Merges that no copy has are counted. Tasks whose results are known are not done again.
 
 So every example of the epoch counts once. Rank 0, which may be another one now, gives the state of the training call.
-Then each rank builds an engine for the new number of learners, all of which begin at that base model.
+Then each rank builds an engine for the new number of learners, all of which begin at that base model. If the program
+has other models, they go on with the same ranks in the same way.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors.numpy import load, save
@@ -35,6 +37,16 @@ from crossbow.types import Array, CrossbowError
 
 SECONDS_TO_SETTLE = 60.0
 """Limit of the wait for this rank's learners to end their tasks."""
+
+
+class IdleModel(NamedTuple):
+    """A model of the program while another one trains."""
+
+    engine: TrainingEngine
+    rebuild: Callable[[], TrainingEngine]
+    """Builds an engine for the new ranks."""
+    goes_on: Callable[[], None]
+    """Called when the model goes on with that engine."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +73,7 @@ def regroup(
     ranks: Ranks,
     engine: TrainingEngine,
     rebuild: Callable[[], TrainingEngine],
+    idle: Mapping[int, IdleModel],
     state: RunState,
     stopped: str,
     counted: int,
@@ -69,10 +82,12 @@ def regroup(
     """Go on with the ranks of the newest view, which must all call this.
 
     engine: this rank's engine, which failed because the view has changed; it is closed. rebuild: builds one for the new
-    ranks. state, stopped, counted, end: of this rank's training call.
+    ranks. idle: the other models, by their numbers; those that all ranks have go on, too. state, stopped, counted, end:
+    of this rank's training call.
     """
     own, layout = _settled(engine).salvage(), engine.program.model
     engine.close()
+    others = _salvaged(idle)
     changes = Changes()
     while True:
         more = ranks.regroup()
@@ -82,19 +97,45 @@ def regroup(
             snapshot, lost_merges = _newest(ranks, own, layout)
             call = json.loads(ranks.agree_on_bytes(json.dumps([state.values, stopped, counted, end]).encode()))
             losses = np.frombuffer(ranks.agree_on_bytes(state.losses.tobytes()))
+            going_on = _go_on(ranks, others)
             following = _rebuilt(rebuild, snapshot)
         except ViewChangedError:
             continue  # with those that are left now
+        for model in going_on:
+            model.goes_on()
         return Regrouped(following, RunState(call[0], losses), call[1], call[2], call[3], changes, lost_merges)
 
 
-def renewed(ranks: Ranks, engine: TrainingEngine, rebuild: Callable[[], TrainingEngine]) -> TrainingEngine:
-    """Another engine in place of one that was built for other ranks: some have left or joined while the program trained
-    another model. All ranks call this between two training calls. The newest base model of the ranks goes to all."""
-    own, layout = _settled(engine).salvage(), engine.program.model
-    engine.close()
-    with ranks.unrecorded():
-        return _rebuilt(rebuild, _newest(ranks, own, layout)[0])
+@dataclass
+class _Salvaged:
+    """An idle model on this rank."""
+
+    model: IdleModel
+    engine: TrainingEngine
+    """The current one."""
+    snapshot: Snapshot
+    layout: ModelLayout
+
+
+def _salvaged(idle: Mapping[int, IdleModel]) -> dict[int, _Salvaged]:
+    """The idle models, except those that cannot be used after a failure."""
+    found = {}
+    for number, model in idle.items():
+        with suppress(CrossbowError):
+            found[number] = _Salvaged(model, model.engine, model.engine.salvage(), model.engine.program.model)
+    return found
+
+
+def _go_on(ranks: Ranks, others: Mapping[int, _Salvaged]) -> list[IdleModel]:
+    """Give an engine for the new ranks to each idle model that all ranks have, with its newest base model. Returns
+    these models."""
+    common = set.intersection(*map(set, ranks.gather(list(others))))
+    for number in sorted(common):
+        each = others[number]
+        each.snapshot, _ = _newest(ranks, each.snapshot, each.layout)
+        each.engine.close()
+        each.engine = _rebuilt(each.model.rebuild, each.snapshot)
+    return [others[number].model for number in sorted(common)]
 
 
 def _rebuilt(rebuild: Callable[[], TrainingEngine], newest: Snapshot) -> TrainingEngine:
@@ -122,7 +163,7 @@ def _settled(engine: TrainingEngine) -> TrainingEngine:
 
 def _check_same_call(ranks: Ranks) -> None:
     """Raise CrossbowError if the ranks are in different training calls: one may end before another."""
-    if len(set(ranks.gather(ranks.call_number))) > 1:
+    if len(set(ranks.gather(ranks.call_number, any_call=True))) > 1:
         raise CrossbowError("a rank has left between two training calls, so that the other ranks cannot go on")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any, NamedTuple, Protocol
@@ -24,7 +24,7 @@ from crossbow.runtime.monitor import Monitor, Progress, tell
 from crossbow.runtime.new_view import Departure, NewRanks
 from crossbow.runtime.observation import Measured, Measurement, arrived
 from crossbow.runtime.profiling import Profiler
-from crossbow.runtime.regrouping import regroup
+from crossbow.runtime.regrouping import IdleModel, regroup
 from crossbow.runtime.results import (
     AnyDecision,
     History,
@@ -78,6 +78,8 @@ class Renewal(NamedTuple):
     """Builds an engine for them."""
     lead: Callable[[TrainingRun], None] = lambda run: None
     """Called on a rank that becomes rank 0: gives the run monitors and a keeper."""
+    idle: Callable[[], Mapping[int, IdleModel]] = dict
+    """Gives the other models of the program, which go on with the same ranks, by their numbers."""
 
 
 class Terminated(SystemExit):
@@ -130,8 +132,6 @@ class TrainingRun:
         """The current stretch; None between two."""
         self.reached = math.inf
         """Number of tasks after which the loss was small enough."""
-        self.passed_over = False
-        """Whether this rank joins, and the other ranks have ended this call before."""
         self.start = engine.tasks
         """Number of tasks at the beginning of this call."""
         self._counted = 0
@@ -362,7 +362,6 @@ class TrainingRun:
             self._ranks.give_up_joining(
                 f"{ANOTHER_PROGRAM}: expected a training call with {result['call']}. Received: {own}"
             )
-        self.passed_over = True
         self.history = restored_history(result["history"])
         self.history.stop(result["stopped"])
         self.history.explain(result["message"])
@@ -385,7 +384,7 @@ class TrainingRun:
             raise ViewChangedError("ranks have left")
         began, first = self._began, self._ranks.is_first
         call = self.state(), self.history.stopped, self._counted, self.end
-        found = regroup(self._ranks, self.engine, renewal.rebuild, *call)
+        found = regroup(self._ranks, self.engine, renewal.rebuild, renewal.idle(), *call)
         self.engine, self._counted, self.end = found.engine, found.counted, found.end
         if not first:
             self._restore(found.state)

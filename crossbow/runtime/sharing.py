@@ -30,8 +30,9 @@ class Sharing:
         self._ranks, self._channel = ranks, RESULTS + model
         self._reports: Reports | None = None
         """Those of the engine that works."""
-        self._failed: Reports | None = None
-        """Those that have the failure of another rank, which is reported once to each engine that works."""
+        self._works = False
+        """Whether that engine trains or tests now, and no failure of another rank has been reported to it. An engine
+        that rests does not wait for other ranks."""
         self._part = 0
         self._own: queue.SimpleQueue[tuple[int, Completed]] = queue.SimpleQueue()
         self._early: list[tuple[int, Completed]] = []
@@ -59,13 +60,19 @@ class Sharing:
         """Send a result of this rank. Called on the learners' threads."""
         self._own.put((self._part, result))
 
-    def begin(self, reports: Reports) -> None:
-        """Begin the next part, of the engine with these reports. All results of the last one have been reported."""
+    def begin(self, reports: Reports, *, works: bool = False) -> None:
+        """Begin the next part, of the engine with these reports. All results of the last one have been reported.
+        works: whether the engine trains or tests from now on, until `rest`."""
         with self._lock:
-            self._part, self._reports = self._part + 1, reports
+            self._part, self._reports, self._works = self._part + 1, reports, works or self._works
             early, self._early = self._early, []
             for part, result in early:
                 self._deliver(part, result)
+
+    def rest(self) -> None:
+        """Note that the engine neither trains nor tests any more."""
+        with self._lock:
+            self._works = False
 
     def close(self) -> None:
         """End the thread."""
@@ -90,12 +97,14 @@ class Sharing:
 
     def _look_for_failure(self) -> None:
         """Report that a rank has left or failed. The scheduler would wait for results that do not come."""
+        if not self._works:
+            return
         try:
             self._ranks.check_others()
         except (RankFailedError, ViewChangedError) as error:
             with self._lock:
-                if self._reports is not None and self._reports is not self._failed:
-                    self._failed = self._reports
+                if self._works and self._reports is not None:
+                    self._works = False
                     self._reports.add(Failed(0, 0, "ranks", error))
 
     def _send(self) -> bool:

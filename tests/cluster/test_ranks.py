@@ -176,7 +176,7 @@ def test_another_rank_asks_to_stop() -> None:
 def test_ranks_that_do_not_begin_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SECONDS_TO_START", 0.05)
     first, second, _ = FakeNetwork(3).ranks()
-    second.transport.send(b"1", 0, module.Channel.GATHERING)
+    second.transport.send(bytes(4) + b"1", 0, module.Channel.GATHERING)
     with pytest.raises(CrossbowError, match=r"^expected all 3 ranks .* within 0\.05 s\. Missing: rank 2 \(host2\)$"):
         first.gather(0)
 
@@ -211,11 +211,49 @@ def test_a_failure_of_another_call_does_not_matter() -> None:
         first.check_others()
 
 
+def test_messages_of_a_call_that_has_failed_are_dropped() -> None:
+    """Rank 1 fails before it has received rank 0's decision."""
+    first, second = FakeNetwork(2).ranks()
+    with first.call():
+        first.agree(lambda: "unread")
+    with pytest.raises(ValueError, match="on purpose"), second.call():
+        raise ValueError("on purpose")
+    with second.call():
+        with first.call():
+            first.agree(lambda: "of the next call")
+        assert second.agree(lambda: None) == "of the next call"
+
+
+def test_messages_of_a_later_call_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 has failed before it has sent what rank 1 waits for, and has gone on."""
+    monkeypatch.setattr(module, "SECONDS_TO_END", 0.0)
+    first, second = FakeNetwork(2).ranks()
+    with pytest.raises(ValueError, match="on purpose"), first.call():
+        raise ValueError("on purpose")
+    with first.call():
+        first.agree(lambda: "one")
+        first.agree(lambda: "two")
+    with pytest.raises(RankFailedError), second.call():
+        second.agree(lambda: None)
+    with second.call():
+        assert [second.agree(lambda: None) for _ in range(2)] == ["one", "two"]
+
+
+def test_ranks_in_different_calls_can_tell() -> None:
+    def work(ranks: Ranks) -> list[int]:
+        for _ in range(2 + ranks.rank):
+            with ranks.call():
+                pass
+        return ranks.gather(ranks.call_number, any_call=True)
+
+    assert on_all(2, work) == [[2, 3], [2, 3]]
+
+
 def test_a_rank_that_has_ended_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SECONDS_AFTER_END", 0.05)
     first, second = FakeNetwork(2).ranks()
     assert not first.all_have_ended()
-    second.transport.send(b"5", 0, module.Channel.GATHERING)
+    second.transport.send(bytes(4) + b"5", 0, module.Channel.GATHERING)
     second.tell_end()
     assert first.gather(4) == [4, 5]
     assert first.all_have_ended()
@@ -235,7 +273,7 @@ def test_ranks_end_together_or_not_at_all(monkeypatch: pytest.MonkeyPatch, answe
             with pytest.raises(ViewChangedError):
                 ranks.end_together()
         return
-    answer = threading.Timer(0.1, first.transport.send, [b"[null, null, null]", 1, Channel.GATHERING])
+    answer = threading.Timer(0.1, first.transport.send, [bytes(4) + b"[null, null, null]", 1, Channel.GATHERING])
     answer.start()
     second.end_together()
     answer.join()

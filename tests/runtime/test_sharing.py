@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 
@@ -121,8 +122,11 @@ def test_a_rank_that_has_left_ends_the_wait_for_its_results() -> None:
     try:
         first.begin(reports[0])
         ranks[0].check_others = raising(ViewChangedError("rank 1 has left"))  # type: ignore[method-assign]
-        for each in (reports[0], following):
-            first.begin(each)
+        first.begin(reports[0])
+        time.sleep(0.05)
+        assert not reports[0]._reports  # the engine rests
+        for each in (reports[0], following, reports[0]):
+            first.begin(each, works=True)
             until(lambda each=each: bool(each._reports))
             found = each.take()
             assert isinstance(found, Failed)
