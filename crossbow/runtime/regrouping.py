@@ -106,36 +106,37 @@ def regroup(
         return Regrouped(following, RunState(call[0], losses), call[1], call[2], call[3], changes, lost_merges)
 
 
-@dataclass
 class _Salvaged:
-    """An idle model on this rank."""
+    """What an idle model has on this rank, from one view to the next."""
 
-    model: IdleModel
-    engine: TrainingEngine
-    """The current one."""
-    snapshot: Snapshot
-    layout: ModelLayout
+    def __init__(self, model: IdleModel) -> None:
+        """May raise CrossbowError: the model cannot be used after a failure."""
+        self.model = model
+        self._engine = model.engine
+        self._snapshot, self._layout = self._engine.salvage(), self._engine.program.model
+
+    def go_on(self, ranks: Ranks) -> None:
+        """Take an engine for the new ranks, with their newest base model."""
+        self._snapshot, _ = _newest(ranks, self._snapshot, self._layout)
+        self._engine.close()
+        self._engine = _rebuilt(self.model.rebuild, self._snapshot)
 
 
 def _salvaged(idle: Mapping[int, IdleModel]) -> dict[int, _Salvaged]:
-    """The idle models, except those that cannot be used after a failure."""
+    """The idle models that can be used."""
     found = {}
     for number, model in idle.items():
         with suppress(CrossbowError):
-            found[number] = _Salvaged(model, model.engine, model.engine.salvage(), model.engine.program.model)
+            found[number] = _Salvaged(model)
     return found
 
 
 def _go_on(ranks: Ranks, others: Mapping[int, _Salvaged]) -> list[IdleModel]:
-    """Give an engine for the new ranks to each idle model that all ranks have, with its newest base model. Returns
-    these models."""
-    common = set.intersection(*map(set, ranks.gather(list(others))))
-    for number in sorted(common):
-        each = others[number]
-        each.snapshot, _ = _newest(ranks, each.snapshot, each.layout)
-        each.engine.close()
-        each.engine = _rebuilt(each.model.rebuild, each.snapshot)
-    return [others[number].model for number in sorted(common)]
+    """Let each idle model that all ranks have go on. Returns these models."""
+    common = sorted(set.intersection(*map(set, ranks.gather(list(others)))))
+    for number in common:
+        others[number].go_on(ranks)
+    return [others[number].model for number in common]
 
 
 def _rebuilt(rebuild: Callable[[], TrainingEngine], newest: Snapshot) -> TrainingEngine:

@@ -373,22 +373,26 @@ class FakeSharing:
     """Notes the beginnings of parts."""
 
     def __init__(self) -> None:
-        self.begun = 0
+        self.begun, self.works = 0, False
 
     def join(self, reports: Reports) -> None:
         """Do nothing."""
 
-    def begin(self, reports: Reports) -> None:
-        self.begun += 1
+    def begin(self, reports: Reports, *, works: bool = False) -> None:
+        self.begun, self.works = self.begun + 1, works or self.works
+
+    def rest(self) -> None:
+        self.works = False
 
 
 def test_training_and_every_restart_in_it_begin_a_part_of_the_results_of_ranks() -> None:
     reports, sharing = Reports(learners=2), FakeSharing()
     made = flow.Flow(reports, 2, FakeCoordination(reports, 2), Recorder(), sharing)  # type: ignore[arg-type]
     with made.handing_on("training", 0, flow.ignore_result):
-        assert sharing.begun == 1
+        assert (sharing.begun, sharing.works) == (1, True)
         made.restart(4)
-    assert sharing.begun == 2
+        assert (sharing.begun, sharing.works) == (2, True)
+    assert not sharing.works
     assert made.done == 4
 
 

@@ -967,8 +967,9 @@ def test_learners_have_time_to_end_their_tasks(monkeypatch: pytest.MonkeyPatch) 
     ("calls", "same"), [((7, 7, 7), True), ((7, 9), False), ((7, 7, 9), False), ((1, 2, 3), False)]
 )
 def test_ranks_go_on_with_the_same_training_call(calls: tuple[int, ...], same: bool) -> None:
-    def gather(own: int) -> list[int]:
+    def gather(own: int, *, any_call: bool) -> list[int]:
         assert own == calls[0]
+        assert any_call  # otherwise ranks in different calls would not hear each other
         return list(calls)
 
     ranks: Any = SimpleNamespace(gather=gather, call_number=calls[0])
