@@ -46,7 +46,7 @@ from crossbow.runtime.monitor import Monitor, tell
 from crossbow.runtime.profiling import Profile, Profiler
 from crossbow.runtime.recorded import rebuilt, recorded
 from crossbow.runtime.regrouping import IdleModel
-from crossbow.runtime.results import History, TestResult
+from crossbow.runtime.results import History, TestResult, restored_history
 from crossbow.runtime.resumption import Resumption, changes, check_same_run, describe_network
 from crossbow.runtime.run import Renewal, TrainingRun
 from crossbow.runtime.shared_checkpoint import shared
@@ -170,6 +170,8 @@ class ExecutionContext:
                 new_engine, graph, check.graph, data, *confs, collective, self._recorder, self._ranks, number
             )
             self._closed, self._number = False, number
+            self._agrees = True
+            """Whether the base model is that of all ranks: no training call has failed."""
             self._run: TrainingRun | None = None
             """The current or last training call."""
             self._unfinished: RunState | None = None
@@ -469,11 +471,17 @@ class ExecutionContext:
 
             if self._leads:
                 show()
-            return run.run(Renewal(self._rebuild, lead, self._idle_models))
+            failed = self._ranks.failed_calls
+            try:
+                return run.run(Renewal(self._rebuild, lead, self._idle_models))
+            finally:
+                self._agrees = not self._ranks.several or self._ranks.failed_calls == failed
 
     def _rebuild(self) -> TrainingEngine:
         """Another engine, after ranks have left or joined and the engine was closed."""
-        self.engine, self._view = self._new_engine(), self._ranks.view.number
+        found, self.engine, self._view = self.engine.bad_examples, self._new_engine(), self._ranks.view.number
+        for phase, bad in self.engine.bad_examples.items():
+            bad.continue_from(found[phase])
         return self.engine
 
     def _idle_models(self) -> dict[int, IdleModel]:
@@ -531,7 +539,10 @@ class ExecutionContext:
 
     @property
     def history(self) -> History:
-        """The history of the current or last training call, also if it was interrupted or failed."""
+        """The history of the current or last training call, also if it was interrupted or failed. After `resume`, that
+        of the call to continue."""
+        if self._unfinished is not None:
+            return restored_history(self._unfinished.values["history"])
         return History() if self._run is None else self._run.history
 
     def _write_timeline(self, profile: Profile, recording: Recording) -> None:
@@ -562,9 +573,13 @@ class ExecutionContext:
 
         Raises CrossbowError if there is no check set."""
         self._check_open()
+        self._check_ranks()
         with self._ranks.call():
-            self._check_ranks()
-            return TestResult(**self._ranks.together(lambda: asdict(self.engine.test())))
+            return TestResult(**self._ranks.together(self._tested))
+
+    def _tested(self) -> dict[str, Any]:
+        self._ranks.forget_failures()
+        return asdict(self.engine.test())
 
     @without_own_frames
     def predict(self, images: Array) -> Array:
@@ -690,12 +705,14 @@ class ExecutionContext:
             )
 
     def _check_ranks(self) -> None:
-        """Raise CrossbowError if ranks have left or joined, and the context could not go on with the others."""
-        if not self._ranks.joins and self._view != self._ranks.view.number:
-            raise CrossbowError(
-                "ranks have left or joined while another context trained, and this one was not in use on all of them, "
-                "so that it can only predict. Create another context, and load its model"
-            )
+        """Raise CrossbowError, on all ranks, if this one may have another base model than others have."""
+        if self._ranks.joins or (self._agrees and self._view == self._ranks.view.number):
+            return
+        why = "ranks have left or joined while another context trained, and this one was not in use on all of them"
+        if not self._agrees:
+            why = "training has failed on a rank, and ranks may have come to different places"
+        with self._ranks.call():
+            raise CrossbowError(f"{why}, so that the context can only predict. Create another one, and load its model")
 
     def _check_open(self) -> None:
         if self._closed:

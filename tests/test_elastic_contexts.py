@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,18 @@ from crossbow.cluster.admission import Admission, Joining
 from crossbow.cluster.fault import Fault
 from crossbow.cluster.members import NotJoined, RankFailedError
 from crossbow.cluster.ranks import Ranks
+from crossbow.data.examples import BadExample
 from crossbow.ops import BatchNorm, InnerProduct, ReLU
 from crossbow.runtime.checkpointing import Checkpoints
 from crossbow.runtime.keeper import find_checkpoint
 from crossbow.runtime.monitor import Monitor
 from crossbow.synch import AsynchronousSGD, Gossip, Rule
-from crossbow.types import CrossbowError, MonitorError
+from crossbow.types import CrossbowError, MonitorError, Phase, TaskError
 from tests.cluster.fake_network import at_once
 from tests.cluster.ray.processes import Processes
+from tests.runtime.test_loading import dataset
 from tests.runtime.test_regrouping import Killed
-from tests.support import FAST_KERNELS, blobs, same_weights, training, until
+from tests.support import FAST_KERNELS, Probe, blobs, new_calls, same_weights, training, until
 
 DATA = blobs(83, 29)
 SYSTEM = SystemConf(kernels=FAST_KERNELS, threads_per_learner=1, seed=3, learners_per_device=1)
@@ -37,11 +40,11 @@ def flow() -> Dataflow:
     return training(InnerProduct(number_of_outputs=8), BatchNorm(), ReLU(), InnerProduct(number_of_outputs=3))
 
 
-def new_context(rule: Rule | None = None, **more: Any) -> ExecutionContext:
+def new_context(rule: Rule | None = None, network: Dataflow | None = None, **more: Any) -> ExecutionContext:
     model = ModelConf(batch_size=4, rule=rule or SMA())
     solver = SolverConf(learning_rate=0.05, momentum=0.9)
-    confs = {"model": model, "solver": solver, "system": SYSTEM, "monitors": []}
-    return ExecutionContext([flow()], data=DATA, **{**confs, **more})
+    confs = {"model": model, "solver": solver, "system": SYSTEM, "monitors": [], "data": DATA}
+    return ExecutionContext([network or flow()], **{**confs, **more})
 
 
 def train(context: ExecutionContext, tasks: int) -> History:
@@ -280,7 +283,7 @@ def test_a_model_that_not_all_ranks_use_does_not_go_on(monkeypatch: pytest.Monke
             assert one.predict(DATA.train.images).shape == (83, 3)
             with pytest.raises(CrossbowError, match=r"^ranks have left or joined while another context trained"):
                 train(one, 9)
-            with pytest.raises(CrossbowError, match="it can only predict"):
+            with pytest.raises(CrossbowError, match="the context can only predict"):
                 one.test()
             return other.variables
 
@@ -307,3 +310,113 @@ def test_a_failure_of_one_model_that_is_caught_does_not_reach_another(monkeypatc
 
     first, second = Launched(monkeypatch, 2).run(program)
     assert same_weights(first, second)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=named)
+def test_another_context_goes_on_after_an_operator_that_failed(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> None:
+    """What was on its way when it failed in the middle of a tick does not reach the next call."""
+    new_calls()
+    failed: list[int] = []
+
+    def fail_once(where: str, learner: int, call: int) -> None:
+        if call == 7 and not failed:
+            failed.append(call)
+            raise ValueError("the operator is broken")
+
+    def program(ranks: Ranks) -> Any:
+        network = training(
+            InnerProduct(number_of_outputs=8), Probe(action=fail_once), ReLU(), InnerProduct(number_of_outputs=3)
+        )
+        with new_context(rule, network=network) as context:
+            with pytest.raises((TaskError, RankFailedError)):
+                train(context, 41)
+            for work in (context.test, lambda: train(context, 41)):
+                with pytest.raises(CrossbowError, match="ranks may have come to different places"):
+                    work()
+            model = ranks.agree(lambda: {name: each.tolist() for name, each in context.variables.items()})
+        with new_context(rule, network=network) as context:
+            context.set_variables({name: np.array(each, np.float32) for name, each in model.items()})
+            history = train(context, 41)
+            return context.variables, context.test(), [record.loss for record in history.records]
+
+    first, second = Launched(monkeypatch, 2).run(program)
+    assert failed == [7]
+    assert same_weights(first[0], second[0])
+    assert first[1:] == second[1:]
+
+
+def test_bad_examples_are_known_after_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also to another model, and monitors hear of each once."""
+
+    class Notes(Monitor):
+        def __init__(self) -> None:
+            self.bad: list[int] = []
+
+        def bad_example(self, phase: Phase, example: BadExample) -> None:
+            self.bad.append(example.index)
+
+    def program(ranks: Ranks) -> Any:
+        notes, confs = Notes(), {"data": dataset([3, 8]), "system": replace(SYSTEM, on_bad_record="skip")}
+        with new_context(monitors=[notes], **confs) as one, new_context() as other:
+            train(one, 9)
+            found = [each.index for each in one.bad_examples()]
+            train(other, 21)
+            assert [each.index for each in one.bad_examples()][: len(found)] == found
+            train(one, 21)
+            return notes.bad, sorted(each.index for each in one.bad_examples())
+
+    monkeypatch.setenv("CROSSBOW_FAULT", "kill:1@5")
+    first, lost, last = Launched(monkeypatch, 3).run(program)
+    assert lost is None
+    assert sorted(first[0]) == first[1] == last[1] == [3, 8]
+
+
+def test_a_rank_that_joins_after_a_call_has_the_state_of_that_call(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As rank 0 has it, so that it could write a checkpoint."""
+    monkeypatch.setenv("CROSSBOW_FAULT", "join@8")
+
+    def program(ranks: Ranks) -> Any:
+        with new_context() as one, new_context() as other:
+            train(one, 9)
+            train(other, 21)
+            state = one._run.state()
+            return state.values, state.losses.tolist()
+
+    found = Launched(monkeypatch, 2).run(program, joins=True)
+    assert len(found[0][1]) == 10  # whole ticks
+    assert found[2] == found[0]
+
+
+@pytest.mark.parametrize("trains", [False, True], ids=["", "continues"])
+def test_a_run_that_was_resumed_has_its_history_after_the_loss_of_rank_0(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, trains: bool
+) -> None:
+    heard: list[list[int]] = []
+
+    class Notes(Monitor):
+        def take_over(self, history: History) -> None:
+            heard.append([record.tasks for record in history.records])
+
+    def begin(ranks: Ranks) -> None:
+        with new_context(checkpoints=Checkpoints(tmp_path / "one", interval="1epochs")) as context:
+            train(context, 30)
+
+    def program(ranks: Ranks) -> Any:
+        one = ExecutionContext.resume(tmp_path / "one", [flow()], data=DATA, monitors=[Notes()])
+        with one, new_context() as other:
+            known = [record.tasks for record in one.history.records]
+            train(other, 21)
+            if trains:
+                one.continue_training(count=60, verbose=False)
+            return known, [record.tasks for record in one.history.records]
+
+    Launched(monkeypatch, 3).run(begin)
+    monkeypatch.setenv("CROSSBOW_FAULT", "kill:0@5")
+    lost, first, second = Launched(monkeypatch, 3).run(program)
+    assert lost is None
+    assert heard == [first[0]]
+    assert first[0] == second[0] == [21, 30]
+    assert first[1] == second[1]
+    assert (len(first[1]) > 2) == trains

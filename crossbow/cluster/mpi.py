@@ -39,8 +39,8 @@ class MpiTransport:
                 f"expected an MPI library that finds the {launch.size} processes that were started. Received: "
                 f"{mpi.Get_library_version().splitlines()[0]}, which finds {world.size}; use its own mpirun"
             )
-        self._messages, self._sums = world.Dup(), world.Dup()
         self._lock = threading.Lock()
+        self.forget()
         self._sent: list[tuple[Any, bytes]] = []
         """Messages on their way, whose memory must not be freed."""
         hosts = world.allgather(mpi.Get_processor_name())
@@ -53,6 +53,12 @@ class MpiTransport:
 
     def regroup(self) -> Changes:
         return Changes()
+
+    def forget(self) -> None:
+        with self._lock:
+            world = self._mpi.COMM_WORLD
+            # Those before are not freed: what was sent in them may never be received.
+            self._messages, self._sums = world.Dup(), world.Dup()
 
     def send(self, message: bytes, rank: int, channel: int) -> None:
         with self._lock:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from crossbow.cluster.admission import Admission, CannotJoinError, CommonStep, Joining
 from crossbow.cluster.members import Changes, GivenUp, Left, NotJoined, Rank, RankFailedError, View, ViewChangedError
-from crossbow.cluster.sums import Waiting
+from crossbow.cluster.sums import SECONDS_TO_WAIT, Waiting
 from crossbow.cluster.transport import Channel, Transport
 from crossbow.console import say
 from crossbow.types import CrossbowError
@@ -69,6 +69,12 @@ class Ranks:
         """Messages of later calls, by channel and rank."""
         self._call = 0
         """Number of the current or last call that all ranks make."""
+        self.era = 0
+        """How often the ranks of this view have forgotten the messages of a call that failed."""
+        self.failed_calls = 0
+        """Number of calls that have failed on this rank."""
+        self._forgotten = 0
+        """Number of failed calls whose messages were forgotten."""
         self._numbered = 0
         """Number of models that the program has created."""
         self.models: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -156,16 +162,29 @@ class Ranks:
         try:
             yield
         except RankFailedError as error:
+            self.failed_calls += 1
             if ENDED not in {each.call for each in self._failures if each.sentence == str(error)}:
                 time.sleep(SECONDS_TO_END)
             raise
         except (ViewChangedError, Left, GivenUp, NotJoined):
             raise
         except BaseException as error:
+            self.failed_calls += 1
             if self.several:
                 text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
                 self._to_others(json.dumps([self._call, f"{self.own} failed: {text}"]).encode(), Channel.FAILURE)
             raise
+
+    def forget_failures(self) -> None:
+        """If a call has failed on a rank, forget the messages of that call. Called at the beginning of calls in which
+        ranks exchange vectors or results."""
+        if not self.several or self.joins:
+            return
+        with self.unrecorded():
+            failed = self._gathered(self.failed_calls > self._forgotten, self._call, SECONDS_TO_WAIT)
+        if any(failed):
+            self.transport.forget()
+            self.era, self._forgotten = self.era + 1, self.failed_calls
 
     def tell_end(self) -> None:
         """Tell the other ranks that the program of this rank ends. They fail if they wait for it."""
@@ -228,6 +247,7 @@ class Ranks:
             raise
         self.view, self.rank = self.transport.view, self.transport.rank
         self._kept.clear()
+        self.era, self._forgotten = 0, self.failed_calls
         if self._joining is not None and self._admission is not None:
             self._admission.take_over(self._joining)
             self._admission.open(self.view.ranks)
@@ -363,7 +383,7 @@ class Ranks:
             hosts, values = json.loads(self._take_over(CommonStep.GATHERING))
             self._stand_beside(hosts)
             return [*values, value]
-        values = self._gathered(value, 0 if any_call else self._call)
+        values = self._gathered(value, 0 if any_call else self._call, SECONDS_TO_START)
         if self._admission is not None:
             hosts = [rank.host for rank in self.view.ranks]
             self._admission.note(CommonStep.GATHERING, json.dumps([hosts, values]).encode())
@@ -374,14 +394,14 @@ class Ranks:
         ranks = tuple(Rank(number, host) for number, host in enumerate((*hosts, self.own.host)))
         self.view, self.rank = View(self.view.number, ranks), len(hosts)
 
-    def _gathered(self, value: Any, call: int) -> list[Any]:
+    def _gathered(self, value: Any, call: int, seconds: float) -> list[Any]:
         if not self.several:
             return [value]
         if not self.is_first:
             self.transport.send(_framed(json.dumps(value).encode(), call), 0, Channel.GATHERING)
-            return list(json.loads(self._await(Channel.GATHERING, 0, Waiting(seconds=2 * SECONDS_TO_START))))
+            return list(json.loads(self._await(Channel.GATHERING, 0, Waiting(seconds=2 * seconds))))
         values = {0: value}
-        deadline = time.monotonic() + SECONDS_TO_START
+        deadline = time.monotonic() + seconds
         for rank in self.view.ranks[1:]:
             try:
                 left = max(0.0, deadline - time.monotonic())
@@ -393,7 +413,7 @@ class Ranks:
         missing = [str(rank) for rank in self.view.ranks if rank.number not in values]
         if missing:
             raise CrossbowError(
-                f"expected all {self.size} ranks to begin within {SECONDS_TO_START:g} s. Missing: {', '.join(missing)}"
+                f"expected all {self.size} ranks to begin within {seconds:g} s. Missing: {', '.join(missing)}"
             )
         gathered = [values[rank.number] for rank in self.view.ranks]
         self._to_others(_framed(json.dumps(gathered).encode(), call), Channel.GATHERING)

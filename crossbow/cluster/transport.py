@@ -64,8 +64,12 @@ class Transport(Protocol):
         """Whether there is a newer view, so that no answer may come from ranks of this one."""
 
     def regroup(self) -> Changes:
-        """Continue in the newest view, and forget what has not been received. Returns what has changed. No
-        thread may use the transport for something else. Raises GivenUp if this rank is not in the view."""
+        """Continue in the newest view, and forget what has not been received. Returns what has changed. Other threads
+        may receive meanwhile, but not send. Raises GivenUp if this rank is not in the view."""
+
+    def forget(self) -> None:
+        """Forget what has not been received. All ranks call this at the same time: what one sends afterwards reaches
+        those that have called it."""
 
     def send(self, message: bytes, rank: int, channel: int) -> None:
         """Send a message to a rank."""

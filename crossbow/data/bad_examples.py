@@ -55,6 +55,12 @@ class BadExamples:
                 self.mask[place] = True
             self._found[known.index] = known
 
+    def continue_from(self, other: BadExamples) -> None:
+        """Begin with what another object has found in the same set. Nothing must have been found here."""
+        for each in other.all():
+            self.add_known(each)
+        self._taken = other._taken
+
     def share(self, ranks: Ranks) -> None:
         """Across ranks, which must call it at the same time, add the examples that any rank has found."""
         if not ranks.several:

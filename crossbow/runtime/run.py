@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from crossbow.cluster.admission import ANOTHER_PROGRAM
 from crossbow.cluster.failure import LOST, TERMINATED
 from crossbow.cluster.members import ViewChangedError
@@ -353,16 +355,16 @@ class TrainingRun:
         whether they have ended this call; it then has their history."""
         try:
             result = self._ranks.begin_training(elastic=self._elastic)
+            self._ranks.forget_failures()
         except ViewChangedError:
             self._regroup(renewal)
             return False
         if result is None:
             return False
-        if (own := self._call()) != result["call"]:
-            self._ranks.give_up_joining(
-                f"{ANOTHER_PROGRAM}: expected a training call with {result['call']}. Received: {own}"
-            )
-        self.history = restored_history(result["history"])
+        own, call = self._call(), {name: result["state"][name] for name in self._call()}
+        if own != call:
+            self._ranks.give_up_joining(f"{ANOTHER_PROGRAM}: expected a training call with {call}. Received: {own}")
+        self._restore(RunState(result["state"], np.array(result["losses"])))
         self.history.stop(result["stopped"])
         self.history.explain(result["message"])
         return True
@@ -373,9 +375,9 @@ class TrainingRun:
 
     def _result(self) -> dict[str, Any]:
         """What a rank takes over that joins after this call, as JSON values."""
-        history = self.history
+        state, history = self.state(), self.history
         about = {"stopped": history.stopped, "message": history.message}
-        return {"call": self._call(), "history": history_state(history), **about}
+        return {"state": state.values, "losses": state.losses.tolist(), **about}
 
     def _regroup(self, renewal: Renewal | None) -> None:
         """Go on with the ranks of the new view. Raises ViewChangedError if that is not possible."""

@@ -16,6 +16,8 @@ from crossbow.runtime.task import Completed, Failed
 SHORTEST_SLEEP, LONGEST_SLEEP = 1e-3, 4e-3
 """Seconds between two looks at what other ranks have sent; they grow while nothing comes."""
 
+PARTS_OF_AN_ERA = 1 << 32
+
 
 class Sharing:
     """Sends the results of this rank's tasks to the other ranks, and reports the results of theirs.
@@ -64,7 +66,9 @@ class Sharing:
         """Begin the next part, of the engine with these reports. All results of the last one have been reported.
         works: whether the engine trains or tests from now on, until `rest`."""
         with self._lock:
-            self._part, self._reports, self._works = self._part + 1, reports, works or self._works
+            # Parts after a failure have other numbers than those before, of which ranks may have begun not as many.
+            self._part = max(self._part + 1, self._ranks.era * PARTS_OF_AN_ERA)
+            self._reports, self._works = reports, works or self._works
             early, self._early = self._early, []
             for part, result in early:
                 self._deliver(part, result)
@@ -82,7 +86,7 @@ class Sharing:
     def _deliver(self, part: int, result: Completed) -> None:
         if part == self._part and self._reports is not None:
             self._reports.add(result)
-        else:
+        elif part > self._part:
             self._early.append((part, result))
 
     def _run(self) -> None:

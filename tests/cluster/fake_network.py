@@ -33,9 +33,9 @@ class FakeNetwork:
     def __init__(self, size: int) -> None:
         self.view = View(0, tuple(Rank(number, f"host{number}") for number in range(size)))
         self.lock = threading.RLock()
-        self.messages: dict[tuple[int, Channel], deque[tuple[int, bytes]]] = defaultdict(deque)
-        self.arrays: dict[tuple[int, int, Channel], deque[Any]] = defaultdict(deque)
-        self.sums: list[list[Any]] = [[] for _ in range(size)]
+        self.messages: dict[tuple[int, int, Channel], deque[tuple[int, bytes]]] = defaultdict(deque)
+        self.arrays: dict[tuple[int, int, int, Channel], deque[Any]] = defaultdict(deque)
+        self.sums: dict[int, list[list[Any]]] = defaultdict(lambda: [[] for _ in range(size)])
         self.aborted: list[tuple[int, int]] = []
 
     def transports(self) -> list[FakeTransport]:
@@ -52,6 +52,7 @@ class FakeTransport:
 
     def __init__(self, network: FakeNetwork, rank: int) -> None:
         self.network, self.rank, self.view = network, rank, network.view
+        self.era = 0
 
     def changed(self) -> bool:
         return False
@@ -59,13 +60,16 @@ class FakeTransport:
     def regroup(self) -> Changes:
         return Changes()
 
+    def forget(self) -> None:
+        self.era += 1
+
     def send(self, message: bytes, rank: int, channel: int) -> None:
         with self.network.lock:
-            self.network.messages[rank, channel].append((self.rank, message))
+            self.network.messages[self.era, rank, channel].append((self.rank, message))
 
     def receive(self, channel: int, rank: int | None = None) -> tuple[int, bytes] | None:
         with self.network.lock:
-            waiting = self.network.messages[self.rank, channel]
+            waiting = self.network.messages[self.era, self.rank, channel]
             for message in waiting:
                 if rank is None or message[0] == rank:
                     waiting.remove(message)
@@ -74,11 +78,11 @@ class FakeTransport:
 
     def send_array(self, array: Any, rank: int, channel: int) -> Pending:
         with self.network.lock:
-            self.network.arrays[self.rank, rank, channel].append(array.copy())
+            self.network.arrays[self.era, self.rank, rank, channel].append(array.copy())
         return FakePending(lambda: True)
 
     def receive_array(self, array: Any, rank: int, channel: int) -> Pending:
-        order = self.network.arrays[rank, self.rank, channel]
+        order = self.network.arrays[self.era, rank, self.rank, channel]
         received: list[bool] = []
 
         def done() -> bool:
@@ -91,7 +95,7 @@ class FakeTransport:
         return FakePending(done)
 
     def sum_array(self, array: Any) -> Pending:
-        sums = self.network.sums
+        sums = self.network.sums[self.era]
         with self.network.lock:
             number = len(sums[self.rank])
             sums[self.rank].append(array.copy())

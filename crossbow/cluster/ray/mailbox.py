@@ -14,10 +14,10 @@ from crossbow.types import Array
 class Envelope(NamedTuple):
     """A message or an array on its way."""
 
-    view: int
-    """Number of the sender's view."""
+    era: int
+    """Number of the sender's era."""
     source: int
-    """Rank of the sender in that view."""
+    """Rank of the sender in that era."""
     channel: int
     array: bool
     """Whether it is received in place, with `Mailbox.post`."""
@@ -43,11 +43,11 @@ class Receipt:
 
 
 class Mailbox:
-    """Keeps what has arrived until it is received. Letters of an older view are dropped, and those of a newer view wait
-    until that view begins. Any thread may call the methods."""
+    """Keeps what has arrived until it is received. Letters of an older era are dropped, and those of a newer era wait
+    until that era begins. Any thread may call the methods."""
 
     def __init__(self) -> None:
-        self._lock, self._view = threading.Lock(), 0
+        self._lock, self._era = threading.Lock(), 0
         self._early: list[Envelope] = []
         self._clear()
 
@@ -56,25 +56,25 @@ class Mailbox:
         self._arrays: dict[tuple[int, int], deque[Any]] = defaultdict(deque)
         self._receipts: dict[tuple[int, int], deque[Receipt]] = defaultdict(deque)
 
-    def begin(self, view: int) -> None:
-        """Begin a view: forget all of the views before."""
+    def begin(self, era: int) -> None:
+        """Begin an era: forget all of the eras before."""
         with self._lock:
-            self._view = view
+            self._era = era
             self._clear()
             early, self._early = self._early, []
             for letter in early:
                 self._sort(letter)
 
     def deliver(self, letter: Envelope) -> bool:
-        """Take in a letter. Returns False if it is of an older view, and refused."""
+        """Take in a letter. Returns False if it is of an older era, and refused."""
         with self._lock:
             return self._sort(letter)
 
     def _sort(self, letter: Envelope) -> bool:
         key = letter.source, letter.channel
-        if letter.view > self._view:
+        if letter.era > self._era:
             self._early.append(letter)
-        elif letter.view < self._view:
+        elif letter.era < self._era:
             return False
         elif not letter.array:
             self._messages[letter.channel].append((letter.source, letter.content))

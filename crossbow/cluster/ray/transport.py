@@ -18,6 +18,8 @@ Post = Callable[[int, Envelope], None]
 """Function that sends a letter to a process, which `ViewChange.processes` numbers. It copies the content before it
 returns."""
 
+ERAS_OF_A_VIEW = 1 << 32
+
 
 @dataclass(frozen=True)
 class ViewChange:
@@ -43,6 +45,8 @@ class RayTransport:
         self._lock = threading.Lock()
         self._changes: list[ViewChange] = [change]
         self._processes = change.processes
+        self._forgotten = 0
+        """How often letters of this view were forgotten."""
         self.given_up = False
         """Whether the other ranks go on without this one."""
         self.regroup()
@@ -70,9 +74,19 @@ class RayTransport:
         for process in set(before) - set(self._processes):  # it may live, and only not be reached
             self._give_up(process)
         self.rank = self._processes.index(self._process)
-        self._mailbox.begin(self.view.number)
+        self._forgotten = 0
+        self._mailbox.begin(self._era)
         lost = tuple(lost for change in changes for lost in change.lost)
         return Changes(lost, tuple(rank for change in changes for rank in change.joined))
+
+    def forget(self) -> None:
+        self._forgotten += 1
+        self._mailbox.begin(self._era)
+
+    @property
+    def _era(self) -> int:
+        """Number of the time in which letters are received: it ends with the view, or when they are forgotten."""
+        return self.view.number * ERAS_OF_A_VIEW + self._forgotten
 
     def _give_up(self, process: int) -> None:
         """Tell a process that it is not a rank any more."""
@@ -81,7 +95,7 @@ class RayTransport:
     # Messages
 
     def take_in(self, letter: Envelope) -> None:
-        """Take in a letter. If it is of an older view, and the ranks of the newest one have given up its sender, the
+        """Take in a letter. If it is of an older era, and the ranks of the newest one have given up its sender, the
         sender is told. Any thread may call this."""
         if letter.channel == Channel.GIVEN_UP:
             self.given_up = True
@@ -89,7 +103,7 @@ class RayTransport:
             self._give_up(letter.process)
 
     def _letter(self, channel: int, content: Any, *, array: bool = False) -> Envelope:
-        return Envelope(self.view.number, self.rank, channel, array, content, self._process)
+        return Envelope(self._era, self.rank, channel, array, content, self._process)
 
     def send(self, message: bytes, rank: int, channel: int) -> None:
         self._post(self._processes[rank], self._letter(channel, message))

@@ -8,8 +8,8 @@ from crossbow.cluster.ray.mailbox import Envelope, Mailbox
 from crossbow.cluster.transport import RESULTS, Channel
 
 
-def message(text: bytes, *, view: int = 0, source: int = 1) -> Envelope:
-    return Envelope(view, source, RESULTS, False, text)
+def message(text: bytes, *, era: int = 0, source: int = 1) -> Envelope:
+    return Envelope(era, source, RESULTS, False, text)
 
 
 def numbers(values: list[float], source: int = 1) -> Envelope:
@@ -38,14 +38,14 @@ def test_arrays_are_received_in_place_before_and_after_they_arrive() -> None:
     assert [array.tolist() for array in arrays] == [[1, 2], [3, 4], [5, 6]]
 
 
-def test_letters_of_older_views_are_dropped_and_those_of_newer_ones_wait() -> None:
+def test_letters_of_older_eras_are_dropped_and_those_of_newer_ones_wait() -> None:
     mailbox, array = Mailbox(), np.zeros(2, np.float32)
     receipt = mailbox.post(array, 1, Channel.PARTIAL)
-    mailbox.deliver(message(b"new", view=2))
+    mailbox.deliver(message(b"new", era=2))
     mailbox.deliver(message(b"old"))
     mailbox.begin(2)
-    mailbox.deliver(message(b"late", view=1))
-    mailbox.deliver(message(b"next", view=3))
+    mailbox.deliver(message(b"late", era=1))
+    mailbox.deliver(message(b"next", era=3))
     mailbox.deliver(numbers([1, 2]))
     assert mailbox.take(RESULTS, None) == (1, b"new")
     assert mailbox.take(RESULTS, None) is None
