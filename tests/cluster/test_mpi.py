@@ -220,6 +220,54 @@ def test_an_exception_anywhere_in_a_rank_ends_all(how: str, rank: int, rule: str
     assert seconds < 50
 
 
+GOING_ON = """
+import sys
+import numpy as np
+from crossbow import ExecutionContext, ModelConf, Sequential, SystemConf, TrainingUnit, cluster
+from crossbow.cluster.members import RankFailedError
+from crossbow.data import digits
+from crossbow.ops import InnerProduct, SoftMax, SoftMaxLoss
+from crossbow.synch import EASGD, SMA, DiLoCo, Gossip, TwoLevel
+
+data, written, fails = digits(), [], True
+write = type(data.train).write_images
+
+def fail(*given):
+    written.append(given)
+    if fails and len(written) > 20 and cluster.rank == 1:
+        raise ValueError("on purpose")
+    return write(data.train, *given)
+
+object.__setattr__(data.train, "write_images", fail)
+network = Sequential(InnerProduct(10), SoftMax(), SoftMaxLoss())
+rules = {"one": SMA(), "two": TwoLevel(SMA(), DiLoCo(tau=5)), "free": EASGD(), "gossip": Gossip()}
+model, system = ModelConf(rule=rules[sys.argv[1]]), SystemConf(learners_per_device=1)
+for again in (False, True):
+    with ExecutionContext(network, data=data, model=model, system=system) as context:
+        try:
+            context.train(2, verbose=0)
+            assert again
+        except (RankFailedError, ValueError, RuntimeError) as error:
+            assert "on purpose" in str(error), error
+            fails = False
+        if again:
+            sums = [float(each.sum()) for each in context.variables.values()]
+            found = cluster.join().gather(sums)
+            assert found[0] == found[1], found
+            print(f"rank {cluster.rank} tested {context.test().examples}")
+"""
+
+
+@NEEDS_MPI
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["one", "two", "free", "gossip"])
+def test_another_context_trains_after_a_failure_that_was_caught(rule: str) -> None:
+    """What was on its way between the ranks does not reach it."""
+    done = mpirun(2, "-c", GOING_ON, rule)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(" tested 296\n") == 2
+
+
 KILLED = """
 import os, signal, sys, threading, time
 from pathlib import Path
