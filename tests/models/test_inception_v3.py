@@ -64,9 +64,10 @@ def test_it_learns() -> None:
 
 @pytest.mark.slow
 def test_it_learns_with_the_auxiliary_classifier() -> None:
-    """Which images of 299×299 are needed for."""
+    """Which images of 299×299 are needed for. With four of them, weights that differ by 1e-6 have gradients that differ
+    by 4 %, so the loss of the first ten tasks depends on a processor's rounding."""
     dataflow = inception_v3(auxiliary=True, number_of_outputs=2)
-    check_descent(dataflow, IMAGENET[1:], learning_rate=0.003, tasks=12, fraction=0.9, batch=4)
+    check_descent(dataflow, IMAGENET[1:], learning_rate=0.003, tasks=20, fraction=0.9, batch=4)
 
 
 @pytest.mark.slow
