@@ -360,6 +360,7 @@ def test_bad_examples_are_known_after_a_loss(monkeypatch: pytest.MonkeyPatch) ->
         with new_context(monitors=[notes], **confs) as one, new_context() as other:
             train(one, 9)
             found = [each.index for each in one.bad_examples()]
+            assert found
             train(other, 21)
             assert [each.index for each in one.bad_examples()][: len(found)] == found
             train(one, 21)
@@ -371,9 +372,7 @@ def test_bad_examples_are_known_after_a_loss(monkeypatch: pytest.MonkeyPatch) ->
     assert sorted(first[0]) == first[1] == last[1] == [3, 8]
 
 
-def test_a_rank_that_joins_after_a_call_has_the_state_of_that_call(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_rank_that_joins_after_a_call_has_the_state_of_that_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """As rank 0 has it, so that it could write a checkpoint."""
     monkeypatch.setenv("CROSSBOW_FAULT", "join@8")
 

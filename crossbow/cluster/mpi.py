@@ -43,6 +43,9 @@ class MpiTransport:
         self.forget()
         self._sent: list[tuple[Any, bytes]] = []
         """Messages on their way, whose memory must not be freed."""
+        self._transfers: set[MpiTransfer] = set()
+        """Transfers that have not ended. MPI may write to their arrays also if nobody waits for them any more, as after
+        a failure."""
         hosts = world.allgather(mpi.Get_processor_name())
         self.rank: int = world.rank
         self.view = View(0, tuple(Rank(number, host) for number, host in enumerate(hosts)))
@@ -97,20 +100,25 @@ class MpiTransport:
         self._mpi.Finalize()
 
     def _pending(self, request: Any, array: Array) -> MpiTransfer:
-        return MpiTransfer(request, array, self._lock)
+        transfer = MpiTransfer(request, array, self._lock, self._transfers)
+        self._transfers.add(transfer)
+        return transfer
 
 
 class MpiTransfer:
     """Implements `Pending`."""
 
-    def __init__(self, request: Any, array: Array, lock: threading.Lock) -> None:
-        self._request, self._array, self._lock = request, array, lock
+    def __init__(self, request: Any, array: Array, lock: threading.Lock, others: set[MpiTransfer]) -> None:
+        """others: the transfers that have not ended, which this one leaves when it ends."""
+        self._request, self._array, self._lock, self._others = request, array, lock, others
         self._done = False
 
     def done(self) -> bool:
         if not self._done:
             with self._lock:
                 self._done = bool(self._request.Test())
+                if self._done:
+                    self._others.discard(self)
         return self._done
 
 

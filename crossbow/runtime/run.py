@@ -352,7 +352,7 @@ class TrainingRun:
 
     def _passes_over(self, renewal: Renewal | None) -> bool:
         """Let ranks join from now on. A rank that joins waits until it is one, and goes on with the others. Returns
-        whether they have ended this call; it then has their history."""
+        whether they have ended this call; it then has their state."""
         try:
             result = self._ranks.begin_training(elastic=self._elastic)
             self._ranks.forget_failures()
@@ -361,7 +361,8 @@ class TrainingRun:
             return False
         if result is None:
             return False
-        own, call = self._call(), {name: result["state"][name] for name in self._call()}
+        own = self._call()
+        call = {name: result["state"][name] for name in own}
         if own != call:
             self._ranks.give_up_joining(f"{ANOTHER_PROGRAM}: expected a training call with {call}. Received: {own}")
         self._restore(RunState(result["state"], np.array(result["losses"])))

@@ -17,6 +17,7 @@ SHORTEST_SLEEP, LONGEST_SLEEP = 1e-3, 4e-3
 """Seconds between two looks at what other ranks have sent; they grow while nothing comes."""
 
 PARTS_OF_AN_ERA = 1 << 32
+"""More parts than an era of the ranks has."""
 
 
 class Sharing:

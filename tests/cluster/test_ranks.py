@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +29,28 @@ def on_all(size: int, work: Callable[[Ranks], Any]) -> list[Any]:
 def test_rank_0_decides() -> None:
     decisions = on_all(3, lambda ranks: (ranks.agree(lambda: ["first", ranks.rank]), ranks.agree(lambda: None)))
     assert decisions == [(["first", 0], None)] * 3
+
+
+def test_a_failure_is_forgotten_by_all() -> None:
+    """What was sent before does not arrive; what was sent after does. Without a failure, everything arrives."""
+
+    def work(ranks: Ranks) -> Any:
+        other, found = 1 - ranks.rank, []
+        for fails in (False, True, False):
+            ranks.transport.send(b"before", other, Channel.NOTE)
+            with contextlib.suppress(ValueError), ranks.call():
+                if fails and ranks.rank == 1:
+                    raise ValueError("broken")
+            ranks.forget_failures()
+            ranks.transport.send(b"after", other, Channel.NOTE)
+            ranks.gather(None)
+            received = iter(lambda: ranks.transport.receive(Channel.NOTE), None)
+            found.append((ranks.era, [message for _, message in received]))
+            ranks.gather(None)
+        return found
+
+    whole = [b"before", b"after"]
+    assert on_all(2, work) == [[(0, whole), (1, [b"after"]), (1, whole)]] * 2
 
 
 def test_bytes_of_rank_0() -> None:

@@ -34,6 +34,18 @@ def test_each_is_listed_once_in_the_order_of_finding() -> None:
     assert len(bad) == 3
 
 
+def test_another_object_continues_with_what_was_found() -> None:
+    """What was given before is not new; what was not is."""
+    bad, next_one = BadExamples(5), BadExamples(5)
+    bad.add(error(3))
+    bad.take_new()
+    bad.add(error(1))
+    next_one.continue_from(bad)
+    assert next_one.mask.tolist() == bad.mask.tolist()
+    assert [each.index for each in next_one.all()] == [3, 1]
+    assert [each.index for each in next_one.take_new()] == [1]
+
+
 def test_the_last_good_one_is_never_added() -> None:
     bad = BadExamples(3)
     bad.add(error(2))

@@ -19,6 +19,7 @@ Post = Callable[[int, Envelope], None]
 returns."""
 
 ERAS_OF_A_VIEW = 1 << 32
+"""More eras than a view has."""
 
 
 @dataclass(frozen=True)
