@@ -128,9 +128,9 @@ class Backend(Protocol):
     def open(self, *, synchroniser: bool = False) -> None:
         """Make the learners' streams. synchroniser: whether one will end the ticks. Raises ConfigurationError."""
 
-    def call(self, work: Callable[[], T], device: int = 0) -> T:
+    def call(self, work: Callable[[], T], device: int = 0, *, alone: bool = False) -> T:
         """Do work on the stream of a device's first learner and return its result. Kernels are prepared this way: for
-        the learner's number of threads, or on its GPU."""
+        the learner's number of threads, or on its GPU. alone: for one thread."""
 
     def begin(self, work: Callable[[], T]) -> Callable[[], T]:
         """Begin work on the first learner's stream. Returns a function that waits for its result, or raises its

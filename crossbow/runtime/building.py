@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -236,7 +237,12 @@ def _assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetti
     data, model = setting.data, setting.model
     order = _new_order(setting)
     loader = _new_loader(setting, backend, data.train, order, "loader", Phase.TRAIN)
-    program = _compile(training, loader, data.train, Phase.TRAIN, None, setting, backend)
+    compiled = functools.partial(_compile, training, loader, data.train, Phase.TRAIN)
+    first = None
+    if setting.ranks.connected and max(backend.threads) > 1:
+        # Learners of another rank may have another number of threads, for which kernels choose another layout.
+        first = compiled(None, setting, backend, alone=True)
+    program = compiled(first, setting, backend)
     trained, checked, check_order = Pipeline(program, loader), None, None
     if data.check is not None:
         check_order = CheckOrder(len(data.check), setting.check_batch_size(len(data.check)))
@@ -370,8 +376,10 @@ def _compile(
     first: Program | None,
     setting: RunSetting,
     backend: Backend,
+    *,
+    alone: bool = False,
 ) -> Program:
-    """first: the program whose layout of variables this one shares."""
+    """first: the program whose layout of variables this one shares. alone: for learners of one thread."""
     return backend.call(
         lambda: compile_graph(
             graph,
@@ -384,7 +392,8 @@ def _compile(
             statistics=None if first is None else first.statistics,
             seed=setting.system.seed,
             check_numerics=setting.system.check_numerics,
-        )
+        ),
+        alone=alone,
     )
 
 

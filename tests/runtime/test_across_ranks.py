@@ -26,7 +26,7 @@ from crossbow.cluster.ranks import Ranks
 from crossbow.data.examples import BadExample
 from crossbow.data.rank_shares import share_of_rank
 from crossbow.data.shards import Sharding
-from crossbow.ops import BatchNorm, InnerProduct, ReLU
+from crossbow.ops import BatchNorm, Conv, InnerProduct, Kernel, ReLU
 from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.limits import Limits
@@ -67,8 +67,11 @@ def train(
     solver: SolverConf = SOLVER,
     data: Dataset = DATA,
     monitors: Sequence[Monitor] = (),
+    hidden: Kernel | None = None,
 ) -> Trained:
-    flow = training(InnerProduct(number_of_outputs=8), BatchNorm(), ReLU(), InnerProduct(number_of_outputs=3))
+    """hidden: the first operator."""
+    first = hidden or InnerProduct(number_of_outputs=8)
+    flow = training(first, BatchNorm(), ReLU(), InnerProduct(number_of_outputs=3))
     check = Dataflow(flow.subgraph).set_phase(Phase.CHECK)
     engine = new_engine(flow.graph, check.graph, data, model, solver, system, ranks=ranks)
     try:
@@ -214,6 +217,24 @@ def test_bad_examples_are_left_out_and_all_ranks_know_them() -> None:
     assert sorted(told, key=str) == sorted(
         2 * [(phase, index, f"file {index // 5}, record {index % 5}") for phase, index in expected], key=str
     )
+
+
+@pytest.mark.parametrize("threads", [(1, 2), (2, 1)], ids=str)
+def test_learners_of_ranks_may_have_other_threads(threads: tuple[int, ...]) -> None:
+    """Our own convolutions are for one thread, and have another layout of weights than oneDNN's."""
+    images = np.random.default_rng(0).random((40, 32, 12, 12), np.float32)
+    data = Dataset((images, np.arange(40) % 3), (images[:8], np.arange(8) % 3), number_of_classes=3)
+    model, hidden = replace(MODEL, batch_size=8), Conv(64, 3, padding=1)
+
+    def of(ranks: Ranks, own: int) -> Callable[[], Trained]:
+        system = replace(SYSTEM, threads_per_learner=own, learners_per_device=1)
+        return lambda: train(ranks, model, system, data=data, hidden=hidden)
+
+    first, second = at_once([of(*pair) for pair in zip(FakeNetwork(2).ranks(), threads, strict=True)])
+    alone = train(None, model, replace(SYSTEM, learners_per_device=2), data=data, hidden=hidden)
+    assert same_weights(first.weights, second.weights)
+    for name, value in alone.weights.items():
+        np.testing.assert_allclose(first.weights[name], value, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("sharding", ["stride", [(0, 0.5), (0.5, 1)]], ids=str)

@@ -100,9 +100,14 @@ class CpuBackend:
             ) from error
         self.streams.append(stream)
 
-    def call(self, work: Callable[[], T], device: int = 0) -> T:
+    def call(self, work: Callable[[], T], device: int = 0, *, alone: bool = False) -> T:
         """Do `work` on the thread of a device's first learner, and return its result."""
-        return self.streams[self.device_of.index(device)].call(work)
+
+        def with_one_thread() -> T:
+            with one_thread():
+                return work()
+
+        return self.streams[self.device_of.index(device)].call(with_one_thread if alone else work)
 
     def begin(self, work: Callable[[], T]) -> Callable[[], T]:
         """Submit `work` to the first learner's thread. Returns a function that waits for its result."""

@@ -93,7 +93,7 @@ class CudaBackend:
         self.streams.append(stream)
         return stream
 
-    def call(self, work: Callable[[], T], device: int = 0) -> T:
+    def call(self, work: Callable[[], T], device: int = 0, *, alone: bool = False) -> T:
         """Do work on the stream of a device's first learner, and wait until it is done."""
         return self._learner_streams[self.device_of.index(device)].compute.call(work)
 
