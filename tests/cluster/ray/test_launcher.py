@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,8 @@ from tests.support import same_weights, until
 
 ROOT = Path(__file__).parents[3]
 NEEDS_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray: pip install 'crossbow[ray]'")
+SECONDS_OF_A_HANG = 400.0
+"""Longer than any job here takes on a busy machine."""
 
 
 def begin(*options: str, fault: str = "") -> subprocess.Popen[str]:
@@ -41,7 +44,11 @@ def begin(*options: str, fault: str = "") -> subprocess.Popen[str]:
     line = [sys.executable, "-m", "crossbow", "launch", *options]
     pipe = subprocess.PIPE
     environment |= {"CROSSBOW_FAULT": fault} if fault else {}
-    return subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=ROOT)
+    process = subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=ROOT)
+    limit = threading.Timer(SECONDS_OF_A_HANG, process.kill)  # a job that goes on without what a test waits for
+    limit.daemon = True
+    limit.start()
+    return process
 
 
 def launch(*options: str, fault: str = "") -> tuple[int, str, str]:
