@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -77,8 +78,11 @@ class Team:
             self._processes.append(process)
 
     def wait_until_ready(self) -> None:
-        for connection in self._connections:
-            self._receive(connection, SECONDS_TO_START)
+        try:
+            for connection in self._connections:
+                self._receive(connection, SECONDS_TO_START)
+        except EOFError:
+            raise ContestError(f"{self.contestant.name}: {self._end()}") from None
 
     @property
     def numbers(self) -> list[int]:
@@ -93,9 +97,12 @@ class Team:
 
     def ask(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method of every runner at the same time. Returns the answers."""
-        for connection in self._connections:
-            connection.send((method, arguments))
-        return [self._receive(connection) for connection in self._connections]
+        try:
+            for connection in self._connections:
+                connection.send((method, arguments))
+            return [self._receive(connection) for connection in self._connections]
+        except (BrokenPipeError, EOFError):
+            raise ContestError(f"{self.contestant.name}: {self._end()}") from None
 
     def close(self) -> None:
         for connection in self._connections:
@@ -107,14 +114,19 @@ class Team:
                 process.terminate()
                 process.join()
 
+    def _end(self) -> str:
+        """How a process that does not answer has ended."""
+        for process in self._processes:
+            process.join(SECONDS_TO_END)
+            if process.exitcode == -signal.SIGKILL:
+                return "its process was killed. All contestants together may need more memory than there is"
+        return "its process ended without an answer"
+
     def _receive(self, connection: Connection, timeout: float | None = None) -> Any:
         name = self.contestant.name
-        try:
-            if not connection.poll(timeout):
-                raise ContestError(f"{name}: expected to be ready within {timeout:.0f} s")
-            failed, answer = connection.recv()
-        except EOFError:
-            raise ContestError(f"{name}: its process ended without an answer") from None
+        if not connection.poll(timeout):
+            raise ContestError(f"{name}: expected to be ready within {timeout:.0f} s")
+        failed, answer = connection.recv()
         if failed:
             raise ContestError(f"{name} failed:\n{answer}")
         return answer

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 
-from benchmarks.contest import Contest, Contestant
+from benchmarks.contest import Contest, Contestant, ContestError
 from benchmarks.crossbow_runner import BareRunner, CrossbowRunner
 from benchmarks.machine import describe_machine, has_torch
 from benchmarks.networks import NETWORKS
@@ -152,12 +152,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     torch = has_torch() and not options.no_torch
     machine = describe_machine()
-    outcomes = []
+    outcomes, failed = [], False
     for network in options.networks:
         for batch in options.batches or NETWORKS[network].batches:
             print(f"{network}, batch {batch} …", file=sys.stderr, flush=True)
-            outcomes.append(
-                measure(
+            try:
+                outcome = measure(
                     network,
                     batch,
                     options.kernels,
@@ -167,7 +167,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     torch=torch,
                     profile=options.profile,
                 )
-            )
+            except ContestError as error:
+                print(f"{network}, batch {batch}: {error}", file=sys.stderr, flush=True)
+                failed = True
+                continue
+            outcomes.append(outcome)
             ratios = [f"{ratio.text('.2f')} × {name}" for name, ratio, _ in outcomes[-1].comparisons()]
             print(f"{network}, batch {batch}: {', '.join(ratios) or 'done'}", file=sys.stderr, flush=True)
             if options.json is not None:
@@ -181,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\nPyTorch was left out: {'--no-torch was given' if options.no_torch else 'it is not installed here'}.")
     if options.json is not None:
         write_json(options.json, _content(machine, outcomes))
-    return 0
+    return 1 if failed else 0
 
 
 def _content(machine: dict[str, str], outcomes: Sequence[Outcome]) -> dict[str, object]:

@@ -654,8 +654,7 @@ class ExecutionContext:
         variance; with strict=False, if nothing fits. Raises ConfigurationError for a pattern that matches nothing.
         """
         self._check_open()
-        selection, path, program = VariableSelection(only, exclude), model_path(path), self.engine.program
-        layouts = (program.model, program.statistics)
+        selection, path, layouts = VariableSelection(only, exclude), model_path(path), self.engine.program.layouts
 
         def check(shapes: Mapping[str, Shape]) -> None:
             own = {segment.name: segment.spec.shape for layout in layouts for segment in layout}

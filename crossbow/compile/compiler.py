@@ -11,14 +11,14 @@ import numpy as np
 
 from crossbow.compile.draft import Draft, DraftStep, Value, place, resolve
 from crossbow.compile.fuse import masked_terms, pooled_gradients, relu_fusions, sum_fusions, takes_gradient
-from crossbow.compile.model import SEGMENT_ALIGNMENT, ModelLayout, Segment
+from crossbow.compile.model import ModelLayout, lay_out
 from crossbow.compile.precision import narrow_vertices
 from crossbow.compile.program import NamedPlace, Place, Program, Step, VectorPlace, WholeVector
 from crossbow.compile.requests import remembering
 from crossbow.dataflow.graph import BATCH, Graph, Vertex, consumers
 from crossbow.dataflow.validate import infer_shapes, input_shapes, statistics_of, variables_of
 from crossbow.host_memory import physical_memory
-from crossbow.kernels.interface import PlainStorage, PreparedKernel, Variable
+from crossbow.kernels.interface import PlainStorage, PreparedKernel, Storage, Variable
 from crossbow.kernels.library import KernelLibrary
 from crossbow.kernels.requests import CheckFinite, LoadBatch, PoolingBackward, WeightedSum
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
@@ -189,18 +189,16 @@ class _Compiler:
         return known
 
     def _lay_out(self, specs_of: Mapping[int, tuple[VariableSpec, ...]]) -> ModelLayout:
-        segments: dict[tuple[int, str], Segment] = {}
-        offset = 0
+        found: dict[tuple[int, str], tuple[str, VariableSpec, Storage]] = {}
         for order, specs in specs_of.items():
             vertex = self.graph[order]
             for spec in specs:
                 key = (id(vertex.operator), spec.name)
-                if key not in segments:
+                if key not in found:
                     known = self.variables.get(key)
                     storage = (known and known.storage) or PlainStorage(spec.shape)
-                    segments[key] = Segment(f"{vertex.name}.{spec.name}", spec, storage, offset)
-                    offset += -(-storage.elements // SEGMENT_ALIGNMENT) * SEGMENT_ALIGNMENT
-        return ModelLayout(segments, self.dtype)
+                    found[key] = f"{vertex.name}.{spec.name}", spec, storage
+        return lay_out(found, self.dtype)
 
     def _settle(self, operator: int, specs: tuple[VariableSpec, ...], kernels: tuple[PreparedKernel, ...]) -> None:
         """Use the storages that forward kernels chose, and plain storage for all other variables."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,9 +148,33 @@ class ModelLayout:
         for key, segment in self.segments.items():
             segment.storage.pack(_converted(values[key], self.dtype), segment.flat(vector))
 
+    def plain(self, names: Collection[str]) -> ModelLayout:
+        """A layout of the same variables in which those of these names are stored plain."""
+        variables = {
+            key: (each.name, each.spec, PlainStorage(each.spec.shape) if each.name in names else each.storage)
+            for key, each in self.segments.items()
+        }
+        return lay_out(variables, self.dtype)
+
     def load(self, variables: Mapping[str, Array], vector: Array, source: str) -> None:
         """Write variables by name to the vector. Raises DataError, and writes nothing, if they do not fit."""
         load_vectors(variables, [(self, vector)], source)
+
+
+Layouts = tuple[ModelLayout, ModelLayout]
+"""Those of the variables and of the running statistics."""
+
+
+def lay_out(
+    variables: Mapping[tuple[int, str], tuple[str, VariableSpec, Storage]], dtype: np.dtype[np.generic]
+) -> ModelLayout:
+    """Place variables, each with its name, specification and storage, one after another in a vector."""
+    segments: dict[tuple[int, str], Segment] = {}
+    offset = 0
+    for key, (name, spec, storage) in variables.items():
+        segments[key] = Segment(name, spec, storage, offset)
+        offset += -(-storage.elements // SEGMENT_ALIGNMENT) * SEGMENT_ALIGNMENT
+    return ModelLayout(segments, dtype)
 
 
 MOST_DIFFERENCES = 20

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from crossbow.compile.memory import MemoryPlan
-from crossbow.compile.model import ModelLayout
+from crossbow.compile.model import Layouts, ModelLayout
 from crossbow.dataflow.graph import Graph
 from crossbow.dataflow.validate import infer_shapes, input_shapes
 from crossbow.kernels.interface import Call, GradientBlock, PreparedKernel
@@ -155,6 +155,10 @@ class Program:
     plan: MemoryPlan
     outputs: Mapping[int, ArenaPlace]
     """The location of each vertex's output, by position."""
+
+    @property
+    def layouts(self) -> Layouts:
+        return self.model, self.statistics
 
     def bind(self, memory: Memory, *, in_blocks: bool = False) -> Parts:
         """The calls on these buffers. in_blocks: whether weight gradients are computed in blocks, if kernels support

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar, cast
 
 from crossbow.cluster.ranks import Ranks
+from crossbow.compile import ModelLayout
 from crossbow.types import ConfigurationError
 
 T = TypeVar("T")
@@ -25,10 +27,18 @@ def check_alike(ranks: Ranks, about: Mapping[str, Any]) -> None:
         _compare(ranks, {"version": _version(), **dict(_fields(about))})
 
 
-def check_layout(ranks: Ranks, layout: str) -> None:
-    """Compare what identifies the places of variables in memory, as `check_alike` does."""
-    if ranks.connected:
-        _compare(ranks, {"layout of variables": layout})
+def differently_stored(ranks: Ranks, layouts: Iterable[ModelLayout]) -> frozenset[str]:
+    """The names of the variables that kernels of some ranks store in another way, because of their processors. All
+    ranks must call this."""
+    if not ranks.connected:
+        return frozenset()
+    own = {segment.name: _digest(repr(segment.storage)) for layout in layouts for segment in layout}
+    of_ranks = ranks.gather(own)
+    return frozenset(name for name in own if len({of_rank[name] for of_rank in of_ranks}) > 1)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def same_error(ranks: Ranks, work: Callable[[], T]) -> T:

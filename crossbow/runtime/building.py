@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
-import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from crossbow.cluster.placement import Placement
 from crossbow.cluster.ranks import Ranks
-from crossbow.compile import BatchSource, ModelLayout, Program, check_memory, compile_graph
+from crossbow.compile import BatchSource, Layouts, ModelLayout, Program, check_memory, compile_graph
 from crossbow.data import Dataset
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import Examples, Indices
@@ -18,7 +17,7 @@ from crossbow.data.loader import Loader
 from crossbow.data.order import CheckOrder, Order, TrainingOrder
 from crossbow.data.rank_shares import ShareOrder
 from crossbow.dataflow.graph import Graph
-from crossbow.runtime.alike import check_layout, same_error
+from crossbow.runtime.alike import differently_stored, same_error
 from crossbow.runtime.arithmetic import Ranges, VectorArithmetic
 from crossbow.runtime.assembly import Assembly, Needs, Pipeline, slots_memory
 from crossbow.runtime.backend import Backend, Learner
@@ -36,7 +35,6 @@ from crossbow.runtime.replica import BaseModel, new_base_model, new_outer_model,
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.setting import RunSetting
 from crossbow.runtime.sharing import Sharing
-from crossbow.runtime.snapshot import layout_digest
 from crossbow.runtime.tick import TickCoordination
 from crossbow.solver import SolverConf
 from crossbow.synch import SMA, BarrierRule, Collective, FreeRule, Grouping, Rule, RuleSequence, TwoLevel, has_barrier
@@ -217,38 +215,53 @@ def assemble(training: Graph, check: Graph, backend: Backend, setting: RunSettin
     raises GraphError or ConfigurationError. The latter is raised on all ranks. beside: bytes of the machine's memory
     that other runs use."""
     others = {"learners that are there already": beside} if beside else {}
+    ranks, data = setting.ranks, setting.data
 
-    def made() -> Assembly:
+    def compiled() -> tuple[TrainingOrder, Pipeline]:
         check_memory({**slots_memory(setting), **others})
         backend.open(synchroniser=setting.adds_parts)
+        order = _new_order(setting)
+        loader = _new_loader(setting, backend, data.train, order, "loader", Phase.TRAIN)
+        # Learners of another rank may have another number of threads, for which kernels choose another layout.
+        program = _compile(training, loader, data.train, Phase.TRAIN, None, setting, backend, alone=ranks.connected)
+        return order, Pipeline(program, loader)
+
+    def made() -> Assembly:
         with PausedCollection():
-            return _assemble(training, check, backend, setting, others)
+            return _assemble(training, check, order, first, plain, backend, setting, others)
 
     try:
-        assembly = same_error(setting.ranks, made)
-        check_layout(setting.ranks, layout_digest(assembly.program))
-        return assembly
+        with PausedCollection():
+            order, first = same_error(ranks, compiled)
+        plain = differently_stored(ranks, first.program.layouts)
+        return same_error(ranks, made)
     except BaseException:
         backend.close(CLOSE_SECONDS)
         raise
 
 
-def _assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetting, others: dict[str, int]) -> Assembly:
-    data, model = setting.data, setting.model
-    order = _new_order(setting)
-    loader = _new_loader(setting, backend, data.train, order, "loader", Phase.TRAIN)
-    compiled = functools.partial(_compile, training, loader, data.train, Phase.TRAIN)
-    first = None
-    if setting.ranks.connected and max(backend.threads) > 1:
-        # Learners of another rank may have another number of threads, for which kernels choose another layout.
-        first = compiled(None, setting, backend, alone=True)
-    program = compiled(first, setting, backend)
+def _assemble(
+    training: Graph,
+    check: Graph,
+    order: TrainingOrder,
+    first: Pipeline,
+    plain: Collection[str],
+    backend: Backend,
+    setting: RunSetting,
+    others: dict[str, int],
+) -> Assembly:
+    """first: the training graph, compiled for one thread if there are other ranks. plain: the variables that are stored
+    differently on other ranks."""
+    data, model, loader, program = setting.data, setting.model, first.loader, first.program
+    if plain or (setting.ranks.connected and max(backend.threads) > 1):
+        layouts = program.model.plain(plain), program.statistics.plain(plain)
+        program = _compile(training, loader, data.train, Phase.TRAIN, layouts, setting, backend)
     trained, checked, check_order = Pipeline(program, loader), None, None
     if data.check is not None:
         check_order = CheckOrder(len(data.check), setting.check_batch_size(len(data.check)))
         check_loader = _new_loader(setting, backend, data.check, check_order, "check-loader", Phase.CHECK)
         checked = Pipeline(
-            _compile(check, check_loader, data.check, Phase.CHECK, program, setting, backend), check_loader
+            _compile(check, check_loader, data.check, Phase.CHECK, program.layouts, setting, backend), check_loader
         )
     narrow = 0 if backend.library.mixed is None else backend.library.mixed.dtype.itemsize
     needs = Needs(setting, program, None if checked is None else checked.program, narrow)
@@ -373,13 +386,15 @@ def _compile(
     loader: Loader,
     examples: Examples,
     phase: Phase,
-    first: Program | None,
+    layouts: Layouts | None,
     setting: RunSetting,
     backend: Backend,
     *,
     alone: bool = False,
 ) -> Program:
-    """first: the program whose layout of variables this one shares. alone: for learners of one thread."""
+    """layouts: those of the variables and statistics; None means that kernels choose. alone: for learners of one
+    thread."""
+    model, statistics = layouts or (None, None)
     return backend.call(
         lambda: compile_graph(
             graph,
@@ -388,8 +403,8 @@ def _compile(
             setting.dtype,
             phase=phase,
             labels=_label_range(examples, loader),
-            model=None if first is None else first.model,
-            statistics=None if first is None else first.statistics,
+            model=model,
+            statistics=statistics,
             seed=setting.system.seed,
             check_numerics=setting.system.check_numerics,
         ),
@@ -402,6 +417,7 @@ def compile_prediction(
 ) -> Program:
     """Compile a graph of `derive_prediction`. trained: the program whose layout of variables it shares; with None, the
     variables have a layout of their own."""
+    model, statistics = (None, None) if trained is None else trained.layouts
     return backend.call(
         lambda: compile_graph(
             graph,
@@ -409,8 +425,8 @@ def compile_prediction(
             backend.library,
             system.dtype,
             phase=Phase.CHECK,
-            model=None if trained is None else trained.model,
-            statistics=None if trained is None else trained.statistics,
+            model=model,
+            statistics=statistics,
             seed=system.seed,
             check_numerics=system.check_numerics,
         )

@@ -102,7 +102,7 @@ class PredictionModel:
         self._first = max(size for size in PARTS if size <= min(LAYOUT_OF, images.most))
         self.first = first = self.program(self._first)
         self._check_output(first)
-        self._layouts = (first.model, first.statistics)
+        self._layouts = first.layouts
         weights = sum(layout.elements * layout.dtype.itemsize for layout in self._layouts)
         check_memory({"weights": weights, "intermediate results": first.plan.arena})
         zeros = backend.zeros(0)

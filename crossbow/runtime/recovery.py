@@ -72,8 +72,7 @@ class Recovery:
     def read(self, variables: Mapping[str, Array], source: str) -> list[Array]:
         """z and its statistics with these values, for `set_base`. Raises DataError if they do not fit."""
         values = [on_host(vector).copy() for vector in self.base]
-        layouts = self._program.model, self._program.statistics
-        load_vectors(dict(variables), list(zip(layouts, values, strict=True)), source)
+        load_vectors(dict(variables), list(zip(self._program.layouts, values, strict=True)), source)
         return values
 
     def keep(self) -> None:

@@ -170,7 +170,7 @@ def _check_same_call(ranks: Ranks) -> None:
 
 def _newest(ranks: Ranks, own: Snapshot, layout: ModelLayout) -> tuple[Snapshot, int]:
     """The newest base model of the ranks, on all of them, and the number of merges that parts of it lack. layout: that
-    of the snapshot's vectors, which is the same on all ranks."""
+    of the snapshot's vectors, which is the same on all ranks that have trained, but perhaps not on those that join."""
     found = ranks.gather([own.state["tasks"], own.state.get("part")])
     parts = [part for _, part in found]
     present = [part for part in parts if part is not None]
@@ -191,16 +191,19 @@ def _combined(ranks: Ranks, own: Snapshot, parts: Sequence[Any], layout: ModelLa
         place = slice(*parts[0]["copies"][number][:2])
         for rank in used:
             given = own.vectors["z0"][place].tobytes() if rank == ranks.rank else b""
-            z[place] = np.add(z[place], np.frombuffer(ranks.agree_on_bytes(given, rank), z.dtype))
+            part = np.frombuffer(ranks.agree_on_bytes(given, rank), z.dtype)
+            if ranks.is_first:
+                z[place] = np.add(z[place], part)
         z[place] = np.divide(z[place], sum(copy.mass for copy in used.values()))
         lacking = max(lacking, known - max(copy.merges for copy in used.values()))
+    variables = load(ranks.agree_on_bytes(save(layout.export(z)) if ranks.is_first else b""))
     sums: dict[str, Array] = {}
     for rank in present:
         given = save({name: own.variables[name] for name in means}) if rank == ranks.rank else b""
         for name, each in load(ranks.agree_on_bytes(given, rank)).items():
             sums[name] = sums[name] + each if name in sums else each
     share = sum(part["share"] for part in present.values())
-    variables = {**layout.export(z), **{name: np.asarray(each / share) for name, each in sums.items()}}
+    variables |= {name: np.asarray(each / share) for name, each in sums.items()}
     tasks: int = parts[0]["tasks"]
     known_results = {result[0]: result for part in present.values() for result in part["results"] if result[0] >= tasks}
     state |= {"tasks": tasks, "known": list(known_results.values())}

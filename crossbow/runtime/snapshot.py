@@ -168,6 +168,7 @@ def _replica_vectors(replica: Replica) -> dict[str, Array]:
 
 def layout_digest(program: Program) -> str:
     """Identifies the layout of the variables and statistics: the place of each, and the order of its elements."""
-    layouts = program.model, program.statistics
-    segments = [(each.name, each.spec.shape, each.offset, repr(each.storage)) for layout in layouts for each in layout]
+    segments = [
+        (each.name, each.spec.shape, each.offset, repr(each.storage)) for layout in program.layouts for each in layout
+    ]
     return hashlib.sha256(repr(segments).encode()).hexdigest()

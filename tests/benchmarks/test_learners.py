@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import astuple, replace
@@ -95,6 +96,8 @@ class Steady:
     def run(self, begin: float, end: float) -> float:
         if self.fails == "in a round":
             raise ValueError("no luck")
+        if self.fails == "for lack of memory":
+            os.kill(os.getpid(), signal.SIGKILL)
         self.moments.append((begin, end))
         time.sleep(max(0.0, end - time.monotonic()))
         return self.rate
@@ -169,6 +172,34 @@ def test_a_failing_contestant_ends_the_contest(fails: str) -> None:
     contestants = [Contestant("good", Steady, {"rate": 1.0}), Contestant("bad", Steady, {"rate": 1.0, "fails": fails})]
     with pytest.raises(ContestError, match=r"(?s)bad failed:.*ValueError: no luck"), Contest(contestants) as contest:
         contest.rounds(1, 0.0, 0.01)
+
+
+def test_a_contestant_that_is_killed_is_named() -> None:
+    killed = Contestant("bad", Steady, {"rate": 1.0, "fails": "for lack of memory"})
+    with Contest([killed]) as contest:
+        for _ in range(2):  # it does not answer, and then it cannot be asked
+            with pytest.raises(ContestError, match=r"^bad: its process was killed\. All contestants .* more memory"):
+                contest.rounds(1, 0.0, 0.01)
+
+
+@pytest.mark.parametrize(("killed", "status"), [([], 0), ([8], 1)], ids=str)
+def test_what_cannot_be_measured_is_left_out(
+    killed: list[int],
+    status: int,
+    outcome: Outcome,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def measure(network: str, batch: int, *_: Any, **__: Any) -> Outcome:
+        if batch in killed:
+            raise ContestError("bad: its process was killed")
+        return replace(outcome, batch=batch)
+
+    monkeypatch.setattr(learners, "measure", measure)
+    assert learners.main(["--networks", "lenet-caffe", "--batches", "8", "16", "--no-torch"]) == status
+    printed = capsys.readouterr()
+    assert ("lenet-caffe, batch 8: bad: its process was killed\n" in printed.err) == bool(killed)
+    assert printed.out.count("\n| ") > 4
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossbow import Constant, DataError, DataflowNode, Gaussian, Uniform
-from crossbow.compile.model import SEGMENT_ALIGNMENT, ModelLayout, Segment, check_names
+from crossbow.compile.model import SEGMENT_ALIGNMENT, ModelLayout, Segment, check_names, lay_out
 from crossbow.kernels.interface import PlainStorage, Storage
 from crossbow.ops import Initialiser, SoftMax, SoftMaxLoss, VariableSpec
 from crossbow.types import Array, Shape, address
@@ -42,13 +42,24 @@ def layout(
     *shapes: Shape, dtype: type = np.float32, initialiser: Initialiser | None = None, reverse: bool = False
 ) -> ModelLayout:
     """Variables a.weights, b.weights, … of these shapes, one behind the other, as the compiler places them."""
-    segments, offset = {}, 0
+    variables: dict[tuple[int, str], tuple[str, VariableSpec, Storage]] = {}
     for number, shape in enumerate(shapes):
         storage: Storage = Reversed(shape) if reverse else PlainStorage(shape)
         spec = VariableSpec("weights", shape, initialiser or Gaussian(std=1.0))
-        segments[number, "weights"] = Segment(f"{'abcdef'[number]}.weights", spec, storage, offset)
-        offset += -(-storage.elements // SEGMENT_ALIGNMENT) * SEGMENT_ALIGNMENT
-    return ModelLayout(segments, np.dtype(dtype))
+        variables[number, "weights"] = f"{'abcdef'[number]}.weights", spec, storage
+    return lay_out(variables, np.dtype(dtype))
+
+
+def test_variables_are_stored_plain_where_it_is_asked_for() -> None:
+    given = layout((3, 2), (40,), (4,), reverse=True)
+    plain = given.plain({"b.weights"})
+    assert [str(type(each.storage).__name__) for each in plain] == ["Reversed", "PlainStorage", "Reversed"]
+    assert [each.offset for each in plain] == [0, 16, 64]
+    vector = given.new_vector()
+    given.initialise(vector, seed=1)
+    other = plain.new_vector()
+    plain.pack(given.unpack(vector), other)
+    np.testing.assert_equal(plain.export(other), given.export(vector))
 
 
 def test_the_compiler_places_every_variable_on_a_cache_line() -> None:

@@ -28,6 +28,7 @@ from crossbow.data.rank_shares import share_of_rank
 from crossbow.data.shards import Sharding
 from crossbow.ops import BatchNorm, Conv, InnerProduct, Kernel, ReLU
 from crossbow.runtime.changing_engine import new_engine
+from crossbow.runtime.cpu.backend import CpuBackend
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.limits import Limits
 from crossbow.runtime.run import TrainingRun
@@ -219,9 +220,17 @@ def test_bad_examples_are_left_out_and_all_ranks_know_them() -> None:
     )
 
 
-@pytest.mark.parametrize("threads", [(1, 2), (2, 1)], ids=str)
-def test_learners_of_ranks_may_have_other_threads(threads: tuple[int, ...]) -> None:
-    """Our own convolutions are for one thread, and have another layout of weights than oneDNN's."""
+@pytest.mark.parametrize(
+    ("threads", "choice"),
+    [((1, 2), "for one thread"), ((2, 1), "for one thread"), ((1, 2), "for the processor")],
+    ids=str,
+)
+def test_learners_of_ranks_may_have_other_kernels(
+    threads: tuple[int, ...], choice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our own convolutions are for one thread, and have another layout of weights than oneDNN's. Where kernels choose
+    for the processor, ranks choose different ones even for one thread; numbers of threads stand for processors here."""
+    call = CpuBackend.call
     images = np.random.default_rng(0).random((40, 32, 12, 12), np.float32)
     data = Dataset((images, np.arange(40) % 3), (images[:8], np.arange(8) % 3), number_of_classes=3)
     model, hidden = replace(MODEL, batch_size=8), Conv(64, 3, padding=1)
@@ -230,6 +239,8 @@ def test_learners_of_ranks_may_have_other_threads(threads: tuple[int, ...]) -> N
         system = replace(SYSTEM, threads_per_learner=own, learners_per_device=1)
         return lambda: train(ranks, model, system, data=data, hidden=hidden)
 
+    if choice == "for the processor":
+        monkeypatch.setattr(CpuBackend, "call", lambda *given, alone=False: call(*given))
     first, second = at_once([of(*pair) for pair in zip(FakeNetwork(2).ranks(), threads, strict=True)])
     alone = train(None, model, replace(SYSTEM, learners_per_device=2), data=data, hidden=hidden)
     assert same_weights(first.weights, second.weights)

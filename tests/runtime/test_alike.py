@@ -6,12 +6,19 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
+from crossbow import Constant
 from crossbow.cluster.admission import Admission, Joining
 from crossbow.cluster.members import NotJoined, Rank, View
 from crossbow.cluster.ranks import Ranks
-from crossbow.runtime.alike import check_alike, check_layout, same_error
+from crossbow.compile import ModelLayout
+from crossbow.compile.model import lay_out
+from crossbow.kernels.cpu.storage import strided_storage
+from crossbow.kernels.interface import PlainStorage, Storage
+from crossbow.ops import VariableSpec
+from crossbow.runtime.alike import check_alike, differently_stored, same_error
 from crossbow.types import ConfigurationError
 from tests.cluster.fake_network import FakeNetwork, at_once
 
@@ -24,27 +31,26 @@ ABOUT: dict[str, Any] = {
 }
 
 
-def compare(*pairs: tuple[dict[str, Any], str]) -> list[str]:
+def compare(*abouts: dict[str, Any]) -> list[str]:
     """What each rank raises; "" if nothing."""
 
-    def of(ranks: Ranks, about: dict[str, Any], layout: str) -> Callable[[], str]:
+    def of(ranks: Ranks, about: dict[str, Any]) -> Callable[[], str]:
         def work() -> str:
             try:
                 check_alike(ranks, about)
-                check_layout(ranks, layout)
             except ConfigurationError as error:
                 return str(error)
             return ""
 
         return work
 
-    ranks = FakeNetwork(len(pairs)).ranks()
-    return at_once([of(each, *pair) for each, pair in zip(ranks, pairs, strict=True)])
+    ranks = FakeNetwork(len(abouts)).ranks()
+    return at_once([of(*pair) for pair in zip(ranks, abouts, strict=True)])
 
 
 def test_devices_and_learners_may_differ() -> None:
     other = {**ABOUT, "system": {"seed": 0, "devices": ["cpu:0/2"], "learners_per_device": 1}}
-    assert compare((ABOUT, "x"), (other, "x")) == ["", ""]
+    assert compare(ABOUT, other) == ["", ""]
 
 
 @pytest.mark.parametrize(
@@ -58,18 +64,30 @@ def test_devices_and_learners_may_differ() -> None:
     ],
 )
 def test_a_difference_is_one_sentence_on_all_ranks(part: str, value: Any, expected: str) -> None:
-    found = compare((ABOUT, "x"), (ABOUT, "x"), ({**ABOUT, part: value}, "x"))
+    found = compare(ABOUT, ABOUT, {**ABOUT, part: value})
     assert len(set(found)) == 1
     assert found[0].startswith(expected)
     assert found[0].endswith(" on rank 2 (host2)")
 
 
-def test_another_layout() -> None:
-    found = compare((ABOUT, "x"), (ABOUT, "y"))
-    assert set(found) == {
-        "layout of variables must be the same on all ranks: expected x, as on rank 0 (host0). "
-        "Received: y on rank 1 (host1)"
-    }
+def stored(*storages: Storage) -> ModelLayout:
+    """A layout of variables a, b, … that are stored like this."""
+    spec = VariableSpec("weights", (2, 3), Constant(0))
+    variables = {(n, "weights"): ("abc"[n], spec, storage) for n, storage in enumerate(storages)}
+    return lay_out(variables, np.dtype(np.float32))
+
+
+def test_variables_that_ranks_store_differently() -> None:
+    plain, last = PlainStorage((2, 3)), strided_storage((2, 3), (2, 3), (1, 2))
+    layouts = [stored(plain, last, last), stored(plain, last, last), stored(last, last, plain)]
+
+    def of(ranks: Ranks, layout: ModelLayout) -> Callable[[], frozenset[str]]:
+        return lambda: differently_stored(ranks, [layout, stored()])
+
+    found = at_once([of(*pair) for pair in zip(FakeNetwork(3).ranks(), layouts, strict=True)])
+    assert found == 3 * [{"a", "c"}]
+    same = at_once([of(*pair) for pair in zip(FakeNetwork(2).ranks(), layouts[:2], strict=True)])
+    assert same == 2 * [set()]
 
 
 def fail(*reasons: str) -> list[str]:
@@ -108,33 +126,24 @@ def test_an_error_of_one_rank_is_that_of_all(reasons: tuple[str, ...], told: str
 def test_a_rank_alone_compares_nothing() -> None:
     alone = Ranks(View(0, (Rank(0, "here"),)))
     check_alike(alone, {})
-    check_layout(alone, "x")
+    assert differently_stored(alone, [stored(PlainStorage((2, 3)))]) == set()
 
 
-@pytest.mark.parametrize(
-    ("about", "layout", "name"),
-    [(ABOUT, "x", ""), ({**ABOUT, "model": {"batch_size": 4}}, "x", "batch_size"), (ABOUT, "y", "layout of variables")],
-)
+@pytest.mark.parametrize(("about", "name"), [(ABOUT, ""), ({**ABOUT, "model": {"batch_size": 4}}, "batch_size")])
 def test_a_rank_that_joins_is_compared_with_those_that_began(
-    about: dict[str, Any], layout: str, name: str, capsys: pytest.CaptureFixture[str]
+    about: dict[str, Any], name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     admission = Admission()
     first = Ranks(View(0, (Rank(0, "a"),)), 0, FakeNetwork(1).transports()[0], admission=admission)
     check_alike(first, ABOUT)
-    check_layout(first, "x")
     admission.open(first.view.ranks)
     journal = admission.journal()
     assert journal is not None
     view = View(0, (*journal.ranks, Rank(1, "b")))
     ranks = Ranks(view, 1, FakeNetwork(2).transports()[1], joining=Joining(journal))
-
-    def check() -> None:
-        check_alike(ranks, about)
-        check_layout(ranks, layout)
-
     if not name:
-        check()
+        check_alike(ranks, about)
         return
     with pytest.raises(NotJoined):
-        check()
+        check_alike(ranks, about)
     assert re.fullmatch(rf"error: {name} must be the same .* on rank 1 \(b\)\n", capsys.readouterr().err)

@@ -38,6 +38,7 @@ from crossbow.cluster.members import GivenUp, Left, NotJoined, Rank, ViewChanged
 from crossbow.cluster.ranks import LOSS, Ranks
 from crossbow.compile import ModelLayout, share_of
 from crossbow.compile.model import Segment
+from crossbow.kernels.cpu.storage import BlockedStorage
 from crossbow.kernels.interface import PlainStorage
 from crossbow.ops import BatchNorm, InnerProduct, ReLU
 from crossbow.ops.kernel import VariableSpec
@@ -790,6 +791,8 @@ def test_without_a_barrier_ranks_join_at_a_tick(monkeypatch: pytest.MonkeyPatch,
 
 SPEC = VariableSpec("weights", (4,), Constant(0))
 LAYOUT = ModelLayout({(0, "weights"): Segment("ip.weights", SPEC, PlainStorage((4,)), 0)}, np.dtype(np.float32))
+OTHER = BlockedStorage((4,), (4,), (16,), ((0, 2),), elements=48)
+OF_ANOTHER_PROCESSOR = ModelLayout({(0, "weights"): Segment("ip.weights", SPEC, OTHER, 0)}, LAYOUT.dtype)
 
 
 def snapshot_of(tasks: int, weights: float, statistics: float, part: dict[str, Any] | None = None) -> Snapshot:
@@ -799,10 +802,12 @@ def snapshot_of(tasks: int, weights: float, statistics: float, part: dict[str, A
 
 
 def combine(*snapshots: Snapshot) -> tuple[Snapshot, int]:
-    """What all ranks get from their snapshots."""
+    """What all ranks get from their snapshots. Those without a part have just joined."""
     networked = FakeNetwork(len(snapshots)).ranks()
     works = [
-        functools.partial(regrouping._newest, ranks, own, LAYOUT)
+        functools.partial(
+            regrouping._newest, ranks, own, LAYOUT if "part" in own.state or ranks.is_first else OF_ANOTHER_PROCESSOR
+        )
         for ranks, own in zip(networked, snapshots, strict=True)
     ]
     (first, lacking), *others = at_once(works)
