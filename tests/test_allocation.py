@@ -23,7 +23,7 @@ from crossbow.kernels.interface import State
 from crossbow.ops import Conv, Dropout, InnerProduct, Kernel, Pool, ReLU
 from crossbow.synch import EASGD, AsynchronousSGD, Gossip, Grouping, Hogwild, Rule
 from models.lenet import lenet
-from tests.combinations import in_turn
+from tests.combinations import in_turn, one_in
 from tests.support import FAST, KERNELS, context, pictures, training
 
 TASKS = {"onednn": 5_000, "reference": 1_000}
@@ -214,6 +214,7 @@ def most_allocated(running: ExecutionContext, key: str) -> int:
     return member.learner.stream.call(run)
 
 
+@one_in(2)
 @pytest.mark.parametrize("kernels", [FAST])
 @pytest.mark.parametrize(
     ("rule", "key"),

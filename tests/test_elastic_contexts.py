@@ -26,6 +26,7 @@ from crossbow.synch import AsynchronousSGD, Gossip, Rule
 from crossbow.types import CrossbowError, MonitorError, Phase, TaskError
 from tests.cluster.fake_network import at_once
 from tests.cluster.ray.processes import Processes
+from tests.combinations import one_in
 from tests.runtime.test_loading import dataset
 from tests.runtime.test_regrouping import Killed
 from tests.support import FAST_KERNELS, Probe, blobs, new_calls, same_weights, training, until
@@ -156,6 +157,7 @@ def test_models_in_turns_have_the_bits_of_one_after_the_other(monkeypatch: pytes
     assert same_weights(found[0][1], second)
 
 
+@one_in(3)
 @pytest.mark.parametrize("rule", RULES, ids=named)
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_rank_is_lost_while_another_model_trains(monkeypatch: pytest.MonkeyPatch, rule: Rule, lost: int) -> None:
@@ -166,6 +168,7 @@ def test_a_rank_is_lost_while_another_model_trains(monkeypatch: pytest.MonkeyPat
     check_equal(found)
 
 
+@one_in(2)
 @pytest.mark.parametrize("rule", RULES, ids=named)
 def test_a_rank_joins_while_another_model_trains(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> None:
     """It gets the base model of the first one, too."""
@@ -292,6 +295,7 @@ def test_a_model_that_not_all_ranks_use_does_not_go_on(monkeypatch: pytest.Monke
     assert same_weights(first, last)
 
 
+@pytest.mark.slow
 def test_a_failure_of_one_model_that_is_caught_does_not_reach_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first model rests while one rank fails to train the second one."""
 
@@ -312,6 +316,7 @@ def test_a_failure_of_one_model_that_is_caught_does_not_reach_another(monkeypatc
     assert same_weights(first, second)
 
 
+@one_in(3)
 @pytest.mark.parametrize("rule", RULES, ids=named)
 def test_another_context_goes_on_after_an_operator_that_failed(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> None:
     """What was on its way when it failed in the middle of a tick does not reach the next call."""

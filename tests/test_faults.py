@@ -40,7 +40,7 @@ from crossbow.data.order import TrainingOrder
 from crossbow.ops import BatchNorm, EuclideanLoss, InnerProduct
 from crossbow.runtime import building, recovery, scheduler
 from crossbow.runtime.cpu import backend, tick
-from tests.combinations import pairwise
+from tests.combinations import one_in, pairwise
 from tests.support import (
     KERNELS,
     SECONDS,
@@ -109,6 +109,7 @@ def assert_tested(running: ExecutionContext) -> None:
 # Operators
 
 
+@one_in(2)
 @pairwise
 @KERNELS
 @SEVERAL
@@ -138,6 +139,7 @@ def test_an_operator_that_fails(
         assert_usable(running, tmp_path)
 
 
+@one_in(5)
 @pairwise
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 @pytest.mark.parametrize("where", ["forward", "backward"])
@@ -559,6 +561,7 @@ class Interrupter(Monitor):
                 signal.raise_signal(signal.SIGINT)
 
 
+@one_in(3)
 @pairwise
 @pytest.mark.usefixtures("default_handler")
 @pytest.mark.parametrize(
@@ -605,6 +608,7 @@ class InTick(Monitor):
             signal.raise_signal(signal.SIGINT)
 
 
+@one_in(2)
 @pairwise
 @pytest.mark.usefixtures("default_handler")
 @pytest.mark.parametrize("ticks", [0, 1, 3])

@@ -24,6 +24,7 @@ from crossbow.data import synthetic
 from crossbow.ops import BatchNorm, Concat, Conv, ElementWiseOp, InnerProduct, Kernel, Noop, Pool, ReLU, SoftMax
 from crossbow.ops import SoftMaxLoss as Loss
 from crossbow.types import Shape, TrainingUnit
+from tests.combinations import one_in
 from tests.compile.execution import compile_network
 
 NODES = 60
@@ -150,6 +151,7 @@ def check_linear(work: Callable[[int], object]) -> None:
     assert sum(large.values()) > 100 * NODES
 
 
+@one_in(5)
 @pytest.mark.parametrize(
     ("build", "example"),
     [(chain, VECTOR), (residual, IMAGE), (tree, VECTOR), (one_name, VECTOR), (one_operator, VECTOR)],
@@ -171,6 +173,7 @@ def test_deriving_compiling_and_showing_a_graph(
     check_linear(work)
 
 
+@one_in(4)
 @pytest.mark.parametrize(
     ("build", "model", "system"),
     [

@@ -124,6 +124,7 @@ used.close()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork processes")
 def test_a_forked_process_has_no_thread_to_predict_on() -> None:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS]

@@ -160,6 +160,7 @@ for name in %r:
 """
 
 
+@pytest.mark.slow
 def test_importing_needs_nothing_that_is_optional() -> None:
     modules = [f"benchmarks.{path.stem}" for path in sorted((ROOT / "benchmarks").glob("gpu_*.py"))]
     tests = [f"tests.operators.{name}" for name in ("table", "narrow", "test_table", "test_narrow")]

@@ -31,6 +31,7 @@ def test_every_piece_is_measured() -> None:
     assert sum("step over" in row for row in rows) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(REASON is not None, reason=f"oneDNN is not usable here: {REASON}")
 def test_with_several_threads_nothing_is_measured() -> None:
     done = run(2)

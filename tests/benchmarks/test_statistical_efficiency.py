@@ -39,6 +39,7 @@ from crossbow import Dataflow, Dataset
 from crossbow.data.mnist import FILES
 from crossbow.ops import InnerProduct
 from crossbow.types import ConfigurationError, TaskError
+from tests.combinations import one_in
 from tests.support import Probe, pictures, training
 
 TINY = ["--learners", "1", "2", "--batches", "4", "--seeds", "0", "1", "--max-epochs", "2"]
@@ -139,6 +140,7 @@ def test_a_file_that_is_not_whole_is_run_again(
     assert f"left out: {third}: expected the settings of this name. Received: those of " in printed
 
 
+@one_in(2)
 @pytest.mark.parametrize(
     "option",
     [

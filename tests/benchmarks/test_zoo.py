@@ -100,6 +100,7 @@ def test_a_name_of_no_network_is_refused(capsys: pytest.CaptureFixture[str]) -> 
     assert "--networks: expected a name of `crossbow models`" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_batches() -> None:
     options = zoo.parse(["--batch", "16", "--large-batch", "2"])
     assert [zoo.batch_of(described, options) for described in (SMALL, LARGE, RATINGS, TEXT)] == [16, 2, 4096, 16]
@@ -137,6 +138,7 @@ def test_the_table_and_the_file(row: Row, alone: Row, tmp_path: Path) -> None:
     assert read[1] | {"network": "ratings", "ratio": "", "memory": ""} == read[1]
 
 
+@pytest.mark.slow
 def test_a_network_that_fails_does_not_end_the_run(
     row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from crossbow.kernels.reference import Reference
 from crossbow.kernels.requests import BatchNormTraining, ConvolutionBackwardData, RequestType, WeightedSum
 from crossbow.ops import ElementWiseOp, Pool
 from models.resnet import resnet
+from tests.combinations import one_in
 from tests.compile.execution import compile_network
 from tests.compile.test_fuse import classifier, compare, elided, executed, graph_of, norm, relu
 from tests.dataflow.networks import convolution, node
@@ -148,6 +149,7 @@ NETWORKS: dict[str, tuple[Callable[[], DataflowNode], int]] = {
 }
 
 
+@one_in(2)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if "with" in n else ()) for n in NETWORKS])
 def test_fusing_sums_changes_no_bit(name: str) -> None:
     network, sums = NETWORKS[name]

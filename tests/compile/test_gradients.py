@@ -16,6 +16,7 @@ from crossbow.kernels.native import NativeCall
 from crossbow.kernels.random import keep_mask
 from crossbow.kernels.reference import Reference
 from crossbow.ops import LRN, Concat, ElementWiseOp, EuclideanLoss, Gaussian, ReLU, Scale, SoftMax, SoftMaxLoss
+from tests.combinations import one_in
 from tests.compile.execution import Execution, Numbers, compile_network, draw, draw_labels, numerical_gradients
 from tests.compile.random_graphs import BATCH, CLASSES, networks
 from tests.dataflow.networks import PenalisedLoss, Square, branched, chain, convolution, inner_product, node, perceptron
@@ -124,6 +125,7 @@ def classifier() -> tuple[DataflowNode, DataflowNode]:
     return node("softmax", SoftMax()), node("loss", SoftMaxLoss())
 
 
+@one_in(4)
 @pytest.mark.parametrize(
     ("network", "batch"),
     [

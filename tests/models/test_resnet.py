@@ -24,6 +24,7 @@ from crossbow import (
 from crossbow.ops import BatchNorm, Conv, DataTransform, InnerProduct
 from crossbow.types import Shape
 from models.resnet import BOTTLENECK_DEPTHS, CIFAR_DEPTHS, DEPTHS, IMAGENET_UNITS, SCRIPT, main, resnet
+from tests.combinations import one_in
 from tests.compile.checker import check_memory
 from tests.compile.execution import compile_network
 from tests.models.zoo import (
@@ -315,6 +316,7 @@ class Outside:
         return self.norm(f"{name}-shortcut-norm", z) if self.version == 1 else z
 
 
+@one_in(3)
 @pytest.mark.parametrize(
     ("depth", "version", "shortcut", "bottleneck_stride"),
     [

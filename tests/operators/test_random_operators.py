@@ -394,6 +394,7 @@ def drawn_operators() -> set[type[Kernel]]:
     return found
 
 
+@pytest.mark.slow
 def test_every_operator_is_drawn() -> None:
     wanted = {*test_table.operators(), *(type(case.kernel) for case in CASES)}
     missing = sorted(operator.__name__ for operator in wanted - drawn_operators())

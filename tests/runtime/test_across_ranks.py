@@ -41,6 +41,7 @@ from crossbow.synch import (
 )
 from crossbow.types import TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
+from tests.combinations import one_in
 from tests.runtime.test_loading import dataset
 from tests.support import FAST_KERNELS, blobs, same_weights, training
 
@@ -115,6 +116,7 @@ def test_adaptive_methods_too(rule: BarrierRule) -> None:
     assert all(same_weights(alone.weights, each.weights) for each in train_on([2, 1], model, solver=solver))
 
 
+@one_in(3)
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_ranks_and_devices_compute_the_bits_of_one_device(rule: BarrierRule) -> None:
     model = replace(MODEL, rule=rule)

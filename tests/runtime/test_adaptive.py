@@ -21,7 +21,7 @@ from crossbow.synch import (
     simulate,
 )
 from crossbow.types import ConfigurationError, NonFiniteError
-from tests.combinations import pairwise
+from tests.combinations import one_in, pairwise
 from tests.kernels.cuda.fake import fake_cuda
 from tests.runtime import test_free as free
 from tests.runtime.cuda import test_exchange as on_gpu
@@ -48,6 +48,7 @@ def least_squares(rule: Rule | RuleSequence, solver: SolverConf, **options: Any)
     return context(free.linear(), data=Dataset((free.rows, free.targets)), rule=rule, solver=solver, **settings)
 
 
+@one_in(4)
 @pairwise
 @EVERY_SOLVER
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2", "cuda:0", "cuda:0,cuda:1"])
@@ -62,6 +63,7 @@ def test_rules_with_a_barrier_are_as_in_the_simulator(rule: Rule, devices: str, 
         np.testing.assert_allclose(free._flat(running.variables), made.base[-1], rtol=0, atol=1e-12)
 
 
+@one_in(3)
 @pairwise
 @EVERY_SOLVER
 @pytest.mark.parametrize("learners", [1, 3])

@@ -26,6 +26,7 @@ from crossbow.compile.program import Program
 from crossbow.kernels import why_not_onednn
 from crossbow.ops import InnerProduct, ReLU, SoftMax, SoftMaxLoss
 from crossbow.runtime.arithmetic import overlapping, without
+from tests.combinations import one_in
 from tests.support import same_weights
 
 pytestmark = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no fast kernels: {why_not_onednn()}")
@@ -102,6 +103,7 @@ def trained(
             return context.variables
 
 
+@one_in(5)
 @pytest.mark.parametrize("rule", [SMA(), SMA(tau=3)], ids=str)
 @pytest.mark.parametrize("solver", [PLAIN, LOOKING_AHEAD, ADAM], ids=["plain", "nesterov-l1", "adam"])
 @pytest.mark.parametrize("multiplier", [1.0, 0.25])

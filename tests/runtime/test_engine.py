@@ -14,7 +14,7 @@ from crossbow import SMA, SSGD, ExecutionContext, Monitor, SolverConf, TrainingU
 from crossbow.ops import Constant, Gaussian, InnerProduct
 from crossbow.synch import DiLoCo, ModelAveraging, PolyakRuppert, SynchronousEASGD
 from crossbow.types import CrossbowError, TaskError
-from tests.combinations import pairwise
+from tests.combinations import one_in, pairwise
 from tests.runtime.simulation import Model, Simulation
 from tests.support import KERNELS, SECONDS, Probe, blobs, context, engine_of, perceptron, training
 
@@ -56,6 +56,7 @@ def assert_equal(running: ExecutionContext, expected: Simulation) -> None:
     np.testing.assert_allclose(received.bias, expected.z.bias, rtol=0, atol=1e-12)
 
 
+@one_in(4)
 @pairwise
 @pytest.mark.parametrize(
     ("learners", "devices"),
@@ -114,6 +115,7 @@ def test_model_averaging_takes_the_mean(solver: SolverConf, tau: int, learners: 
         assert_equal(running, expected)
 
 
+@one_in(2)
 @pairwise
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 @pytest.mark.parametrize("learners", [1, 2, 3])

@@ -14,6 +14,7 @@ from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Completed, Failed
 from crossbow.timeline.recorder import Recorder
 from crossbow.types import CrossbowError, NonFiniteLossError
+from tests.combinations import one_in
 from tests.runtime.fake_parts import FakeCoordination, FakeLoader, new_flow
 from tests.runtime.test_reports import done, failed
 from tests.support import SECONDS, CheckProbe, Probe, Trap, blobs, context, new_calls, perceptron, raising, within
@@ -73,6 +74,7 @@ def test_how_much_is_submitted_ahead(
         monkeypatch.undo()
 
 
+@one_in(2)
 @pytest.mark.parametrize("rule", [SMA(), SMA(tau=3), SSGD()], ids=str)
 @pytest.mark.parametrize("learners", [1, 2, 3])
 def test_slow_tasks_are_submitted_two_ahead_and_quick_ones_six(

@@ -48,7 +48,7 @@ from crossbow.synch import (
 )
 from crossbow.testing import FakeCollective
 from crossbow.types import ConfigurationError
-from tests.combinations import in_turn, pairwise
+from tests.combinations import in_turn, one_in, pairwise
 from tests.support import (
     FAST,
     SECONDS,
@@ -192,6 +192,7 @@ def _flat(variables: dict[str, Any]) -> Any:
     return np.concatenate([value.ravel() for value in variables.values()])
 
 
+@one_in(2)
 @pytest.mark.parametrize("solver", SOLVERS, ids=["plain", "momentum", "nesterov, l1", "clipped"])
 @every_rule
 def test_one_learner_is_as_the_simulator_has_it(rule: Rule, solver: SolverConf) -> None:
@@ -204,6 +205,7 @@ def test_one_learner_is_as_the_simulator_has_it(rule: Rule, solver: SolverConf) 
     np.testing.assert_allclose(weights, made.replicas[-1, 0], rtol=0, atol=1e-12)
 
 
+@one_in(3)
 @pairwise
 @pytest.mark.parametrize("seed", range(len(SOLVERS)))
 @pytest.mark.parametrize("learners", [2, 3])
@@ -354,6 +356,7 @@ class Held:
                     self.enough.set()
 
 
+@one_in(6)
 @pytest.mark.parametrize(
     ("rule", "done"),
     [
@@ -467,6 +470,7 @@ def test_on_the_fast_kernels_all_lists_are_native(rule: Rule, kernels: str) -> N
 # Failures.
 
 
+@one_in(3)
 @pairwise
 @pytest.mark.parametrize("where", ["forward", "backward"])
 @pytest.mark.parametrize("learners", [1, 2, 3])

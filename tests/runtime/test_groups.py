@@ -18,6 +18,7 @@ from crossbow.runtime import speeds
 from crossbow.runtime.speeds import Regrouping
 from crossbow.scripts.parser import Defaults, configurations, new_parser
 from crossbow.synch import AsynchronousSGD, Grouping, RuleSequence
+from tests.combinations import one_in
 from tests.runtime import test_free as free
 from tests.runtime.test_tuning import scripted
 from tests.support import KERNELS, SECONDS, Probe, context, engine_of, perceptron, within
@@ -136,6 +137,7 @@ def until_grouped(running: ExecutionContext, groups: set[tuple[int, ...]]) -> li
     return decisions
 
 
+@one_in(2)
 @KERNELS
 @pytest.mark.usefixtures("soon")
 def test_a_slow_learner_gets_a_group_of_its_own_and_its_place_again(kernels: str) -> None:
@@ -177,6 +179,7 @@ def test_what_is_said_makes_the_same_groups() -> None:
     assert configurations(options, defaults).model.rule == rule
 
 
+@one_in(2)
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize(
     "rule", [Grouping(((0, 1),)), pytest.param(Grouping(1), marks=pytest.mark.slow), AsynchronousSGD()], ids=str

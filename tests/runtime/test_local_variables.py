@@ -25,7 +25,7 @@ from crossbow.synch import (
     WeedOut,
 )
 from crossbow.types import ConfigurationError
-from tests.combinations import in_turn, pairwise
+from tests.combinations import in_turn, one_in, pairwise
 from tests.support import KERNELS, SECONDS, context, within
 
 TASKS = TrainingUnit.TASKS
@@ -49,6 +49,7 @@ def learners_variables(running: ExecutionContext) -> list[dict[str, Any]]:
     return [layout.export(member.replica.weights) for member in running.engine.members]
 
 
+@one_in(3)
 @pairwise
 @DEVICES
 @KERNELS

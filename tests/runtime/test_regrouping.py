@@ -80,6 +80,7 @@ from crossbow.synch import (
 from crossbow.types import CrossbowError, TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.cluster.ray.processes import Processes
+from tests.combinations import one_in
 from tests.support import FAST_KERNELS, blobs, same_weights, training, until
 
 DATA = blobs(83, 29)
@@ -228,6 +229,7 @@ def continued(model: ModelConf, before: int, after: int, tick: int) -> Any:
 MORE_BARRIERS = (SynchronousEASGD(), ModelAveraging(tau=2), PolyakRuppert(), DiLoCo(tau=2))
 
 
+@one_in(2)
 @pytest.mark.parametrize(
     ("rule", "lost"),
     [
@@ -285,6 +287,7 @@ def _part(
         engine.close()
 
 
+@one_in(2)
 @pytest.mark.parametrize(
     "rule",
     [
@@ -447,6 +450,7 @@ def train_and_join(
     return at_once([*map(of, all_ranks), join, launch])[:-1], events
 
 
+@one_in(2)
 @pytest.mark.parametrize(
     ("size", "rule"),
     [
@@ -481,6 +485,7 @@ def test_a_rank_joins_two_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(same_weights(weights, expected) for weights, _ in results)
 
 
+@one_in(2)
 @pytest.mark.parametrize("faults", ["join@4", "join@35", "join@35,kill:0@40", "join@30"])
 def test_a_rank_joins_any_training_call(monkeypatch: pytest.MonkeyPatch, faults: str) -> None:
     """The first call has 30 ticks."""

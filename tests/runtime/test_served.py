@@ -46,7 +46,7 @@ from crossbow.synch import (
 from crossbow.synch.progress import ExchangeState
 from crossbow.types import TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
-from tests.combinations import in_turn
+from tests.combinations import in_turn, one_in
 from tests.runtime.test_across_ranks import MODEL, SYSTEM, losses, train, train_on
 from tests.runtime.test_free import EXAMPLES, SEED, START, linear, rows, targets
 from tests.support import same_weights, until
@@ -200,6 +200,7 @@ def test_partially_synchronous_learners_drift_and_wait_as_in_the_simulator(
         np.testing.assert_allclose(z, made.base[-1], rtol=0, atol=1e-12)
 
 
+@one_in(6)
 @pytest.mark.parametrize(("most", "servers"), [(1, 1), (2, 1), (5, 1), (1, 2), (2, 2)])
 @pytest.mark.parametrize("slow", [0, 1, 2])
 def test_no_learner_waits_for_one_without_a_task(
@@ -232,6 +233,7 @@ def same_bits(rule: Rule, events: Sequence[int], solver: SolverConf, tasks: int,
     return first
 
 
+@one_in(3)
 @pytest.mark.parametrize("rule", [*RULES, PartiallySynchronous(2)], ids=str)
 def test_several_servers_have_the_bits_of_one(rule: Rule) -> None:
     tasks = 18
@@ -311,6 +313,7 @@ def test_restarts_where_the_learning_rate_steps_down(rule: Rule, servers: int) -
 BY_MERGES = SolverConf(learning_rate=0.02, policy="multistep", step_values=(20, 60), learning_rate_step_unit="merges")
 
 
+@one_in(3)
 @pytest.mark.parametrize(
     ("rule", "tasks_of_merge"),
     [

@@ -23,6 +23,7 @@ from crossbow import (
 from crossbow.ops import BatchNorm, Conv, DataTransform, Dropout, InnerProduct, ReLU
 from crossbow.runtime.checkpoint import checkpoint_files
 from crossbow.synch import EASGD, RULES, BarrierRule, DiLoCo, PolyakRuppert, RuleSequence
+from tests.combinations import one_in
 from tests.kernels.cuda.fake import fake_cuda
 from tests.support import FAST, blobs, context, perceptron, pictures, same_weights, training
 
@@ -111,6 +112,7 @@ WITH_BARRIER = [name for name, rule in RULES.items() if issubclass(rule, Barrier
 EVERY = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 
 
+@one_in(11)
 @EVERY
 @SOLVERS
 @pytest.mark.parametrize("name", RULES)
@@ -118,6 +120,7 @@ def test_every_rule_with_one_learner(name: str, solver: SolverConf, tmp_path: Pa
     check_checkpoints(tmp_path, maker(made(name), solver=solver), every=every)
 
 
+@one_in(4)
 @EVERY
 @SOLVERS
 @pytest.mark.parametrize("name", WITH_BARRIER)
@@ -127,6 +130,7 @@ def test_rules_with_a_barrier_with_several_learners(
     check_checkpoints(tmp_path, maker(made(name), learners=3, solver=solver), every=every)
 
 
+@one_in(2)
 @pytest.mark.parametrize(
     ("rule", "solver"),
     [
@@ -202,6 +206,7 @@ def test_the_state_of_another_method_is_not_kept(before: str, after: str, exact:
         assert resumed.resumed.exact == exact
 
 
+@one_in(6)
 @pytest.mark.parametrize(
     ("rule", "options"),
     [

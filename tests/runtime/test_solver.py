@@ -13,7 +13,7 @@ from crossbow.ops import Constant, Conv, Gaussian, InnerProduct, ReLU
 from crossbow.runtime.coefficients import ANY
 from crossbow.runtime.engine import Member
 from crossbow.solver import Schedule
-from tests.combinations import pairwise
+from tests.combinations import one_in, pairwise
 from tests.runtime.simulation import Model, Simulation
 from tests.support import FAST, blobs, context, perceptron, pictures, same_weights, training
 
@@ -114,6 +114,7 @@ def replica(running: ExecutionContext, member: Member) -> Model:
     return Model(variables["InnerProduct0.weights"], variables["InnerProduct0.bias"])
 
 
+@one_in(4)
 @pairwise
 @RULES
 @EVERY_SOLVER
@@ -222,6 +223,7 @@ def test_a_limit_that_no_gradient_reaches_changes_nothing(rule: SMA | SSGD, devi
     assert same_weights(*models)
 
 
+@one_in(2)
 @pairwise
 @RULES
 @DEVICES
@@ -268,6 +270,7 @@ def convolutional(frozen: str) -> Any:
     return training(conv, ReLU(), inner)
 
 
+@one_in(2)
 @RULES
 @DEVICES
 @pytest.mark.parametrize("kernels", ["reference", FAST])

@@ -36,7 +36,7 @@ from crossbow.ops.kernel import VariableSpec
 from crossbow.synch import ModelAveraging
 from crossbow.testing import FakeCollective
 from crossbow.types import Aborted, DataError, GraphError, NonFiniteLossError, Shape, TaskError
-from tests.combinations import pairwise
+from tests.combinations import one_in, pairwise
 from tests.runtime.test_determinism import RULES, disturbed
 from tests.support import (
     FAST,
@@ -143,6 +143,7 @@ def assert_learners(running: ExecutionContext, expected: Iterable[Statistics], k
 # The merge.
 
 
+@one_in(4)
 @pairwise
 @KERNELS
 @DEVICES
@@ -171,6 +172,7 @@ def test_the_base_models_are_the_mean_of_the_learners(
             assert first.statistics[1].tobytes() == other.statistics[1].tobytes()
 
 
+@one_in(6)
 @pairwise
 @KERNELS
 @pytest.mark.parametrize(("devices", "learners"), [("cpu", 3), ("cpu:0/2,cpu:1/2", 1), ("cpu:0/2,cpu:1/2", 2)])
@@ -205,6 +207,7 @@ def test_a_step_on_the_fast_kernels_is_one_native_list(statistics: str, rule: An
 # Restarts.
 
 
+@one_in(2)
 @pairwise
 @DEVICES
 @pytest.mark.parametrize("statistics", ["fixed", "cma"])
@@ -226,6 +229,7 @@ def test_a_drop_of_the_learning_rate_gives_the_learners_the_base_models(
         assert_learners(running, expected.w)
 
 
+@one_in(3)
 @pairwise
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 @pytest.mark.parametrize("where", ["forward", "backward"])

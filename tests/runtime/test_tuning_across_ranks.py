@@ -34,6 +34,7 @@ from crossbow.synch import EASGD, AsynchronousSGD, Gossip, ModelAveraging, Rule,
 from crossbow.types import CrossbowError, TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.cluster.ray.processes import Processes
+from tests.combinations import one_in
 from tests.kernels.cuda.fake import fake_cuda
 from tests.runtime.test_across_ranks import DATA, MODEL, SOLVER, SYSTEM
 from tests.runtime.test_regrouping import Departures, Killed, LosesLater
@@ -109,6 +110,7 @@ def train_with_script(
     return at_once([of(ranks) for ranks in FakeNetwork(2).ranks()])
 
 
+@one_in(3)
 @pytest.mark.parametrize("rule", [SMA(), SMA(tau=2), SSGD(), AsynchronousSGD(), EASGD(), Gossip()], ids=str)
 def test_all_ranks_change_at_one_tick(rule: Rule) -> None:
     """Every task is done once, and the speeds are those that rank 0 has measured."""
@@ -124,10 +126,11 @@ def test_all_ranks_change_at_one_tick(rule: Rule) -> None:
 def test_a_number_that_one_rank_cannot_have_is_rejected_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assemble = building._assemble
 
-    def small(training: Any, check: Any, backend: Any, setting: Any, others: Any) -> Any:
+    def small(*given: Any) -> Any:
+        *_, setting, _ = given
         if setting.placement.own == 2 and setting.ranks.rank == 1:
             raise ConfigurationError("too little memory")
-        return assemble(training, check, backend, setting, others)
+        return assemble(*given)
 
     monkeypatch.setattr(building, "_assemble", small)
     for each in train_with_script([1, 2, 3], MODEL):
@@ -214,6 +217,7 @@ def chosen(history: History) -> list[int]:
     return [decision.chosen for decision in history.decisions if isinstance(decision, Decision)]
 
 
+@one_in(2)
 @pytest.mark.parametrize("rule", [SMA(), AsynchronousSGD()], ids=str)
 def test_all_ranks_have_the_decisions(speeds: dict[int, float], rule: Rule) -> None:
     listener = Decisions()
@@ -250,6 +254,7 @@ def test_the_number_that_was_found_has_the_bits_of_one_that_is_given() -> None:
     assert all(same_weights(each, given[0]) for each in (*found, *given))
 
 
+@one_in(4)
 @pytest.mark.parametrize(("tick", "lost"), [(5, 1), (5, 0), (150, 2), (150, 0)])
 def test_when_a_rank_is_lost_the_number_stays(
     speeds: dict[int, float], monkeypatch: pytest.MonkeyPatch, tick: int, lost: int

@@ -15,6 +15,7 @@ from crossbow.data.encoding import ENCODINGS, encode
 from crossbow.scripts.data_sources import KNOWN, DataSource, Known
 from crossbow.scripts.parser import new_parser
 from models import logistic_regression
+from tests.combinations import one_in
 from tests.data.test_cifar import COUNT
 from tests.data.test_cifar100 import binaries as binaries_100
 from tests.data.test_mnist import small_files, write
@@ -56,6 +57,7 @@ def test_a_synthetic_data_set_of_any_shape() -> None:
     assert (len(data.train), len(data.check)) == (60, 40)
 
 
+@one_in(3)
 @pytest.mark.parametrize(("name", "known"), KNOWN.items())
 def test_what_is_known_of_a_data_set_is_so(
     name: str, known: Known, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -24,6 +24,7 @@ from crossbow.scripts import model_script
 from crossbow.scripts.model_script import ModelScript
 from crossbow.scripts.parser import Defaults
 from models.lenet import main
+from tests.combinations import one_in
 from tests.scripts.runs import (
     ROOT,
     Outcome,
@@ -211,6 +212,7 @@ def test_it_ends_sooner(options: list[str], reason: str, tmp_path: Path, capsys:
     assert reason in capsys.readouterr().out
 
 
+@one_in(3)
 @pytest.mark.parametrize(
     ("variant", "options"),
     [
@@ -234,6 +236,7 @@ def test_variants_and_rules(
     Outcome(0, out, "", tmp_path).check_picture()
 
 
+@one_in(4)
 @pytest.mark.parametrize(
     ("options", "text"),
     [

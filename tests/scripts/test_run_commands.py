@@ -207,6 +207,7 @@ def test_an_interrupted_run_ends_as_one_that_was_not(number: signal.Signals, tmp
     assert records(killed) == records(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with start(tmp_path, *OPTIONS, *EVERY, "--epochs", "100000") as process:
         wait_for_checkpoint(tmp_path)

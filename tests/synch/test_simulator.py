@@ -31,6 +31,7 @@ from crossbow.synch import (
     simulate,
 )
 from crossbow.synch.progress import Masses
+from tests.combinations import one_in
 from tests.synch import free_trajectories
 from tests.synch.trajectories import START, gradient
 
@@ -97,6 +98,7 @@ ALONE = [
 ]
 
 
+@one_in(2)
 @pytest.mark.parametrize("rule", ALONE, ids=str)
 @given(seed=st.integers(0, 100), solver=SOLVERS)
 @settings(max_examples=20)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from crossbow import SMA, ConfigurationError, SolverConf
 from crossbow.solver import Pace
+from tests.combinations import one_in
 from tests.synch.simulation import GradientOf, Simulation, Vector
 
 SIZE = 5
@@ -129,6 +130,7 @@ def test_the_bound_on_alpha_is_where_z_and_replicas_swing_apart(learners: int) -
         assert distance_after(refused, learners, 200) == 1  # exactly on it: for ever
 
 
+@one_in(4)
 @pytest.mark.parametrize("learners", [2, 4, 8])
 @pytest.mark.parametrize("mu", [0.3, 0.9])
 def test_with_base_momentum_the_bound_is_wider(learners: int, mu: float) -> None:

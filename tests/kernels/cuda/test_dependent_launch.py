@@ -16,6 +16,7 @@ from crossbow.kernels.cuda.api import api, replaced
 from crossbow.kernels.cuda.dependent_launch import SWITCH, LaunchAttribute, LaunchConfiguration
 from crossbow.kernels.cuda.launch import OPTIONS, CudaKernel, options_for
 from crossbow.types import ConfigurationError
+from tests.combinations import one_in
 from tests.kernels.cuda.emulator import SIGNATURE
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.kernels.cuda.test_sources import FILES, GENERATED, compile_source, needs_nvrtc
@@ -85,6 +86,7 @@ def test_a_launch_that_fails_is_an_error() -> None:
         dependent_launch.launch(1, 1, 1, 0, 0, 0)
 
 
+@one_in(3)
 @needs_nvrtc
 @pytest.mark.parametrize("name", ["activation", "batch_norm", "end of a classifier"])
 def test_every_kernel_begins_with_the_wait(name: str) -> None:

@@ -9,7 +9,7 @@ from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.library import KernelLibrary
 from crossbow.kernels.requests import SoftmaxLossBackward, SoftmaxLossForward, Targets
 from crossbow.types import Layout, Shape
-from tests.combinations import pairwise
+from tests.combinations import one_in, pairwise
 from tests.kernels.cuda.running import Prepare, Tensors, agree, run
 from tests.kernels.cuda.test_loss import NORMALISATIONS, PLAIN, classification, dtypes, shapes, tolerance
 
@@ -36,6 +36,7 @@ def backward(ignored: int | None, normalisation: str, targets: Targets) -> Prepa
     return prepare
 
 
+@one_in(2)
 @pairwise
 @shapes
 @dtypes

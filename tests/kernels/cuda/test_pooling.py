@@ -16,6 +16,7 @@ from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.interface import State
 from crossbow.kernels.requests import PoolingBackward, PoolingForward, PoolingGeometry
 from crossbow.types import ConfigurationError, Layout, Phase, Shape, Tensor
+from tests.combinations import one_in
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.running import Numbers, run
 from tests.kernels.reference.running import draw
@@ -132,6 +133,7 @@ def test_stochastic_pooling_picks_what_the_reference_picks(
     compare(draw(3, channels, *sizes, dtype=np.float32), windows, replace(geometry, method="stochastic"), layout)
 
 
+@one_in(2)
 @layouts
 @pytest.mark.parametrize("method", ["max", "average", "stochastic"])
 def test_large_windows_on_which_blocks_work_together(method: str, layout: Layout) -> None:

@@ -23,6 +23,7 @@ from crossbow.kernels.cuda.vector import combination_source, norm_source
 from crossbow.kernels.interface import State
 from crossbow.solver.adaptation import STEP, AdaptationForm
 from crossbow.solver.update import Assignment
+from tests.combinations import one_in
 from tests.kernels.cuda.emulator import SIGNATURE
 
 PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
@@ -177,6 +178,7 @@ def test_the_sources_with_tensors_of_16_bits() -> None:
     assert not KNOWS_STORED(FILES["softmax"])
 
 
+@one_in(12)
 @needs_nvrtc
 @pytest.mark.parametrize(("name", "source", "architecture", "dtype"), list(builds()))
 def test_compiles_without_a_warning_and_uses_little(name: str, source: str, architecture: str, dtype: str) -> None:
@@ -262,6 +264,7 @@ def test_combinations_move_16_bytes_at_once(name: str, read: int, written: int, 
     assert not re.search(r"\bfma\.", body)
 
 
+@one_in(12)
 @needs_nvrtc
 @pytest.mark.parametrize("name", FILES)
 def test_no_division_has_64_bits(name: str) -> None:
@@ -271,6 +274,7 @@ def test_no_division_has_64_bits(name: str) -> None:
     assert re.findall(r"\b(?:div|rem)\.[su]64\b", ptx) == []
 
 
+@one_in(3)
 @needs_nvrtc
 @pytest.mark.parametrize("run", [" of adjacent values", " of adjacent channels"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -284,6 +288,7 @@ def test_kernels_of_channels_move_16_bytes_at_once(run: str, dtype: str) -> None
         assert bool(re.search(WHOLE_PACK.format("st"), body)) == stores, kernel
 
 
+@one_in(4)
 @needs_nvrtc
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize(

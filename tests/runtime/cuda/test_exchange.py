@@ -232,6 +232,7 @@ class Held:
         return count
 
 
+@one_in(4)
 @pytest.mark.parametrize(
     ("rule", "slack", "done"),
     [
@@ -259,6 +260,7 @@ def test_a_slow_learner_keeps_back_the_others_as_far_as_rule_and_slack_say(
 # What else they promise
 
 
+@one_in(3)
 @pytest.mark.parametrize("rule", [AsynchronousSGD(), Gossip(probability=0.7, tau=2), Hogwild()], ids=str)
 def test_z_has_the_means_when_training_is_asked_to_stop(rule: Rule) -> None:
     """Of running statistics; and, without a base model, of weights by mass."""
@@ -298,6 +300,7 @@ def test_a_drop_of_the_learning_rate_restarts_the_learners(rule: Rule) -> None:
     assert restarts == [True, True]
 
 
+@one_in(2)
 @pytest.mark.parametrize("rule", [EASGD(), Hogwild()], ids=str)
 def test_testing_predicting_saving_and_loading(rule: Rule, tmp_path: Any) -> None:
     path, images = tmp_path / "model.safetensors", engine.DATA.train.images
@@ -329,6 +332,7 @@ def test_tensors_of_16_bits(rule: Rule, precision: str) -> None:
     assert_near(received, engine.train("cpu", tasks=6, **options), precision)
 
 
+@one_in(2)
 @pytest.mark.parametrize("precision", NARROW)
 def test_several_learners_with_tensors_of_16_bits(precision: str) -> None:
     rule = AsynchronousSGD()
@@ -358,6 +362,7 @@ def test_polyak_ruppert_in_turn() -> None:
         np.testing.assert_allclose(cpu._flat(running.variables), made.base[-1], rtol=0, atol=1e-12)
 
 
+@one_in(2)
 @pytest.mark.parametrize("rule", [AsynchronousSGD(), Gossip(probability=1)], ids=str)
 def test_the_number_of_learners_may_change(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the next number all begin with the z of those before."""

@@ -11,7 +11,7 @@ from crossbow import SMA, Dataflow, ExecutionContext, SolverConf
 from crossbow.ops import InnerProduct, ReLU
 from crossbow.runtime.memory import on_host
 from crossbow.synch import EASGD, SSP, AsynchronousSGD, Gossip, Rule
-from tests.combinations import covering
+from tests.combinations import covering, one_in
 from tests.runtime.cuda import test_exchange as free
 from tests.runtime.cuda import test_training as engine
 from tests.runtime.test_local_variables import BARRIER, FREE, SOLVER, TASKS
@@ -43,6 +43,7 @@ def test_z_and_every_learner_are_those_of_the_cpu(rule: Rule, devices: str) -> N
     assert not np.allclose(first, second)
 
 
+@one_in(3)
 @pytest.mark.parametrize("rule", FREE, ids=str)
 def test_without_a_barrier_what_is_kept_differs_and_z_has_the_mean(rule: Rule) -> None:
     with free.gpu(rule), free.small(rule=rule, learners=3, **BIASES) as running:

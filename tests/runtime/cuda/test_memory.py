@@ -120,6 +120,7 @@ def test_a_plan_is_what_is_taken(
             assert taken - libraries <= sum(needs.values()) <= 1.3 * (taken - libraries)
 
 
+@one_in(2)
 @pytest.mark.parametrize("rule", [AsynchronousSGD(), Gossip(probability=1)], ids=str)
 def test_a_plan_without_a_barrier_is_what_is_taken(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     test_a_plan_is_what_is_taken(lenet, (1, 28, 28), rule, {"momentum": 0.9}, 1, 2, monkeypatch)
@@ -182,6 +183,7 @@ def test_when_warm_nothing_is_allocated_and_the_scheduler_waits_for_nothing(
     assert (allocated, ticks) == ([], [[]] * len(ticks))
 
 
+@one_in(2)
 @pytest.mark.parametrize(("rule", "kind", "name"), [(SMA(), CudaLearner, "_copy"), (STALE, DeviceNumbers, "send")])
 def test_what_is_allocated_in_training_would_be_seen(
     rule: Rule, kind: type, name: str, monkeypatch: pytest.MonkeyPatch

@@ -188,6 +188,7 @@ def test_tasks_without_a_gradient_change_nothing(rule: Any, monkeypatch: pytest.
                 np.testing.assert_allclose(running.variables[name], value, rtol=1e-6, err_msg=name)
 
 
+@one_in(2)
 @pytest.mark.parametrize("rule", [SMA(), SSGD()])
 def test_the_scale_recovers(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mixed, "FIRST_SCALE", 2.0**20)

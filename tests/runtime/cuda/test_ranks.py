@@ -25,6 +25,7 @@ from crossbow.runtime.training_engine import TrainingEngine
 from crossbow.synch import EASGD, BarrierRule, ModelAveraging, Rule, TwoLevel
 from crossbow.types import CrossbowError
 from tests.cluster.fake_network import FakeNetwork, at_once
+from tests.combinations import one_in
 from tests.kernels.cuda.fake import fake_cuda
 from tests.runtime.test_across_ranks import DATA, MODEL, SOLVER, Trained, losses, train
 from tests.support import same_weights, training
@@ -52,6 +53,7 @@ def train_on(
         return at_once([of(ranks, names) for ranks, names in zip(known, devices, strict=True)])
 
 
+@one_in(6)
 @pytest.mark.parametrize(
     ("rule", "devices", "learners", "solver"),
     [

@@ -26,6 +26,7 @@ from crossbow.runtime.task import Failed
 from crossbow.synch import ModelAveraging
 from crossbow.types import ConfigurationError, TaskError, address
 from tests.cluster.fake_network import FakeNetwork
+from tests.combinations import one_in
 from tests.kernels.cuda.fake import FakeDriver, fake_cuda
 from tests.kernels.cuda.fake_runtime import FakeRuntime
 from tests.runtime.cuda.test_training import context
@@ -48,6 +49,7 @@ class Counted:
         return found
 
 
+@one_in(2)
 @pytest.mark.parametrize(
     ("rule", "waits", "steps", "events"), [(SMA(), 0, 0, 1), (SSGD(), 1, 0, 2), (ModelAveraging(), 1, 1, 2)]
 )

@@ -17,12 +17,14 @@ from crossbow import (
 from crossbow.runtime.cuda.work import Work
 from crossbow.synch import ModelAveraging, PolyakRuppert
 from crossbow.types import NonFiniteLossError
+from tests.combinations import one_in
 from tests.kernels.cuda.fake import fake_cuda
 from tests.runtime.cuda.test_training import TICKS, assert_same, context, train
 from tests.support import engine_of
 from tests.timeline.test_timeline import check_nesting
 
 
+@one_in(3)
 @pytest.mark.parametrize(
     "rule",
     [
@@ -41,6 +43,7 @@ def test_graphs_and_the_order_of_streams_change_no_bit(rule: Any) -> None:
             np.testing.assert_array_equal(other[name], value)
 
 
+@one_in(2)
 @pytest.mark.parametrize(
     ("rule", "tasks", "end", "after"),
     [
@@ -82,12 +85,14 @@ ALONE: dict[str, dict[str, Any]] = {
 }
 
 
+@one_in(2)
 @pytest.mark.parametrize("name", ALONE)
 def test_a_learner_alone_has_the_weights_of_the_cpu(name: str) -> None:
     options = {"learners": 1, "tasks": TICKS, **ALONE[name]}
     assert_same(train("cuda:0", **options), train("cpu", **options))
 
 
+@one_in(2)
 @pytest.mark.parametrize("rule", [SMA(), SMA(tau=2), SSGD(), ModelAveraging()], ids=str)
 def test_a_learner_alone_merges_in_its_task(rule: Any) -> None:
     """All of a task is one graph, and no stream waits for another. The numbers of coefficients are copied once."""

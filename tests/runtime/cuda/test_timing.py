@@ -17,6 +17,7 @@ from crossbow.runtime.cuda.timing import Marks, StreamClock
 from crossbow.runtime.cuda.work import Work
 from crossbow.synch import EASGD, BarrierRule, ModelAveraging, SynchronousEASGD
 from crossbow.timeline.recorder import SCHEDULER
+from tests.combinations import one_in
 from tests.kernels.cuda.fake import fake_cuda
 from tests.runtime.cuda import test_training as engine
 from tests.support import engine_of
@@ -62,6 +63,7 @@ def trained(path: Path, devices: str, rule: Any, *, profile: bool) -> tuple[Exec
 BATCH, READY, MERGED, STEP = "wait for the batch", "signal ready", "wait merged", "optimiser"
 
 
+@one_in(6)
 @pytest.mark.parametrize(
     ("rule", "devices", "parts_of_task"),
     [

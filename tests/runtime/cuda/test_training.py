@@ -31,7 +31,7 @@ from crossbow.synch import DiLoCo, ModelAveraging, PolyakRuppert, SynchronousEAS
 from crossbow.types import NonFiniteError, NonFiniteLossError, TaskError
 from examples.custom_operator import Swish
 from models.layers import add, classifier
-from tests.combinations import covering
+from tests.combinations import covering, one_in
 from tests.kernels.cuda.fake import fake_cuda
 from tests.support import Array, chain, pictures
 
@@ -183,6 +183,7 @@ def test_numbers_are_checked_where_asked() -> None:
         assert isinstance(caught.value.__cause__, NonFiniteError)
 
 
+@one_in(2)
 @pytest.mark.parametrize("system", [{"deterministic": True}, {"precision": "tf32"}, {"precision": "float64"}])
 def test_other_arithmetic(system: dict[str, Any]) -> None:
     """The fake rounds nothing to TF32; images then lie channels-last."""
@@ -221,6 +222,7 @@ def with_residuals() -> Dataflow:
     return classifier(first, add("ip", InnerProduct(number_of_outputs=3), x))
 
 
+@one_in(2)
 @pytest.mark.parametrize("build", [with_an_operator_from_outside, with_an_operator_that_is_used_twice, with_residuals])
 def test_other_networks(build: Callable[[], Dataflow]) -> None:
     assert_same(train("cuda:0", build=build), train("cpu", build=build))

@@ -13,6 +13,7 @@ from crossbow.runtime.building import new_backend
 from crossbow.runtime.cuda import backend
 from crossbow.synch import DiLoCo, ModelAveraging, RuleSequence, SynchronousEASGD, TwoLevel
 from tests.cluster.fake_network import FakeNetwork
+from tests.combinations import one_in
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.runtime import test_regrouping as regrouping
 from tests.runtime.test_hosts import SOLVER, check_as_simulated, train_on
@@ -25,6 +26,7 @@ GPUS: dict[str, Any] = {"threads_per_learner": None}
 TWO_EACH = ("cuda:0,cuda:1", "cuda:2,cuda:3")
 
 
+@one_in(3)
 @pytest.mark.parametrize(
     ("rule", "hosts", "devices"),
     [
@@ -81,6 +83,7 @@ def test_nccl_is_for_gpus_of_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
                 new_backend(rule, replace(system, devices=devices))
 
 
+@pytest.mark.slow
 def test_a_rank_with_a_gpu_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others go on from the newest z, bit for bit as ranks that begin there."""
     with fake_cuda(threads_tell=True):

@@ -13,12 +13,14 @@ from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import current, on
 from crossbow.runtime.cuda.stream import CudaStream
 from crossbow.runtime.cuda.work import DIRECT, Work
+from tests.combinations import one_in
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.fake_runtime import FakeRuntime
 from tests.runtime.cuda.test_training import assert_same, context, network, train, with_residuals
 from tests.support import engine_of
 
 
+@one_in(3)
 @pytest.mark.parametrize("build", [network, with_residuals])
 def test_joined_kernels_change_no_bit(build: Callable[[], Dataflow], monkeypatch: pytest.MonkeyPatch) -> None:
     joined = train("cuda:0", build=build)
