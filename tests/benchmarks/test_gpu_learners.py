@@ -458,6 +458,7 @@ def test_pytorch_trains(network: str, models: dict[str, int]) -> None:
     runner.close()
 
 
+@pytest.mark.slow
 @needs_torch
 def test_models_on_streams_are_trained_as_each_would_be_alone() -> None:
     """Each on its stream, and with batches of its own, in whichever memory format is faster."""

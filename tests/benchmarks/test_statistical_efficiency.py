@@ -106,6 +106,7 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistical_efficiency, "write_pictures", lambda *_: [])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_what_is_killed_goes_on_with_what_is_missing(start: Start, tmp_path: Path) -> None:
     status, first = start(kills=3)
@@ -409,6 +410,7 @@ def test_no_run_is_begun_when_the_budget_is_spent(
     assert "0 of 8 runs trained" in (tmp_path / "out" / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_report_needs_no_data(start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start("--rules", "sma", "--seeds", "0")
     capsys.readouterr()

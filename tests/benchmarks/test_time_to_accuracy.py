@@ -96,6 +96,7 @@ def small(**changes: Any) -> time_to_accuracy.Task:
     return replace(TASKS["lenet"], data=lambda directory: data, max_epochs=2, target=1.0, **changes)
 
 
+@pytest.mark.slow
 def test_crossbow_is_tested_every_quarter_of_an_epoch() -> None:
     points = train_crossbow(SETTING, small(), small().data(None))
     quarters = [0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2]

@@ -75,6 +75,7 @@ def test_no_value_is_overwritten_while_it_is_needed(head: DataflowNode) -> None:
         check_memory(compile_network(derive_prediction(graph), BATCH, phase=Phase.CHECK, library=library))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernels", [FAST])
 @settings(max_examples=8)
 @given(head=networks())

@@ -121,6 +121,7 @@ values = (
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(max_size=8), values, max_size=5))
 def test_examples(features: dict[str, Feature]) -> None:
     assert parse_example(example(features), "here") == features

@@ -90,6 +90,7 @@ def test_of_one_input_is_that_input(type: str, device: str) -> None:
     np.testing.assert_array_equal(run.input_gradients[0], B)
 
 
+@pytest.mark.slow
 @devices
 def test_the_largest_of_256_inputs(device: str) -> None:
     operator, inputs = ElementWiseOp(type="max"), [np.array([[float(number)]]) for number in range(256)]

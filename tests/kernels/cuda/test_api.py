@@ -227,6 +227,7 @@ def test_names_of_functions_are_found() -> None:
     assert found - {"check"} == {"cudnnCreate", r"cudnnDestroy\w+Descriptor", "cublasGet"}
 
 
+@pytest.mark.slow
 def test_every_function_that_is_declared_is_called() -> None:
     """In the package, or in a benchmark."""
     files = [file for folder in ("crossbow", "benchmarks") for file in (ROOT / folder).rglob("*.py")]

@@ -256,6 +256,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(precision: str) -> None:
         assert all(np.isfinite(value).all() for value in running.variables.values())
 
 
+@pytest.mark.slow
 @one_in(2)
 @types
 def test_numbers_are_checked_where_asked(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,6 +102,7 @@ def test_a_rank_with_a_gpu_is_lost_while_others_wait_for_it(monkeypatch: pytest.
     assert same_weights(results[0][0], results[2][0])
 
 
+@pytest.mark.slow
 def test_a_rank_with_a_gpu_joins(monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_cuda(threads_tell=True):
         expected = regrouping.ranks_continued(MODEL, 2, 3, 2, GPU)

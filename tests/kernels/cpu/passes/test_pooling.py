@@ -72,6 +72,7 @@ def drawn_pool(data: st.DataObject, windows: Windows) -> tuple[Pool, Shape]:
     return pool, (batch, channels, height, width)
 
 
+@pytest.mark.slow
 @windows
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
