@@ -78,11 +78,8 @@ class Team:
             self._processes.append(process)
 
     def wait_until_ready(self) -> None:
-        try:
-            for connection in self._connections:
-                self._receive(connection, SECONDS_TO_START)
-        except EOFError:
-            raise ContestError(f"{self.contestant.name}: {self._end()}") from None
+        for connection in self._connections:
+            self._receive(connection, SECONDS_TO_START)
 
     @property
     def numbers(self) -> list[int]:
@@ -95,14 +92,15 @@ class Team:
         rates: list[float] = self.ask("run", begin, begin + seconds)
         return sum(rates)
 
-    def ask(self, method: str, *arguments: Any) -> list[Any]:
-        """Call a method of every runner at the same time. Returns the answers."""
+    def ask(self, method: str, *arguments: Any, timeout: float | None = None) -> list[Any]:
+        """Call a method of every runner at the same time. Returns the answers. Raises ContestError if one does not come
+        within `timeout` seconds."""
         try:
             for connection in self._connections:
                 connection.send((method, arguments))
-            return [self._receive(connection) for connection in self._connections]
-        except (BrokenPipeError, EOFError):
-            raise ContestError(f"{self.contestant.name}: {self._end()}") from None
+        except BrokenPipeError:
+            raise self._end() from None
+        return [self._receive(connection, timeout) for connection in self._connections]
 
     def close(self) -> None:
         for connection in self._connections:
@@ -114,19 +112,23 @@ class Team:
                 process.terminate()
                 process.join()
 
-    def _end(self) -> str:
-        """How a process that does not answer has ended."""
+    def _end(self) -> ContestError:
+        """The error of a process that has ended instead of answering."""
+        end = "its process ended without an answer"
         for process in self._processes:
             process.join(SECONDS_TO_END)
             if process.exitcode == -signal.SIGKILL:
-                return "its process was killed. All contestants together may need more memory than there is"
-        return "its process ended without an answer"
+                end = "its process was killed. All contestants together may need more memory than there is"
+        return ContestError(f"{self.contestant.name}: {end}")
 
     def _receive(self, connection: Connection, timeout: float | None = None) -> Any:
         name = self.contestant.name
-        if not connection.poll(timeout):
-            raise ContestError(f"{name}: expected to be ready within {timeout:.0f} s")
-        failed, answer = connection.recv()
+        try:
+            if not connection.poll(timeout):
+                raise ContestError(f"{name}: expected an answer within {timeout:.0f} s")
+            failed, answer = connection.recv()
+        except EOFError:
+            raise self._end() from None
         if failed:
             raise ContestError(f"{name} failed:\n{answer}")
         return answer

@@ -167,9 +167,8 @@ class HostProcess:
         self._team = Team(Contestant(name, Host, {"kind": kind, "device": device}))
 
     def call(self, timeout: float, method: str, *arguments: Any) -> Any:
-        (connection,) = self._team._connections
-        connection.send((method, arguments))
-        return self._team._receive(connection, timeout)
+        (answer,) = self._team.ask(method, *arguments, timeout=timeout)
+        return answer
 
     def wait_until_ready(self) -> None:
         """Wait until the process answers."""
