@@ -82,11 +82,13 @@ class RankProcess:
 
     def run(self, program: RankProgram) -> int:
         """Run a program, whose output the launcher takes. Returns its exit status."""
-        sys.stdout = OutboxStream(self._outbox, error=False)
-        sys.stderr = OutboxStream(self._outbox, error=True)
+        out, err = OutboxStream(self._outbox, error=False), OutboxStream(self._outbox, error=True)
+        sys.stdout, sys.stderr = out, err
         try:
             return run_program(program, self._mark_errors)
         finally:
+            out.flush()
+            err.flush()
             self._outbox.close()
             if self._joining is not None:
                 self._joining.end()

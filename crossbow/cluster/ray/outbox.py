@@ -37,16 +37,28 @@ class Outbox:
 
 
 class OutboxStream(io.TextIOBase):
-    """A text stream that writes to an outbox."""
+    """A text stream that writes to an outbox. An unfinished line waits for its end or a flush: what several ranks print
+    at the same time stays in lines."""
 
     def __init__(self, outbox: Outbox, *, error: bool) -> None:
         self._outbox, self._error = outbox, error
+        self._lock, self._unfinished = threading.Lock(), ""
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
         return "utf-8"
 
     def write(self, text: str) -> int:
+        with self._lock:
+            lines, end, self._unfinished = (self._unfinished + text).rpartition("\n")
+            self._put(lines + end)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._lock:
+            self._put(self._unfinished)
+            self._unfinished = ""
+
+    def _put(self, text: str) -> None:
         if text:
             self._outbox.put(text, error=self._error)
-        return len(text)

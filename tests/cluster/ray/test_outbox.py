@@ -11,7 +11,7 @@ def test_texts_are_taken_once_and_in_order() -> None:
     outbox = Outbox()
     out, err = OutboxStream(outbox, error=False), OutboxStream(outbox, error=True)
     print("one", "two", file=out)
-    print("wrong", file=err, end="")
+    print("wrong", file=err, end="", flush=True)
     assert outbox.take(60) == ([(False, "one two\n"), (True, "wrong")], True)
     assert outbox.take(0) == ([], True)
     assert (out.encoding, out.isatty()) == ("utf-8", False)
@@ -25,3 +25,16 @@ def test_who_waits_is_woken() -> None:
     thread.join(60)
     outbox.close()
     assert (found, outbox.take(60)) == ([([(False, "text")], True)], ([], False))
+
+
+def test_unfinished_lines_wait_for_their_end_or_a_flush() -> None:
+    outbox = Outbox()
+    stream = OutboxStream(outbox, error=False)
+    print("one\ntwo", file=stream, end="")
+    assert outbox.take(0) == ([(False, "one\n")], True)
+    print(" and half", file=stream)
+    assert outbox.take(0) == ([(False, "two and half\n")], True)
+    print("three", file=stream, end="")
+    stream.flush()
+    stream.flush()
+    assert outbox.take(0) == ([(False, "three")], True)
