@@ -51,5 +51,5 @@ def select_library(
 
     present = why_not_onednn() is None
     if kernels != "compiled" and present:
-        return Cpu(winograd=winograd, onednn=True), omp_set_num_threads
+        return Cpu(winograd=winograd), omp_set_num_threads
     return Cpu(winograd=winograd, onednn=False), lambda threads: omp_set_num_threads(1) if present else None

@@ -55,20 +55,20 @@ class Needs:
         """Weights, gradients, moments and statistics, and arenas, of these numbers of base models and learners."""
         setting, program = self.setting, self.training
         used = setting.rule.vectors(setting.solver, ANY)
-        across_ranks = setting.barrier and setting.tick_ranks.several
-        several = setting.adds_parts + across_ranks  # the mean, and the unfinished sum of ranks
+        several = setting.adds_parts  # the mean
         moments = len(used & {"base_velocity", "base_second_moment"})
         of_a_base = 1 + setting.barrier + moments + several + setting.mean_first
         own = {"velocity", "second_moment", "taken", "received"}
         of_a_learner = 1 + (not setting.rule.reads_base) + len(used & own)
         vectors = of_a_base * bases + of_a_learner * learners
         statistics = (1 + setting.barrier + several) * bases + (1 + setting.barrier) * learners
+        if setting.ranks.several and setting.barrier and setting.chained:
+            vectors, statistics = vectors + 1, statistics + 1  # the unfinished sum
         if setting.ranks.several and isinstance(setting.rule, PeerRule):
             vectors += 1  # a message that has just arrived
         if setting.between is not None:
-            unfinished = int(setting.ranks.several)
-            vectors += outer_vectors(setting.between) + unfinished
-            statistics += 2 + unfinished
+            vectors += outer_vectors(setting.between)
+            statistics += 2
         model, observed = (layout.elements * layout.dtype.itemsize for layout in (program.model, program.statistics))
         mirrors = 0
         if setting.mirrored:

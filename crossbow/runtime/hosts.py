@@ -51,15 +51,17 @@ class HostExchange:
     GPU has, of that GPU's first learner. Between ranks, vectors are sent from the host's memory."""
 
     def __init__(self, assembly: Assembly, outer: OuterModel, backend: Backend) -> None:
-        setting = assembly.setting
+        setting, ranks = assembly.setting, assembly.setting.ranks
         assert setting.between is not None
-        self._backend, self._ranks, self._outer = backend, setting.ranks, outer
+        self._backend, self._ranks, self._outer = backend, ranks, outer
         arithmetic, keeps = assembly.arithmetic, bool(assembly.arithmetic.ranges.kept)
-        self._formulas = host_formulas(setting.between, setting.ranks.size, keeps=keeps)
+        merging = Merging(arithmetic, setting.between, ranks.size, 1, ranks=ranks.size, chained=setting.chained)
+        mean = Mean(merging, ranks, HostCollective(1), assembly.flags, ranks.check_others, backend.through_host)
+        self._formulas = host_formulas(setting.between, ranks.size, keeps=keeps)
         self._numbers = backend.call(lambda: arithmetic.array([0.0] * self._formulas.length))
         updates = self._formulas.over(self._numbers)
         self._steps = backend.call(
-            lambda: [_Steps(assembly, outer, backend, updates, parity).all() for parity in PARITIES]
+            lambda: [_Steps(assembly, outer, mean, updates, parity).all() for parity in PARITIES]
         )
         self._moves = [
             backend.call(partial(_moves, arithmetic, there), device)
@@ -153,40 +155,33 @@ class _Steps:
         self,
         assembly: Assembly,
         outer: OuterModel,
-        backend: Backend,
+        mean: Mean,
         updates: Mapping[str, BoundUpdate],
         parity: int,
     ) -> None:
-        self._assembly, self._outer, self._backend = assembly, outer, backend
+        self._assembly, self._outer, self._mean = assembly, outer, mean
         self._updates, self._parity = updates, parity
         self._arithmetic, self._vectors = assembly.arithmetic, outer.vectors()
 
     def all(self) -> list[BoundStep]:
         """The calls, in order."""
-        steps = self._mean()
+        steps = self._means()
         if "step" in self._updates:
             steps += self._update("step")
         return [*steps, *self._update("merge"), *self._update("reply"), *self._swap()]
 
-    def _mean(self) -> list[BoundStep]:
+    def _means(self) -> list[BoundStep]:
         """The host's weights, and the means of all hosts' weights and statistics."""
-        setting, host, base = self._assembly.setting, self._assembly.bases[0], self._outer.base
-        assert setting.between is not None
+        host, base, mean = self._assembly.bases[0], self._outer.base, self._mean
         assert base.mean is not None
         assert base.statistics_mean is not None
-        hosts = setting.ranks.size
-        merging = Merging(self._arithmetic, setting.between, hosts, 1, ranks=hosts, chained=setting.chained)
-        ranks = setting.ranks
-        mean = Mean(
-            merging, ranks, HostCollective(1), self._assembly.flags, ranks.check_others, self._backend.through_host
-        )
         weights, observed = self._outer.weights, host.statistics[self._parity]
         steps = self._fixed({"weights": {"host": 1.0}}, {"weights": weights, "host": host.buffers[self._parity]})
         for name, sent, whole in (("sent", weights, base.mean), ("observed", observed, base.statistics_mean)):
             if not whole.size:
                 continue
-            if not merging.chained:
-                steps += self._fixed({"whole": {"part": 1 / hosts}}, {"whole": whole, "part": sent})
+            if not mean.merging.chained:
+                steps += self._fixed({"whole": {"part": 1 / mean.ranks.size}}, {"whole": whole, "part": sent})
             steps += mean.of(name, {f"{name}0": sent}, [whole])
         if base.statistics_mean.size:
             vectors = {"statistics": base.statistics[0], "mean": base.statistics_mean}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from crossbow.cluster.ranks import Ranks
 from crossbow.cluster.sums import Add, Waiting, blocks_of, chain, sum_target, tree
@@ -33,6 +33,8 @@ class Mean:
         lambda: work(vector)
     )
     """See `Backend.through_host`."""
+    unfinished: dict[str, Array] = field(default_factory=dict)
+    """Vectors of unfinished sums by name, for the calls of all ticks."""
 
     @property
     def awaited(self) -> tuple[str, Array]:
@@ -72,7 +74,9 @@ class Mean:
         if not self.ranks.several:
             return self._added(name, {**sent, "sum": whole}, begins=True)
         transport = self.ranks.transport
-        partial = aligned_zeros(whole.nbytes).view(whole.dtype)
+        if name not in self.unfinished:
+            self.unfinished[name] = aligned_zeros(whole.nbytes).view(whole.dtype)
+        partial = self.unfinished[name]
         target = sum_target(transport, partial, whole)
         adds: list[tuple[slice, Add]] = []
         for place in blocks_of(whole.size):
