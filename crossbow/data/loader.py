@@ -126,6 +126,7 @@ class Loader:
         for thread in self._threads:
             # If `stop` could not wait for a source, it still writes to a slot; two threads must not do so.
             thread.join()
+        self.order.begin(first_task)
         self._skipped = sorted(task for task in skipped if first_task <= task)
         if tasks is not None:
             tasks -= sum(task < first_task + tasks for task in self._skipped)

@@ -62,6 +62,9 @@ class Order(Protocol):
     def tasks(self) -> int | None:
         """Number of tasks; None is unlimited."""
 
+    def begin(self, task: int) -> None:
+        """Note that the learners take turns from this task on."""
+
     def indices(self, task: int, out: Indices, epochs: Epochs | None = None) -> int:
         """Write the example indices of a task to `out` (batch_size,). Returns the number of real examples.
 
@@ -129,6 +132,9 @@ class TrainingOrder:
         """Number of complete epochs in the first `tasks` tasks: ⌊tasks · B / N⌋."""
         return tasks * self.batch_size // self.number_of_examples
 
+    def begin(self, task: int) -> None:
+        """Do nothing: the order of a whole set does not depend on the learners."""
+
     def indices(self, task: int, out: Indices, epochs: Epochs | None = None) -> int:
         position, filled = task * self.batch_size, 0
         while filled < self.batch_size:
@@ -183,6 +189,9 @@ class CheckOrder:
     @property
     def tasks(self) -> int:
         return -(-self.number_of_examples // self.batch_size)
+
+    def begin(self, task: int) -> None:
+        """Do nothing, as in training."""
 
     def indices(self, task: int, out: Indices, epochs: Epochs | None = None) -> int:
         start = task * self.batch_size

@@ -65,12 +65,20 @@ class ShareOrder(TrainingOrder):
                 f"{placement.learners} on one"
             )
         super().__init__(share.whole, batch_size, seed)
-        self._placement = placement
+        self._placement, self._ranks, self._first = placement, ranks, 0
         own = share.sizes[placement.first // placement.own]
         self._part = TrainingOrder(own, batch_size, seed, files, files_together)
 
+    def begin(self, task: int) -> None:
+        """Each rank has done as many of the tasks before, perhaps with another number of learners."""
+        self._first = task
+
     def indices(self, task: int, out: Indices, epochs: Epochs | None = None) -> int:
-        return self._part.indices(self._placement.own_of(task), out, epochs)
+        return self._part.indices(self._own(task), out, epochs)
 
     def leave_out(self, bad: Mask, task: int, out: Indices, steps: Indices) -> int:
-        return self._part.leave_out(bad, self._placement.own_of(task), out, steps)
+        return self._part.leave_out(bad, self._own(task), out, steps)
+
+    def _own(self, task: int) -> int:
+        """The number of a task among those of this rank."""
+        return self._first // self._ranks + self._placement.own_of(task - self._first)

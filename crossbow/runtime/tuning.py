@@ -103,8 +103,8 @@ class Tuning:
             self.tuner.refused(str(error))
             return False
         self._switch(learners)
-        warm = engines.now.tasks + WARMING_TICKS * engines.now.clock.tasks_per_tick
-        engines.now.run(min(until, warm), callbacks)
+        warm = engines.now.tasks + WARMING_TICKS * engines.now.clock.tasks_per_host_tick
+        engines.now.run(min(until, warm), callbacks)  # with two levels, up to the end of a tick of z
         return True
 
     def _switch(self, learners: int) -> None:

@@ -88,6 +88,20 @@ def test_each_rank_shuffles_its_own_part() -> None:
             np.testing.assert_array_equal(out, expected)
 
 
+def test_the_order_of_a_part_does_not_depend_on_the_number_of_learners() -> None:
+    """Of two ranks, rank 1 does three of six tasks, then two of four with two learners, then others with three."""
+    share, out, expected = RankShare(20, (10, 10), "stride", ""), np.empty(2, np.intp), np.empty(2, np.intp)
+    part, number = TrainingOrder(10, 2, 7), 0
+    for own, begin, tasks in ((1, 0, (1, 3, 5)), (2, 6, (8, 9)), (3, 10, (13, 14, 15, 19))):
+        order = ShareOrder(share, 2, 7, Placement(learners=2 * own, first=own, own=own))
+        order.begin(begin)
+        for task in tasks:
+            order.indices(task, out)
+            part.indices(number, expected)
+            np.testing.assert_array_equal(out, expected)
+            number += 1
+
+
 SYSTEM = SystemConf(precision="float64", kernels="reference", seed=3, threads_per_learner=1, learners_per_device=1)
 SOLVER = SolverConf(learning_rate=0.1)
 

@@ -16,7 +16,7 @@ from crossbow.cluster.admission import Admission, Joining
 from crossbow.cluster.fault import Fault
 from crossbow.cluster.members import GivenUp
 from crossbow.cluster.ranks import Ranks
-from crossbow.data.rank_shares import share_of_rank
+from crossbow.data.rank_shares import ShareOrder, share_of_rank
 from crossbow.ops import BatchNorm, InnerProduct, ReLU
 from crossbow.runtime import building, tuner
 from crossbow.runtime.changing_engine import ChangingEngine, new_engine
@@ -30,7 +30,7 @@ from crossbow.runtime.task import Completed
 from crossbow.runtime.training_engine import TrainingEngine
 from crossbow.runtime.tuner import Decision
 from crossbow.runtime.tuning import Tuning
-from crossbow.synch import EASGD, AsynchronousSGD, Gossip, ModelAveraging, Rule, TwoLevel
+from crossbow.synch import EASGD, AsynchronousSGD, DiLoCo, Gossip, Rule, TwoLevel
 from crossbow.types import CrossbowError, TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.cluster.ray.processes import Processes
@@ -78,13 +78,17 @@ class Trained:
 
 
 def train_with_script(
-    numbers: Sequence[int], model: ModelConf, system: SystemConf = AUTO, tasks: int = 200
+    numbers: Sequence[int],
+    model: ModelConf,
+    system: SystemConf = AUTO,
+    tasks: int = 200,
+    part: Callable[[Ranks], Dataset] = lambda ranks: DATA,
 ) -> list[Trained]:
-    """Train on two ranks that want these numbers in turn."""
+    """Train on two ranks that want these numbers in turn. part: the data set of a rank."""
 
     def of(ranks: Ranks) -> Callable[[], Trained]:
         def work() -> Trained:
-            engine, script, seen = engine_of(ranks, model, system), Scripted(numbers), list[int]()
+            engine, script, seen = engine_of(ranks, model, system, part(ranks)), Scripted(numbers), list[int]()
             tuning_of(engine).tuner = script  # type: ignore[assignment]
             run = TrainingRun(engine, model, Limits(count=tasks, unit=TrainingUnit.TASKS), (), test=False, ranks=ranks)
             train = engine.run
@@ -110,8 +114,11 @@ def train_with_script(
     return at_once([of(ranks) for ranks in FakeNetwork(2).ranks()])
 
 
+TWO_LEVELS = TwoLevel(SMA(), DiLoCo(tau=3))
+
+
 @one_in(3)
-@pytest.mark.parametrize("rule", [SMA(), SMA(tau=2), SSGD(), AsynchronousSGD(), EASGD(), Gossip()], ids=str)
+@pytest.mark.parametrize("rule", [SMA(), SMA(tau=2), TWO_LEVELS, SSGD(), AsynchronousSGD(), EASGD(), Gossip()], ids=str)
 def test_all_ranks_change_at_one_tick(rule: Rule) -> None:
     """Every task is done once, and the speeds are those that rank 0 has measured."""
     first, second = train_with_script([1, 2, 3, 1, 2], replace(MODEL, rule=rule))
@@ -121,6 +128,32 @@ def test_all_ranks_change_at_one_tick(rule: Rule) -> None:
     assert first.seen == second.seen == list(range(len(first.seen)))
     assert same_weights(first.weights, second.weights)
     assert [each.tasks for each in first.history.records] == [each.tasks for each in second.history.records]
+
+
+@pytest.mark.parametrize("rule", [SSGD(), TWO_LEVELS, EASGD()], ids=str)
+def test_each_rank_goes_through_its_part_without_a_gap(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: dict[int, dict[int, int]] = {0: {}, 1: {}}
+    begin, own = ShareOrder.begin, ShareOrder._own
+
+    def noted_begin(order: ShareOrder, task: int) -> None:
+        numbers = done[order._placement.first // order._placement.own]
+        for ahead in [each for each in numbers if each >= task]:
+            del numbers[ahead]
+        begin(order, task)
+
+    def noted(order: ShareOrder, task: int) -> int:
+        done[order._placement.first // order._placement.own][task] = own(order, task)
+        return own(order, task)
+
+    monkeypatch.setattr(ShareOrder, "begin", noted_begin)
+    monkeypatch.setattr(ShareOrder, "_own", noted)
+    first, second = train_with_script(
+        [1, 2, 3, 1, 2], replace(MODEL, rule=rule), part=lambda ranks: share_of_rank(DATA, "stride", ranks)
+    )
+    assert first.learners == second.learners == 4
+    assert same_weights(first.weights, second.weights)
+    for numbers in done.values():
+        assert [numbers[task] for task in sorted(numbers) if task < len(first.seen)] == [*range(len(first.seen) // 2)]
 
 
 def test_a_number_that_one_rank_cannot_have_is_rejected_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +251,7 @@ def chosen(history: History) -> list[int]:
 
 
 @one_in(2)
-@pytest.mark.parametrize("rule", [SMA(), AsynchronousSGD()], ids=str)
+@pytest.mark.parametrize("rule", [SMA(), AsynchronousSGD(), TWO_LEVELS], ids=str)
 def test_all_ranks_have_the_decisions(speeds: dict[int, float], rule: Rule) -> None:
     listener = Decisions()
     network = FakeNetwork(2).ranks()
@@ -309,7 +342,7 @@ def test_a_rank_that_joins_gets_the_number(speeds: dict[int, float], monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [SMA(), AsynchronousSGD()], ids=str)
+@pytest.mark.parametrize("rule", [SMA(), AsynchronousSGD(), TWO_LEVELS], ids=str)
 @pytest.mark.parametrize("number", range(15))
 def test_losses_at_any_moment(speeds: dict[int, float], number: int, rule: Rule) -> None:
     """Also while engines are created, and take each other's place."""
@@ -352,21 +385,3 @@ def test_ranks_that_do_not_begin_alike_keep_their_numbers(systems: Sequence[Syst
         return work
 
     assert at_once([of(*pair) for pair in zip(FakeNetwork(2).ranks(), systems, strict=True)]) == [True, True]
-
-
-def test_two_levels_and_parts_of_the_data_have_fixed_numbers() -> None:
-    def of(ranks: Ranks) -> Callable[[], list[bool]]:
-        def work() -> list[bool]:
-            found = []
-            for model, data in (
-                (replace(MODEL, rule=TwoLevel(SMA(), ModelAveraging(tau=2))), DATA),
-                (MODEL, share_of_rank(DATA, "stride", ranks)),
-            ):
-                engine = engine_of(ranks, model, data=data)
-                engine.close()
-                found.append(isinstance(engine, Engine))
-            return found
-
-        return work
-
-    assert at_once([of(ranks) for ranks in FakeNetwork(2).ranks()]) == [[True, True]] * 2
