@@ -28,6 +28,7 @@ class MpiTransport:
     """
 
     elastic = False
+    block = 1 << 16
 
     def __init__(self, launch: RankLaunch) -> None:
         """Initialise MPI. Raises ConfigurationError if mpi4py is missing or belongs to another MPI library than the

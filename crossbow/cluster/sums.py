@@ -21,10 +21,10 @@ from collections.abc import Callable, Sequence
 from crossbow.cluster.transport import Channel, Pending, Transport
 from crossbow.types import Aborted, Array, CrossbowError
 
-BLOCK = 1 << 16
-"""Elements of a block."""
-SHORTEST_SLEEP, LONGEST_SLEEP = 50e-6, 1e-3
-"""Seconds between two looks at a transfer; they grow while it lasts."""
+SHORTEST_SLEEP, LONGEST_SLEEP = 50e-6, 10e-3
+"""Seconds between two looks at a transfer."""
+GROWTH = 1.1
+"""Of the sleep from one look to the next: a transfer is noticed late by at most a tenth of its duration."""
 SECONDS_TO_WAIT = 600.0
 """Limit of one wait in training."""
 
@@ -32,10 +32,10 @@ Add = Callable[[], None]
 """Function that adds this rank's terms to a block, or begins it with them on rank 0."""
 
 
-def blocks_of(elements: int, block: int = BLOCK) -> list[slice]:
+def blocks_of(elements: int, block: int) -> list[slice]:
     """The blocks of a vector.
 
-    >>> blocks_of(5, block=2)
+    >>> blocks_of(5, 2)
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
     """
     return [slice(start, min(start + block, elements)) for start in range(0, elements, block)]
@@ -59,7 +59,7 @@ class Waiting:
             if now >= deadline:
                 raise CrossbowError(f"waited {self._seconds:g} s for {what}")
             time.sleep(sleep)
-            sleep = min(LONGEST_SLEEP, sleep * 1.2)
+            sleep = min(LONGEST_SLEEP, sleep * GROWTH)
 
 
 def chain(transport: Transport, partial: Array, whole: Array, adds: Sequence[tuple[slice, Add]], wait: Waiting) -> None:

@@ -15,11 +15,14 @@ from typing import NamedTuple
 
 from crossbow.cluster.members import RankFailedError, ViewChangedError
 from crossbow.cluster.ranks import Ranks
-from crossbow.cluster.sums import LONGEST_SLEEP, SECONDS_TO_WAIT, SHORTEST_SLEEP, Waiting
+from crossbow.cluster.sums import SECONDS_TO_WAIT, SHORTEST_SLEEP, Waiting
 from crossbow.cluster.transport import Channel, Pending
 from crossbow.kernels.cpu.threads import one_thread
 from crossbow.runtime.flags import Flags
 from crossbow.types import Array, CrossbowError
+
+LONGEST_SLEEP = 1e-3
+"""Seconds between two looks at what has arrived; learners wait for it."""
 
 
 class Kind(enum.IntEnum):

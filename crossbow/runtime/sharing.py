@@ -13,7 +13,7 @@ from crossbow.cluster.transport import RESULTS
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Completed, Failed
 
-SHORTEST_SLEEP, LONGEST_SLEEP = 1e-3, 4e-3
+SHORTEST_SLEEP, LONGEST_SLEEP = 1e-3, 20e-3
 """Seconds between two looks at what other ranks have sent; they grow while nothing comes."""
 
 PARTS_OF_AN_ERA = 1 << 32

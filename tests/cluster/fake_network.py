@@ -49,6 +49,7 @@ class FakeTransport:
     """Implements `Transport`."""
 
     elastic = False
+    block = 1 << 10
 
     def __init__(self, network: FakeNetwork, rank: int) -> None:
         self.network, self.rank, self.view = network, rank, network.view

@@ -83,7 +83,6 @@ def test_what_holds_is_not_waited_for() -> None:
 
 
 def test_blocks_cover_a_vector() -> None:
-    assert blocks_of(0) == []
-    places = blocks_of(200_000)
-    assert sum(place.stop - place.start for place in places) == 200_000
-    assert len(places) == 4
+    assert blocks_of(0, 3) == []
+    assert blocks_of(7, 3) == [slice(0, 3), slice(3, 6), slice(6, 7)]
+    assert blocks_of(6, 3) == [slice(0, 3), slice(3, 6)]

@@ -10,7 +10,6 @@ import pytest
 from crossbow import SMA
 from crossbow.cluster.members import Rank, View
 from crossbow.cluster.ranks import Ranks
-from crossbow.cluster.sums import BLOCK
 from crossbow.kernels import select_library
 from crossbow.runtime.arithmetic import VectorArithmetic
 from crossbow.runtime.flags import Flags
@@ -18,10 +17,10 @@ from crossbow.runtime.mean import Mean
 from crossbow.runtime.merging import Merging
 from crossbow.synch import HostCollective
 from crossbow.testing import FakeCollective
-from tests.cluster.fake_network import FakeNetwork, at_once
+from tests.cluster.fake_network import FakeNetwork, FakeTransport, at_once
 
 DTYPE = np.dtype(np.float32)
-ELEMENTS = BLOCK + 5
+ELEMENTS = FakeTransport.block + 5
 
 
 def new_mean(ranks: Ranks, learners: int, devices: int = 1, collective: Any = None, *, chained: bool = True) -> Mean:
