@@ -96,7 +96,7 @@ class Sharing:
         while not self._closed.is_set():
             busy = self._send() | self._receive()
             self._look_for_failure()
-            sleep = SHORTEST_SLEEP if busy else min(LONGEST_SLEEP, sleep * 1.05)
+            sleep = SHORTEST_SLEEP if busy else min(LONGEST_SLEEP, sleep * 1.1)
             time.sleep(sleep)
         self._send()
 
