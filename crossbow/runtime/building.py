@@ -198,7 +198,8 @@ def new_flow(reports: Reports, setting: RunSetting, coordination: Coordination, 
     """Return the flow of tasks, and of results between ranks. sharing: that of several engines."""
     if setting.ranks.several:
         sharing = sharing or Sharing(setting.ranks)
-    return Flow(reports, setting.learners, coordination, setting.recorder, sharing)
+    own = None if setting.between is None else setting.awaited_learners
+    return Flow(reports, setting.learners, coordination, setting.recorder, sharing, own)
 
 
 def close_all(members: Sequence[Learner], backend: Backend) -> None:

@@ -79,7 +79,7 @@ class Engine:
         self.backend = new_backend(model.rule, system)
         setting = new_setting(data, model, solver, system, self.backend, bad or {}, recorder, ranks, collective)
         self.parts = assemble(training, check, self.backend, setting, beside)
-        reports = Reports(self.parts.loaders, setting.learners)
+        reports = Reports(self.parts.loaders, setting.awaited_learners)
         self.coordination = new_coordination(self.parts, self.backend, reports, collective)
         self.position = Position(setting.clock.tasks_per_host_tick)
         self.flow = new_flow(reports, setting, self.coordination, sharing)

@@ -43,13 +43,21 @@ class Flow:
         coordination: Coordination,
         recorder: Recorder,
         sharing: Sharing | None = None,
+        own: int | None = None,
     ) -> None:
         """coordination: decides whether results are delivered in task order, and observes them if they are not.
-        sharing: exchanges results with other ranks."""
+        sharing: exchanges results with other ranks. own: number of this rank's learners, if it does not need the
+        results of others before all are collected, as with two levels."""
         self._recorder, self._sharing = recorder, sharing
         if sharing is not None:
             sharing.join(reports)
         self._reports, self._learners, self._coordination = reports, learners, coordination
+        self._rarely = sharing if own is not None else None
+        """What exchanges results only when all are collected."""
+        self._later = 0
+        """Tasks of other ranks whose results are not waited for before that."""
+        self._awaited = learners if own is None else own
+        """Number of learners whose results are."""
         self._in_order = coordination.in_order
         self._doing = ""
         """Description of the learners' current work."""
@@ -110,10 +118,13 @@ class Flow:
         self._doing, self._next_result, self._on_result = doing, first, on_result
         if self._sharing is not None:
             self._sharing.begin(self._reports, works=True)
+        if self._rarely is not None:
+            self._rarely.defer()
         try:
             yield
         finally:
             if self._sharing is not None:
+                self._sharing.exchange()
                 self._sharing.rest()
             self._doing, self._on_result = "", ignore_result  # the engine outlives a run, and must not keep it alive
 
@@ -134,7 +145,7 @@ class Flow:
         """Forget pending tasks. No thread may report at the same time."""
         self._reports.clear()
         self._early.clear()
-        self._in_flight = 0
+        self._in_flight = self._later = 0
 
     def refuse(self) -> None:
         """Treat tasks that are aborted from now on as caused by closing the engine, and exchange no more results."""
@@ -154,7 +165,7 @@ class Flow:
 
     def next_batch(self, loader: Loader) -> tuple[int, int]:
         """Slot and examples of the loader's next batch, once few enough tasks are pending. It counts as pending."""
-        if self._in_flight >= self._ahead * self._learners:
+        if self._in_flight >= self._ahead * self._awaited:
             self._make_room()
         began, begin = time.monotonic(), now()
         try:
@@ -164,7 +175,7 @@ class Flow:
                 self.collect()
         if self._doing == "training":
             # That the scheduler waits is not enough: learners may still have tasks.
-            self.data_wait_seconds += self._reports.idle_seconds(began, self._in_flight) / self._learners
+            self.data_wait_seconds += self._reports.idle_seconds(began, self._in_flight) / self._awaited
         self._in_flight += 1
         if self._recorder.on:
             self._recorder.event(SCHEDULER, WAIT_FOR_BATCH, begin, task=task)
@@ -183,13 +194,16 @@ class Flow:
 
     def expect(self) -> None:
         """Count a task of another rank's learner as pending."""
-        if self._in_flight >= self._ahead * self._learners:
+        if self._rarely is not None:
+            self._later += 1
+            return
+        if self._in_flight >= self._ahead * self._awaited:
             self._make_room()
         self._in_flight += 1
 
     def _make_room(self) -> None:
         """Wait until half of the tasks submitted ahead are done, and adapt their number to the duration."""
-        began, before, learners, begin = time.monotonic(), self._in_flight, self._learners, now()
+        began, before, learners, begin = time.monotonic(), self._in_flight, self._awaited, now()
         self._coordination.await_results()
         self.collect(before - self._ahead * learners // 2)
         if self._recorder.on:
@@ -218,8 +232,13 @@ class Flow:
         """Wait until no task is pending."""
         begin = now()
         self._coordination.await_results()
+        self._in_flight, self._later = self._in_flight + self._later, 0
+        if self._rarely is not None:
+            self._rarely.exchange()
         while self._in_flight:
             self.collect(self._in_flight)
+        if self._rarely is not None:
+            self._rarely.defer()
         if self._recorder.on:
             self._recorder.event(SCHEDULER, WAIT_FOR_RESULTS, begin)
 

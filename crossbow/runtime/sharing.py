@@ -15,6 +15,8 @@ from crossbow.runtime.task import Completed, Failed
 
 SHORTEST_SLEEP, LONGEST_SLEEP = 1e-3, 20e-3
 """Seconds between two looks at what other ranks have sent; they grow while nothing comes."""
+SECONDS_TO_LOOK = 0.05
+"""Seconds between two looks at other ranks while no results are exchanged."""
 
 PARTS_OF_AN_ERA = 1 << 32
 """More parts than an era of the ranks has."""
@@ -26,6 +28,9 @@ class Sharing:
     Ranks train and test in the same order, but not at the same time. So each result has the number of its *part* (a
     stretch of training up to a restart, or a test), and results of a part that this rank has not begun are kept until
     then. All engines of a model share one object, because only one of them works at a time.
+
+    A message costs time that learners need, so an engine that does not need the results of other ranks for a while
+    defers the exchange.
     """
 
     def __init__(self, ranks: Ranks, model: int = 0) -> None:
@@ -43,6 +48,8 @@ class Sharing:
         self._users: set[Reports] = set()
         """Those of all engines."""
         self._lock = threading.Lock()
+        self._exchanges = threading.Event()
+        self._exchanges.set()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="crossbow-results", daemon=True)
 
@@ -74,6 +81,15 @@ class Sharing:
             for part, result in early:
                 self._deliver(part, result)
 
+    def exchange(self) -> None:
+        """Send results as they come, and report those of other ranks, from now on."""
+        self._exchanges.set()
+
+    def defer(self) -> None:
+        """Keep further results until `exchange`. Those that are there are sent."""
+        self._exchanges.clear()
+        self._send()
+
     def rest(self) -> None:
         """Note that the engine neither trains nor tests any more."""
         with self._lock:
@@ -82,6 +98,7 @@ class Sharing:
     def close(self) -> None:
         """End the thread."""
         self._closed.set()
+        self.exchange()
         self._thread.join()
 
     def _deliver(self, part: int, result: Completed) -> None:
@@ -94,6 +111,9 @@ class Sharing:
         """Body of the thread."""
         sleep = SHORTEST_SLEEP
         while not self._closed.is_set():
+            if not self._exchanges.wait(SECONDS_TO_LOOK):
+                self._look_for_failure()
+                continue
             busy = self._send() | self._receive()
             self._look_for_failure()
             sleep = SHORTEST_SLEEP if busy else min(LONGEST_SLEEP, sleep * 1.1)

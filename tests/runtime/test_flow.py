@@ -372,10 +372,11 @@ def test_the_time_of_waiting_for_data_goes_on_in_the_next_flow() -> None:
 
 
 class FakeSharing:
-    """Notes the beginnings of parts."""
+    """Notes the beginnings of parts, and whether results are exchanged."""
 
     def __init__(self) -> None:
         self.begun, self.works = 0, False
+        self.exchanges: list[bool] = []
 
     def join(self, reports: Reports) -> None:
         """Do nothing."""
@@ -385,6 +386,12 @@ class FakeSharing:
 
     def rest(self) -> None:
         self.works = False
+
+    def exchange(self) -> None:
+        self.exchanges.append(True)
+
+    def defer(self) -> None:
+        self.exchanges.append(False)
 
 
 def test_training_and_every_restart_in_it_begin_a_part_of_the_results_of_ranks() -> None:
@@ -396,6 +403,35 @@ def test_training_and_every_restart_in_it_begin_a_part_of_the_results_of_ranks()
         assert (sharing.begun, sharing.works) == (2, True)
     assert not sharing.works
     assert made.done == 4
+
+
+def test_with_two_levels_results_of_other_ranks_come_when_all_are_collected() -> None:
+    """Of four learners this rank has learners 2 and 3, for which alone it waits before it submits more."""
+    reports, sharing, seen = Reports(learners=2), FakeSharing(), list[int]()
+    made = flow.Flow(reports, 4, FakeCoordination(reports, 4), Recorder(), sharing, own=2)  # type: ignore[arg-type]
+    with made.handing_on("training", 0, lambda result: seen.append(result.task)):
+        assert sharing.exchanges == [False]
+        for task in range(16):
+            if task % 4 < 2:
+                made.expect()
+            else:
+                made._in_flight += 1
+        assert made.in_flight == 8
+        made._in_flight = flow.LEAST_AHEAD * 2  # the limit of its own
+        for task in (2, 3):
+            reports.put(done(task))
+        made._make_room()
+        assert (made.in_flight, seen) == (2, [])
+        made._in_flight += 4
+        for task in (6, 7, 10, 11, 14, 15, *(each for each in range(16) if each % 4 < 2)):
+            reports.put(done(task))
+        made.collect_all()
+        assert (made.in_flight, seen) == (0, [*range(16)])
+        assert sharing.exchanges == [False, True, False]
+        made.expect()
+        made.clear()
+        made.collect_all()
+    assert sharing.exchanges == [False, True, False, True, False, True]
 
 
 def test_merges_are_taken_with_the_results_before_a_task() -> None:

@@ -10,7 +10,7 @@ import pytest
 from crossbow.cluster.members import ViewChangedError
 from crossbow.cluster.ranks import Ranks
 from crossbow.runtime.reports import Reports
-from crossbow.runtime.sharing import Sharing
+from crossbow.runtime.sharing import SECONDS_TO_LOOK, SHORTEST_SLEEP, Sharing
 from crossbow.runtime.task import Completed, Failed
 from tests.cluster.fake_network import FakeNetwork
 from tests.support import raising, until
@@ -43,6 +43,40 @@ def test_every_rank_gets_all_results_of_the_part_that_it_has_begun() -> None:
         assert reports[1].take() is None  # the second rank has not begun that part
         second.begin(reports[1])
         assert reports[1].take() == later
+    finally:
+        first.close()
+        second.close()
+
+
+def test_a_deferred_exchange_is_made_up_for() -> None:
+    ranks = FakeNetwork(2).ranks()
+    reports = [Reports(), Reports()]
+    first, second = shared(ranks, reports)
+    try:
+        for each, own in zip((first, second), reports, strict=True):
+            each.begin(own)
+        first.defer()
+        time.sleep(5 * SHORTEST_SLEEP)  # a look that had begun before is over
+        results = [Completed(task, 0.5, None, 4, 0) for task in range(3)]
+        for each in results[:2]:
+            reports[0].put(each)
+        time.sleep(3 * SECONDS_TO_LOOK)
+        assert reports[1].take() is None
+        first.exchange()
+        until(lambda: len(reports[1]._reports) == 2)
+        first._exchanges.clear()
+        reports[0].put(results[2])  # as the last one before `defer`
+        first.defer()
+        until(lambda: len(reports[1]._reports) == 3)
+        assert [reports[1].take() for _ in range(3)] == results
+        reports[1].put(results[0])
+        time.sleep(3 * SECONDS_TO_LOOK)
+        assert reports[0].take() == results[0]  # its own; that of the other is still on its way
+        assert reports[0].take() == results[1]
+        assert reports[0].take() == results[2]
+        assert reports[0].take() is None
+        first.exchange()
+        until(lambda: bool(reports[0]._reports))
     finally:
         first.close()
         second.close()
