@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from crossbow import SMA, SSGD, ExecutionContext, ModelConf, SystemConf, TrainingUnit
+from crossbow import SMA, SSGD, ExecutionContext, SystemConf, TrainingUnit
 from crossbow.compile import memory
 from crossbow.runtime import building, changing_engine, tuner
 from crossbow.runtime.assembly import Assembly
@@ -19,7 +19,7 @@ from crossbow.runtime.engine import Engine
 from crossbow.runtime.scheduler import Callbacks, Scheduler
 from crossbow.runtime.tuner import Decision
 from crossbow.runtime.tuning import Tuning
-from crossbow.synch import AsynchronousSGD, Rule, RuleSequence, TwoLevel
+from crossbow.synch import AsynchronousSGD, Rule, RuleSequence
 from crossbow.types import CrossbowError, bytes_text
 from tests.runtime.engine_memory import taken
 from tests.runtime.test_tuning import tuning_of
@@ -233,27 +233,22 @@ def test_a_window_of_a_number_begins_with_its_own_images() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "system", "share", "elsewhere", "expected"),
+    ("system", "elsewhere", "expected"),
     [
-        ({}, {}, None, [4], 4),
-        ({}, {}, None, [3], 0),  # of another rank, whose device has other cores
-        ({}, {}, None, [3, 4], 0),
-        ({}, {}, None, [0], 0),  # a number that is given there
-        ({}, {"learners_per_device": 2}, None, [0], 0),
-        ({}, {"learners_per_device": 2}, None, [4], 0),
-        ({"rule": TwoLevel()}, {}, None, [4], 0),
-        ({}, {"deterministic": True}, None, [4], 0),
-        ({}, {}, "a share", [4], 0),
+        ({}, [4], 4),
+        ({}, [3], 0),  # of another rank, whose device has other cores
+        ({}, [3, 4], 0),
+        ({}, [0], 0),  # a number that is given there
+        ({"learners_per_device": 2}, [0], 0),
+        ({"learners_per_device": 2}, [4], 0),
+        ({"deterministic": True}, [4], 0),
     ],
 )
 def test_where_the_number_of_learners_is_looked_for(
-    model: dict[str, Any], system: dict[str, Any], share: Any, elsewhere: list[int], expected: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    system: dict[str, Any], elsewhere: list[int], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where devices may have as many as there are cores, here four, on all ranks."""
     monkeypatch.setattr("crossbow.runtime.device.available_cores", lambda: (0, 1, 2, 3))
     conf = SystemConf(**{"learners_per_device": "auto", **system})
     ranks = SimpleNamespace(gather=lambda own: [own, elsewhere])
-    data: Any = SimpleNamespace(share=share)
-    found = changing_engine._number_to_begin_with(data, ModelConf(**model), conf, ranks)  # type: ignore[arg-type]
-    assert found == expected
+    assert changing_engine._number_to_begin_with(conf, ranks) == expected  # type: ignore[arg-type]

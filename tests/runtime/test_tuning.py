@@ -335,7 +335,7 @@ class FakeEngines:
         self.log: list[Any] = []
         setting = SimpleNamespace(learners=2 * self.kind, ranks=None)
         self.now = SimpleNamespace(
-            tasks=100, clock=SimpleNamespace(tasks_per_tick=6), run=self._run, parts=SimpleNamespace(setting=setting)
+            tasks=100, clock=SimpleNamespace(tasks_per_host_tick=6), run=self._run, parts=SimpleNamespace(setting=setting)
         )
 
     def _run(self, until: int, callbacks: Callbacks) -> None:
