@@ -334,9 +334,8 @@ class FakeEngines:
         self.kind, self.kinds = kinds[0], frozenset(kinds)
         self.log: list[Any] = []
         setting = SimpleNamespace(learners=2 * self.kind, ranks=None)
-        self.now = SimpleNamespace(
-            tasks=100, clock=SimpleNamespace(tasks_per_host_tick=6), run=self._run, parts=SimpleNamespace(setting=setting)
-        )
+        clock, parts = SimpleNamespace(tasks_per_host_tick=6), SimpleNamespace(setting=setting)
+        self.now = SimpleNamespace(tasks=100, clock=clock, run=self._run, parts=parts)
 
     def _run(self, until: int, callbacks: Callbacks) -> None:
         self.log.append(f"{self.kind} until {until}")
