@@ -70,7 +70,8 @@ class ShareOrder(TrainingOrder):
         self._part = TrainingOrder(own, batch_size, seed, files, files_together)
 
     def begin(self, task: int) -> None:
-        """Each rank has done as many of the tasks before, perhaps with another number of learners."""
+        """Each rank has done its share of the tasks before, perhaps with another number of learners. Without a barrier,
+        a stretch may end within a turn of the ranks; one of them then repeats or misses a batch."""
         self._first = task
 
     def indices(self, task: int, out: Indices, epochs: Epochs | None = None) -> int:

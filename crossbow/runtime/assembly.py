@@ -55,13 +55,12 @@ class Needs:
         """Weights, gradients, moments and statistics, and arenas, of these numbers of base models and learners."""
         setting, program = self.setting, self.training
         used = setting.rule.vectors(setting.solver, ANY)
-        several = setting.adds_parts  # the mean
         moments = len(used & {"base_velocity", "base_second_moment"})
-        of_a_base = 1 + setting.barrier + moments + several + setting.mean_first
+        of_a_base = 1 + setting.barrier + moments + setting.adds_parts + setting.mean_first
         own = {"velocity", "second_moment", "taken", "received"}
         of_a_learner = 1 + (not setting.rule.reads_base) + len(used & own)
         vectors = of_a_base * bases + of_a_learner * learners
-        statistics = (1 + setting.barrier + several) * bases + (1 + setting.barrier) * learners
+        statistics = (1 + setting.barrier + setting.adds_parts) * bases + (1 + setting.barrier) * learners
         if setting.ranks.several and setting.barrier and setting.chained:
             vectors, statistics = vectors + 1, statistics + 1  # the unfinished sum
         if setting.ranks.several and isinstance(setting.rule, PeerRule):

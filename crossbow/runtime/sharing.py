@@ -9,6 +9,7 @@ import time
 
 from crossbow.cluster.members import RankFailedError, ViewChangedError
 from crossbow.cluster.ranks import Ranks
+from crossbow.cluster.sums import GROWTH
 from crossbow.cluster.transport import RESULTS
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Completed, Failed
@@ -116,7 +117,7 @@ class Sharing:
                 continue
             busy = self._send() | self._receive()
             self._look_for_failure()
-            sleep = SHORTEST_SLEEP if busy else min(LONGEST_SLEEP, sleep * 1.1)
+            sleep = SHORTEST_SLEEP if busy else min(LONGEST_SLEEP, sleep * GROWTH)
             time.sleep(sleep)
         self._send()
 

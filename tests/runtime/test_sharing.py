@@ -10,7 +10,7 @@ import pytest
 from crossbow.cluster.members import ViewChangedError
 from crossbow.cluster.ranks import Ranks
 from crossbow.runtime.reports import Reports
-from crossbow.runtime.sharing import SECONDS_TO_LOOK, SHORTEST_SLEEP, Sharing
+from crossbow.runtime.sharing import SECONDS_TO_LOOK, Sharing
 from crossbow.runtime.task import Completed, Failed
 from tests.cluster.fake_network import FakeNetwork
 from tests.support import raising, until
@@ -55,8 +55,11 @@ def test_a_deferred_exchange_is_made_up_for() -> None:
     try:
         for each, own in zip((first, second), reports, strict=True):
             each.begin(own)
+        looks, look = [], first._look_for_failure
+        first._look_for_failure = lambda: (looks.append(1), look())  # type: ignore[method-assign, assignment]
         first.defer()
-        time.sleep(5 * SHORTEST_SLEEP)  # a look that had begun before is over
+        looks.clear()
+        until(lambda: len(looks) >= 2)  # an exchange that had begun before is over
         results = [Completed(task, 0.5, None, 4, 0) for task in range(3)]
         for each in results[:2]:
             reports[0].put(each)

@@ -142,8 +142,8 @@ def test_each_rank_goes_through_its_part_without_a_gap(rule: Rule, monkeypatch: 
         begin(order, task)
 
     def noted(order: ShareOrder, task: int) -> int:
-        done[order._placement.first // order._placement.own][task] = own(order, task)
-        return own(order, task)
+        number = done[order._placement.first // order._placement.own][task] = own(order, task)
+        return number
 
     monkeypatch.setattr(ShareOrder, "begin", noted_begin)
     monkeypatch.setattr(ShareOrder, "_own", noted)

@@ -40,7 +40,7 @@ class RayTransport:
 
     elastic = True
     block = 1 << 19
-    """A call costs milliseconds, whatever its size: blocks of 2^16 elements took four times as long."""
+    """Large, because a call of an actor takes milliseconds even if it is small."""
 
     def __init__(self, process: int, change: ViewChange, mailbox: Mailbox, post: Post) -> None:
         """process: number with which this process was started. change: the first view."""
