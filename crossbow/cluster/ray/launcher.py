@@ -420,6 +420,7 @@ class Launcher:
             self._printing.discard(process)
             return
         late = self._has_ended() and process not in self._statuses
+        late |= process in self._joining and self._deadline is not None  # it says only that it cannot join any more
         for error, text in [] if late else texts:
             print(text, end="", file=sys.stderr if error else sys.stdout, flush=True)
         if more:

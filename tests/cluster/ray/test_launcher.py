@@ -272,6 +272,21 @@ def test_another_rank_0_is_asked_to_stop_once_more() -> None:
     assert actors.stops() == [(0, "request_stop", signal.SIGINT), (1, "request_stop", signal.SIGINT)]
 
 
+def test_when_training_ends_a_rank_that_cannot_join_any_more_is_silent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, actors = launched("ab")
+    found._joining[found._roster.add("c")] = ""
+    texts = {0: "interrupted\n", 2: "error: none can join\n"}
+    monkeypatch.setattr(actors, "get", lambda process: ([(True, texts[process])], False))
+    found._print(2, 2)
+    found._signals.append(signal.SIGINT)
+    found._pass_signals_on()
+    for process in texts:
+        found._print(process, process)
+    assert capsys.readouterr().err == texts[2] + texts[0]
+
+
 def test_without_a_head_training_ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     found, actors = launched("ab")
     found._check_head()
