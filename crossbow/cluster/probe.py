@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,16 +13,20 @@ from pathlib import Path
 import numpy as np
 
 from crossbow.cluster.ranks import Ranks
+from crossbow.cluster.sums import Add, Waiting, blocks_of, chain, sum_target, tree
 from crossbow.cluster.transport import Channel, Pending, Transport
 from crossbow.files import make_directory, write_whole
+from crossbow.host_memory import aligned_zeros
 from crossbow.synch.grouping import groups_by_speed
-from crossbow.types import CrossbowError
+from crossbow.types import Array, CrossbowError
 
 ROUND_TRIPS = 30
 TRANSFERS = 5
 TRANSFER_BYTES = 4 << 20
 SECONDS_OF_A_TRANSFER = 30.0
 """Limit of the wait for another rank."""
+SUMS, SECONDS_OF_SUMS = 5, 1.0
+"""Number of sums that are measured, if they do not take longer together."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +49,46 @@ class LinkSpeed:
     """Bytes per second of messages of `TRANSFER_BYTES`: those of the shortest round trip."""
 
 
-def measure_links(ranks: Ranks, *, neighbours: bool = False) -> list[LinkSpeed]:
+def measure_links(ranks: Ranks) -> list[LinkSpeed]:
     """Measure the links between all pairs of ranks, one pair after the other. All ranks must call this; every rank has
-    the result. neighbours: only the links between successive ranks, along which sums travel."""
+    the result."""
     links: list[LinkSpeed] = []
-    numbers = range(ranks.size)
-    for pair in itertools.pairwise(numbers) if neighbours else itertools.combinations(numbers, 2):
+    for pair in itertools.combinations(range(ranks.size), 2):
         found = _measure(ranks.transport, pair) if ranks.rank in pair else (0.0, 0.0)
         latency, bandwidth = ranks.gather(found)[pair[0]]  # the others wait here
         links.append(LinkSpeed(pair, latency, bandwidth))
     return links
+
+
+def measure_sum(ranks: Ranks, elements: int, dtype: np.dtype[np.generic], *, chained: bool) -> float:
+    """Seconds until every rank has the sum of the vectors of all ranks: the median, without that of the first sum. All
+    ranks must call this; every rank has the result. chained: whether the sum travels along the ranks."""
+    found: list[float] = []
+    own, partial, whole = (aligned_zeros(elements * dtype.itemsize).view(dtype) for _ in range(3))
+    target = sum_target(ranks.transport, partial, whole)
+    adds = [(place, _adder(target[place], own[place])) for place in blocks_of(elements, ranks.transport.block)]
+
+    def aborted() -> bool:
+        ranks.check_others()
+        return False
+
+    wait = Waiting(aborted)
+    while len(found) <= SUMS and sum(found) < SECONDS_OF_SUMS:
+        ranks.gather(None)  # all begin together
+        began = time.perf_counter()
+        if chained:
+            chain(ranks.transport, partial, whole, adds, wait)
+        else:
+            tree(ranks.transport, whole, wait)
+        found.append(max(ranks.gather(time.perf_counter() - began)))
+    return statistics.median(found[1:] or found)
+
+
+def _adder(target: Array, own: Array) -> Add:
+    def add() -> None:
+        np.add(target, own, out=target)
+
+    return add
 
 
 def _measure(transport: Transport, pair: tuple[int, int]) -> tuple[float, float]:

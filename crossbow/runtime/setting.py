@@ -114,10 +114,7 @@ class RunSetting:
     @property
     def chained(self) -> bool:
         """Whether CPUs add up what all learners send in the learners' order, whatever their devices and ranks."""
-        order = self.system.sum_order
-        if any(name.startswith("cuda") for name in self.system.devices):
-            return False
-        return order == "chain" or (order == "auto" and self.ranks.size <= RANKS_IN_A_CHAIN)
+        return adds_in_chain(self.system, self.ranks.size)
 
     @property
     def mean_first(self) -> bool:
@@ -146,3 +143,10 @@ class RunSetting:
     def check_batch_size(self, examples: int) -> int:
         """Examples in a test batch."""
         return min(self.model.check_batch_size or max(self.model.batch_size, CHECK_BATCH_SIZE), examples)
+
+
+def adds_in_chain(system: SystemConf, ranks: int) -> bool:
+    """Whether this number of ranks adds up vectors in a chain, in the order of the learners; otherwise in a tree."""
+    if any(name.startswith("cuda") for name in system.devices):
+        return False
+    return system.sum_order == "chain" or (system.sum_order == "auto" and ranks <= RANKS_IN_A_CHAIN)

@@ -1,4 +1,4 @@
-"""How often ranks on several hosts average by default: so that the exchange costs little at the measured bandwidth."""
+"""How often ranks on several hosts average by default: so that an exchange, which is measured, costs little."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import time
 from dataclasses import replace
 from typing import NamedTuple
 
-from crossbow.cluster.probe import measure_links
+import numpy as np
+
+from crossbow.cluster.probe import measure_sum
 from crossbow.cluster.ranks import Ranks
 from crossbow.data import Dataset
 from crossbow.dataflow import Dataflow
@@ -16,10 +18,9 @@ from crossbow.runtime.device import CudaDevice, parse_devices
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.limits import Limits
 from crossbow.runtime.run import TrainingRun
-from crossbow.runtime.setting import RANKS_IN_A_CHAIN
+from crossbow.runtime.setting import adds_in_chain
 from crossbow.scripts.parser import Configurations
 from crossbow.synch import SMA, BarrierRule, ModelAveraging, TwoLevel
-from crossbow.synch.cost import exchange_cost
 from crossbow.types import Phase, TrainingUnit
 
 SHARE = 0.05
@@ -35,6 +36,8 @@ class RankPace(NamedTuple):
 
     examples_per_second: float
     tasks_in_a_tick: int
+    vectors: tuple[int, ...] = ()
+    """Elements of the vectors that an exchange between ranks adds up."""
 
 
 def chosen_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dataset) -> tuple[ModelConf, str]:
@@ -68,15 +71,13 @@ def _measured(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dat
     if None in found:
         return 1, ""
     paces = [RankPace(*each) for each in found]
-    links = measure_links(ranks, neighbours=True)
-    size = dataflow.parameters((1, *data.image_shape)) * confs.system.dtype.itemsize
-    latency, bandwidth = max(each.latency for each in links), min(each.bandwidth for each in links)
-    chain = confs.system.sum_order == "chain" or (confs.system.sum_order == "auto" and ranks.size <= RANKS_IN_A_CHAIN)
-    exchange = exchange_cost(ranks.size, size, latency, bandwidth, "chain" if chain else "tree").seconds
+    chained = adds_in_chain(confs.system, ranks.size)
+    dtype, sizes = np.dtype(confs.system.dtype), paces[0].vectors
+    exchange = math.fsum(measure_sum(ranks, size, dtype, chained=chained) for size in sizes)
     tick = max(each.tasks_in_a_tick * model.batch_size / each.examples_per_second for each in paces)
     most = len(data.train) // (sum(each.tasks_in_a_tick for each in paces) * model.batch_size)
-    network = f"{bandwidth / 1e6:,.0f} MB/s, latency {latency * 1e6:,.0f} µs"
-    text = f"hosts    an exchange takes {exchange * 1e3:,.3g} ms ({network}), a tick {tick * 1e3:,.3g} ms"
+    size = sum(sizes) * dtype.itemsize
+    text = f"hosts    an exchange of {size / 1e6:,.3g} MB takes {exchange * 1e3:,.3g} ms, a tick {tick * 1e3:,.3g} ms"
     return ticks_between(exchange, tick, most), text
 
 
@@ -102,6 +103,8 @@ def pace_of_rank(confs: Configurations, dataflow: Dataflow, data: Dataset, secon
             began, limits = time.perf_counter(), Limits(count=tasks, unit=TrainingUnit.TASKS)
             TrainingRun(engine, confs.model, limits, (), test=False, ranks=alone).run()
             tasks_per_second = tasks / (time.perf_counter() - began)
-        return RankPace(tasks_per_second * confs.model.batch_size, tick)
+        layouts = engine.program.model, engine.program.statistics
+        vectors = tuple(layout.elements for layout in layouts if layout.elements)
+        return RankPace(tasks_per_second * confs.model.batch_size, tick, vectors)
     finally:
         engine.close()

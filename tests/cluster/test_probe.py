@@ -5,16 +5,29 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from crossbow.cluster import probe
 from crossbow.cluster.host_files import read_data_sharding, read_groups
-from crossbow.cluster.probe import LinkSpeed, RankSpeed, groups_of_hosts, measure_links, shares_by_speed, write_probe
+from crossbow.cluster.members import ViewChangedError
+from crossbow.cluster.probe import (
+    LinkSpeed,
+    RankSpeed,
+    groups_of_hosts,
+    measure_links,
+    measure_sum,
+    shares_by_speed,
+    write_probe,
+)
 from tests.cluster.fake_network import FakeNetwork, at_once
 
+FLOAT32 = np.dtype(np.float32)
 SPEEDS = [
     RankSpeed(0, "slow", 11.0),
     RankSpeed(1, "fast", 90.0),
@@ -32,10 +45,53 @@ def test_all_ranks_have_the_links_of_all_pairs(monkeypatch: pytest.MonkeyPatch) 
     assert all(link.latency > 0 and link.bandwidth > 0 for link in first)
 
 
-def test_links_of_neighbours_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "TRANSFER_BYTES", 8000)
-    found = at_once([functools.partial(measure_links, each, neighbours=True) for each in FakeNetwork(3).ranks()])
-    assert [[link.ranks for link in links] for links in found] == [[(0, 1), (1, 2)]] * 3
+@pytest.mark.parametrize(("ranks", "chained", "most"), [(2, True, 5), (3, False, 5), (3, True, 1)])
+def test_all_ranks_have_the_duration_of_a_sum(
+    ranks: int, chained: bool, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "SUMS", most)
+    counted = dict.fromkeys(("chain", "tree"), 0)
+
+    def counting(name: str) -> Callable[..., None]:
+        adds = getattr(probe, name)
+
+        def add(*given: Any) -> None:
+            counted[name] += 1
+            adds(*given)
+
+        return add
+
+    for name in counted:
+        monkeypatch.setattr(probe, name, counting(name))
+    measures = [
+        functools.partial(measure_sum, each, 1000, FLOAT32, chained=chained) for each in FakeNetwork(ranks).ranks()
+    ]
+    first, *others = at_once(measures)
+    assert first > 0
+    assert all(each == first for each in others)
+    assert counted == {"chain": chained * ranks * (most + 1), "tree": (not chained) * ranks * (most + 1)}
+
+
+def test_the_first_sum_counts_only_if_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fake clock: the sums take 3, 1, 2, 5, 1, 1 seconds."""
+    (alone,) = FakeNetwork(1).ranks()
+    for limit, expected in ((100.0, 1.0), (3.0, 3.0)):
+        ends = itertools.accumulate([0, 3, 0, 1, 0, 2, 0, 5, 0, 1, 0, 1])
+        monkeypatch.setattr(probe, "SECONDS_OF_SUMS", limit)
+        monkeypatch.setattr(probe.time, "perf_counter", functools.partial(next, ends))
+        assert measure_sum(alone, 10, FLOAT32, chained=False) == expected
+
+
+def test_a_rank_that_is_lost_ends_the_measurement() -> None:
+    first, _ = FakeNetwork(2).ranks()
+    first.gather = lambda value: [value]  # type: ignore[method-assign]
+
+    def lost() -> None:
+        raise ViewChangedError("rank 1 has left")
+
+    first.check_others = lost  # type: ignore[method-assign]
+    with pytest.raises(ViewChangedError, match="rank 1 has left"):
+        measure_sum(first, 10, FLOAT32, chained=True)
 
 
 def test_one_rank_has_no_links() -> None:

@@ -6,10 +6,10 @@ import functools
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from crossbow import ModelConf, SolverConf, SystemConf
-from crossbow.cluster import probe
 from crossbow.cluster.members import Rank, View
 from crossbow.cluster.ranks import Ranks
 from crossbow.ops import InnerProduct
@@ -31,15 +31,21 @@ CONFS = Configurations(
 )
 
 
-def choose(bandwidth: float, monkeypatch: pytest.MonkeyPatch, confs: Configurations = CONFS) -> tuple[ModelConf, str]:
-    """What two ranks choose, whose network has this bandwidth."""
+def choose(seconds: float, monkeypatch: pytest.MonkeyPatch, confs: Configurations = CONFS) -> tuple[ModelConf, str]:
+    """What two ranks choose that need so long to add up a vector."""
     monkeypatch.setattr(between_ranks, "SECONDS", 0.02)
-    links = [probe.LinkSpeed((0, 1), 1e-6, bandwidth)]
-    monkeypatch.setattr(between_ranks, "measure_links", lambda ranks, neighbours: links)
+    summed = []
+
+    def measure(ranks: Ranks, elements: int, dtype: np.dtype[np.generic], *, chained: bool) -> float:
+        summed.append((elements, dtype, chained))
+        return seconds
+
+    monkeypatch.setattr(between_ranks, "measure_sum", measure)
     flow = training(InnerProduct(number_of_outputs=3))
     works = [functools.partial(chosen_between, each, confs, flow, DATA) for each in FakeNetwork(2).ranks()]
     first, second = at_once(works)
     assert first == second
+    assert all(each == (48, np.float32, True) for each in summed), summed  # 12 weights and 3 biases, aligned
     return first
 
 
@@ -51,29 +57,29 @@ def test_the_exchange_takes_its_share_at_most(exchange: float, tick: float) -> N
 
 
 def test_a_fast_network_averages_at_every_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, text = choose(1e15, monkeypatch)
+    model, text = choose(1e-12, monkeypatch)
     assert model == CONFS.model
     assert text.endswith("the ranks average at every tick")
 
 
 def test_a_slow_network_averages_at_least_once_in_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, text = choose(1.0, monkeypatch)
+    model, text = choose(60.0, monkeypatch)
     assert isinstance(model.rule, TwoLevel)
     assert model.rule.between == ModelAveraging(tau=30)  # 240 examples, of which a tick has 8
-    assert "(0 MB/s, latency 1 µs)" in text
+    assert text.startswith("hosts    an exchange of 0.000192 MB takes 6e+04 ms, a tick ")
     assert text.endswith("the ranks average once in 30 ticks (--between none: at every tick)")
 
 
 def test_one_host_and_rules_without_a_barrier_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     free = replace(CONFS, model=ModelConf(batch_size=4, rule=EASGD()))
-    assert choose(1.0, monkeypatch, free) == (free.model, "")
+    assert choose(60.0, monkeypatch, free) == (free.model, "")
     alone = Ranks(View(0, (Rank(0, "here"),)))
     assert chosen_between(alone, CONFS, training(InnerProduct(number_of_outputs=3)), DATA) == (CONFS.model, "")
 
 
 def test_gpus_have_one_level(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = replace(CONFS, system=SystemConf(devices="cuda"))
-    assert choose(1.0, monkeypatch, gpus) == (gpus.model, "")
+    assert choose(60.0, monkeypatch, gpus) == (gpus.model, "")
 
 
 HOSTS = """
@@ -91,7 +97,7 @@ sys.exit(lenet.main(["--dataset", "digits", "--learners", "1", "--epochs", "1", 
 def test_a_script_prints_what_it_has_measured(tmp_path: Path) -> None:
     done = mpirun(2, "-c", HOSTS, "--output-directory", str(tmp_path / "one"))
     assert done.returncode == 0, done.stderr
-    assert "hosts    an exchange takes " in done.stdout
+    assert "hosts    an exchange of " in done.stdout
     done = mpirun(2, "-c", HOSTS, "--between", "none", "--output-directory", str(tmp_path / "two"))
     assert done.returncode == 0, done.stderr
     assert "hosts    " not in done.stdout

@@ -12,6 +12,7 @@ No result depends on it: every kernel does the same work in the same order as al
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -120,7 +121,8 @@ def series_source(kernels: Sequence[CudaKernel], *, barrier: bool) -> str:
     return "\n".join([*lines, f"KERNEL series({', '.join(parameters)}) {{", body, "}", ""])
 
 
-def _parameters(kernel: CudaKernel, namespace: str) -> list[str]:
+@functools.lru_cache(maxsize=1024)
+def _parameters(kernel: CudaKernel, namespace: str) -> tuple[str, ...]:
     """The types of a kernel's parameters, as they are written outside its namespace."""
     found = re.search(SIGNATURE + kernel.name + PARAMETERS, kernel.source)
     assert found is not None, kernel
@@ -130,4 +132,4 @@ def _parameters(kernel: CudaKernel, namespace: str) -> list[str]:
         (own,) = re.findall(r"\w+", kind.replace("const", ""))
         common = own in BUILT_IN or re.search(rf"\b{own}(?: \{{|;)", text_of("")) is not None
         types.append(kind if common else kind.replace(own, f"{namespace}::{own}"))
-    return types
+    return tuple(types)

@@ -163,7 +163,7 @@ def test_a_link_between_hosts_is_cut(tmp_path: Path) -> None:
         with begin("--hosts", str(file), "--agent", namespaces.agent_for(found, tmp_path), *options) as process:
             assert process.stdout is not None
             lines = list(itertools.takewhile(lambda line: not line.startswith("epoch "), process.stdout))
-            assert any(re.match(r"hosts +an exchange takes .* MB/s", line) for line in lines), lines
+            assert any(re.match(r"hosts +an exchange of 4.\d+ MB takes ", line) for line in lines), lines
             found[1].cut()
             cut = time.monotonic()
             left = next(line for line in process.stdout if " left: " in line)
