@@ -72,7 +72,7 @@ def measure_sum(ranks: Ranks, elements: int, dtype: np.dtype[np.generic], *, cha
         ranks.check_others()
         return False
 
-    wait = Waiting(aborted)
+    wait = Waiting(aborted, ranks=ranks.size)
     while len(found) <= SUMS and sum(found) < SECONDS_OF_SUMS:
         ranks.gather(None)  # all begin together
         began = time.perf_counter()

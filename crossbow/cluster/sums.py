@@ -25,6 +25,8 @@ SHORTEST_SLEEP, LONGEST_SLEEP = 50e-6, 10e-3
 """Seconds between two looks at a transfer."""
 GROWTH = 1.1
 """Of the sleep from one look to the next: a transfer is noticed late by at most a tenth of its duration."""
+LONGEST_IN_A_SUM = 1e-3
+"""The least `LONGEST_SLEEP` of a wait in a sum, in which the ranks wait one after another, each for the one before."""
 SECONDS_TO_WAIT = 600.0
 """Limit of one wait in training."""
 
@@ -44,9 +46,13 @@ def blocks_of(elements: int, block: int) -> list[slice]:
 class Waiting:
     """Waits for transfers without keeping a core busy."""
 
-    def __init__(self, aborted: Callable[[], bool] = lambda: False, seconds: float = SECONDS_TO_WAIT) -> None:
-        """aborted: whether to give up. seconds: limit of a wait."""
+    def __init__(
+        self, aborted: Callable[[], bool] = lambda: False, seconds: float = SECONDS_TO_WAIT, ranks: int = 2
+    ) -> None:
+        """aborted: whether to give up. seconds: limit of a wait. ranks: number of ranks that wait for each other in
+        turn, and so are late together."""
         self._aborted, self._seconds = aborted, seconds
+        self._longest = max(LONGEST_IN_A_SUM, LONGEST_SLEEP / max(1, ranks - 1))
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Return when the condition holds. Raises Aborted, or CrossbowError with `what` was awaited after the limit."""
@@ -59,7 +65,7 @@ class Waiting:
             if now >= deadline:
                 raise CrossbowError(f"waited {self._seconds:g} s for {what}")
             time.sleep(sleep)
-            sleep = min(LONGEST_SLEEP, sleep * GROWTH)
+            sleep = min(self._longest, sleep * GROWTH)
 
 
 def chain(transport: Transport, partial: Array, whole: Array, adds: Sequence[tuple[slice, Add]], wait: Waiting) -> None:

@@ -154,6 +154,8 @@ def new_setting(
     placement = Placement(len(threads), sum(map(len, of_ranks[: ranks.rank])), len(of_ranks[ranks.rank]))
     between, changes = None, ranks.view.number > 0 or ranks.joins
     if isinstance(given, TwoLevel):
+        for of_rank in of_ranks:  # so that all ranks reject a number of learners that is not possible on one of them
+            given.within.check_learners(len(of_rank))
         within, between = given.settled([float(max(each, 1)) for each in of_ranks[ranks.rank]], ranks.size)
         rule: Rule = within
     else:
@@ -198,7 +200,7 @@ def new_flow(reports: Reports, setting: RunSetting, coordination: Coordination, 
     """Return the flow of tasks, and of results between ranks. sharing: that of several engines."""
     if setting.ranks.several:
         sharing = sharing or Sharing(setting.ranks)
-    own = None if setting.between is None else setting.awaited_learners
+    own = None if setting.between is None else setting.placement.own
     return Flow(reports, setting.learners, coordination, setting.recorder, sharing, own)
 
 

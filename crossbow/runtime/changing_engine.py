@@ -152,6 +152,10 @@ class ChangingEngine:
         return self.now.tasks
 
     @property
+    def boundary(self) -> int:
+        return self.now.boundary
+
+    @property
     def merges(self) -> int:
         return self.now.merges
 

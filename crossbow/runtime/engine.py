@@ -79,7 +79,7 @@ class Engine:
         self.backend = new_backend(model.rule, system)
         setting = new_setting(data, model, solver, system, self.backend, bad or {}, recorder, ranks, collective)
         self.parts = assemble(training, check, self.backend, setting, beside)
-        reports = Reports(self.parts.loaders, setting.awaited_learners)
+        reports = Reports(self.parts.loaders, setting.tick_learners)
         self.coordination = new_coordination(self.parts, self.backend, reports, collective)
         self.position = Position(setting.clock.tasks_per_host_tick)
         self.flow = new_flow(reports, setting, self.coordination, sharing)
@@ -145,6 +145,11 @@ class Engine:
     def tasks(self) -> int:
         """Number of completed tasks since the start."""
         return self.position.tasks
+
+    @property
+    def boundary(self) -> int:
+        """Number of tasks before a boundary between ticks of z: all, or with two levels those before the newest."""
+        return self.position.tasks if self.clock.host_ticks is None else self.position.tasks_of_z
 
     @property
     def merges(self) -> int:

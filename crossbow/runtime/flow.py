@@ -52,7 +52,7 @@ class Flow:
         if sharing is not None:
             sharing.join(reports)
         self._reports, self._learners, self._coordination = reports, learners, coordination
-        self._rarely = sharing if own is not None else None
+        self._deferring = sharing if own is not None else None
         """What exchanges results only when all are collected."""
         self._later = 0
         """Tasks of other ranks whose results are not waited for before that."""
@@ -118,8 +118,8 @@ class Flow:
         self._doing, self._next_result, self._on_result = doing, first, on_result
         if self._sharing is not None:
             self._sharing.begin(self._reports, works=True)
-        if self._rarely is not None:
-            self._rarely.defer()
+        if self._deferring is not None:
+            self._deferring.defer()
         try:
             yield
         finally:
@@ -194,7 +194,7 @@ class Flow:
 
     def expect(self) -> None:
         """Count a task of another rank's learner as pending."""
-        if self._rarely is not None:
+        if self._deferring is not None:
             self._later += 1
             return
         if self._in_flight >= self._ahead * self._awaited:
@@ -233,12 +233,12 @@ class Flow:
         begin = now()
         self._coordination.await_results()
         self._in_flight, self._later = self._in_flight + self._later, 0
-        if self._rarely is not None:
-            self._rarely.exchange()
+        if self._deferring is not None:
+            self._deferring.exchange()
         while self._in_flight:
             self.collect(self._in_flight)
-        if self._rarely is not None:
-            self._rarely.defer()
+        if self._deferring is not None:
+            self._deferring.defer()
         if self._recorder.on:
             self._recorder.event(SCHEDULER, WAIT_FOR_RESULTS, begin)
 

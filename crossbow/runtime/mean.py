@@ -55,7 +55,7 @@ class Mean:
         return steps
 
     def _waiting(self) -> Waiting:
-        return Waiting(self._aborted)
+        return Waiting(self._aborted, ranks=self.ranks.size)
 
     def _aborted(self) -> bool:
         self.check_others()

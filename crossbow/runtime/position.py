@@ -25,6 +25,11 @@ class Position:
         return self._tick_of_z
 
     @property
+    def tasks_of_z(self) -> int:
+        """With two levels, the tasks before that tick."""
+        return self.tasks - (self._tick - self._tick_of_z) * self._tasks_per_tick
+
+    @property
     def ticks_of_phase(self) -> int:
         """Ticks since the beginning of the rule phase."""
         return self._tick - self._first_tick

@@ -37,7 +37,7 @@ from crossbow.runtime.results import (
     history_state,
     restored_history,
 )
-from crossbow.runtime.scheduler import TICKS_BEHIND, Callbacks
+from crossbow.runtime.scheduler import Callbacks, tasks_behind
 from crossbow.runtime.stretch import RunState, Stretch
 from crossbow.runtime.task import Completed
 from crossbow.runtime.training_engine import TrainingEngine
@@ -435,7 +435,7 @@ class TrainingRun:
         self.mean.add(result.loss, result.accuracy)
         self.stretch.count(result.examples)
         done, wanted = result.task + 1, self.limits.loss
-        at_boundary = (self.engine.tasks - done) % self.engine.clock.tasks_per_tick == 0
+        at_boundary = (self.engine.boundary - done) % self.engine.clock.tasks_per_tick == 0
         if wanted is not None and at_boundary and self.mean.full and self.mean.moving_loss <= wanted:
             self.reached = min(self.reached, done)
 
@@ -495,7 +495,7 @@ class TrainingRun:
         over = limits.seconds is not None and self._seconds() >= limits.seconds
         # Not as soon as the loss is known, which depends on timing, as the end of training must not. Whether the
         # condition holds is known at the tick boundary, and does not change within the tick.
-        reached = self.engine.tasks >= self.reached + TICKS_BEHIND * self.engine.clock.tasks_per_tick
+        reached = self.engine.tasks >= self.reached + tasks_behind(self.engine.clock)
         return over or reached or self._is_interrupted() or bool(self.history.message)
 
     def _pause_now(self) -> bool:

@@ -25,6 +25,12 @@ SECONDS_TO_FINISH = 10.0
 """Time limit of a tick after training is asked to stop in it. A longer tick is undone."""
 
 
+def tasks_behind(clock: WorkClock) -> int:
+    """Maximum number of tasks before a tick of z whose results are not known when it begins. With two levels, the tick
+    before has waited for all."""
+    return 0 if clock.host_ticks is not None else TICKS_BEHIND * clock.tasks_per_tick
+
+
 def _never() -> bool:
     return False
 
@@ -67,7 +73,7 @@ class Scheduler:
         self._coordination, self._flow, self._recovery, self._position = coordination, flow, recovery, position
         self._clock, self._schedule = clock, schedule
         self._by_merges = schedule.solver.learning_rate_step_unit == "merges"
-        self._behind = TICKS_BEHIND * clock.tasks_per_tick
+        self._behind = tasks_behind(clock)
         self._counted_merges = 0
         """Merges since the start: those until nothing was running, and those of results that all ranks know."""
         self._restarts = 0

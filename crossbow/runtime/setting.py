@@ -101,12 +101,6 @@ class RunSetting:
         return self.devices if self.barrier else 1
 
     @property
-    def awaited_learners(self) -> int:
-        """Number of learners whose results the scheduler waits for before it submits further tasks: with two levels,
-        those of this rank."""
-        return self.learners if self.between is None else self.placement.own
-
-    @property
     def adds_parts(self) -> bool:
         """Whether the mean of all learners is a sum over devices or ranks, which a synchroniser computes."""
         return self.barrier and (self.base_models > 1 or self.tick_ranks.several)

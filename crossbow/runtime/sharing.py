@@ -48,7 +48,7 @@ class Sharing:
         """Results of later parts, each with the number of its part."""
         self._users: set[Reports] = set()
         """Those of all engines."""
-        self._lock = threading.Lock()
+        self._lock, self._sends = threading.Lock(), threading.Lock()
         self._exchanges = threading.Event()
         self._exchanges.set()
         self._closed = threading.Event()
@@ -136,14 +136,15 @@ class Sharing:
     def _send(self) -> bool:
         """Send the results of this rank. Returns whether there were any."""
         results = []
-        while not self._own.empty():
-            results.append(self._own.get())
-        if not results:
-            return False
-        message = json.dumps(results).encode()
-        for rank in self._ranks.view.ranks:
-            if rank.number != self._ranks.rank:
-                self._ranks.transport.send(message, rank.number, self._channel)
+        with self._sends:  # the scheduler's thread may be here, too
+            while not self._own.empty():
+                results.append(self._own.get())
+            if not results:
+                return False
+            message = json.dumps(results).encode()
+            for rank in self._ranks.view.ranks:
+                if rank.number != self._ranks.rank:
+                    self._ranks.transport.send(message, rank.number, self._channel)
         return True
 
     def _receive(self) -> bool:

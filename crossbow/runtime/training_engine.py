@@ -42,6 +42,9 @@ class TrainingEngine(Protocol):
     def tasks(self) -> int: ...
 
     @property
+    def boundary(self) -> int: ...
+
+    @property
     def merges(self) -> int: ...
 
     @property

@@ -76,6 +76,8 @@ def _measured(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dat
     exchange = math.fsum(measure_sum(ranks, size, dtype, chained=chained) for size in sizes)
     tick = max(each.tasks_in_a_tick * model.batch_size / each.examples_per_second for each in paces)
     most = len(data.train) // (sum(each.tasks_in_a_tick for each in paces) * model.batch_size)
+    if confs.system.learners_per_device == "auto":
+        most = most // 2  # the ticks of more learners have more examples
     size = sum(sizes) * dtype.itemsize
     text = f"hosts    an exchange of {size / 1e6:,.3g} MB takes {exchange * 1e3:,.3g} ms, a tick {tick * 1e3:,.3g} ms"
     return ticks_between(exchange, tick, most), text

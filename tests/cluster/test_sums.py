@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from crossbow.cluster import sums
 from crossbow.cluster.sums import Waiting, blocks_of, chain, sum_target, tree
 from crossbow.types import Aborted, CrossbowError
 from tests.cluster.fake_network import FakeNetwork, FakeTransport, at_once
@@ -76,6 +77,18 @@ def test_a_wait_ends_when_the_run_is_aborted() -> None:
 def test_a_wait_ends_at_its_limit() -> None:
     with pytest.raises(CrossbowError, match=r"^waited 0\.01 s for rank 1 \(b\)$"):
         Waiting(seconds=0.01).until(lambda: False, "rank 1 (b)")
+
+
+@pytest.mark.parametrize(("ranks", "longest"), [(1, 10e-3), (2, 10e-3), (5, 2.5e-3), (100, 1e-3)])
+def test_looks_are_further_apart_the_longer_a_wait_takes(
+    ranks: int, longest: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not as far if many ranks wait in turn: their delays add up."""
+    sleeps = list[float]()
+    monkeypatch.setattr(sums.time, "sleep", sleeps.append)
+    Waiting(ranks=ranks).until(lambda: len(sleeps) == 100, "nothing")
+    assert sleeps[:2] == pytest.approx([50e-6, 55e-6])
+    assert sleeps[-1] == max(sleeps) == longest
 
 
 def test_what_holds_is_not_waited_for() -> None:

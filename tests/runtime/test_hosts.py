@@ -338,3 +338,33 @@ def test_an_exchange_that_fails(error: Exception, kind: type[Exception], text: s
     )
     with pytest.raises(kind, match=text):
         HostExchange.exchange(exchange, Pace(0.1, 0.0), 3)
+
+
+def test_training_ends_at_the_tick_of_z_in_which_the_loss_is_reached() -> None:
+    """With one level, the results of some ticks are still missing then."""
+    system = replace(SYSTEM, learners_per_device=2)
+    engine = engine_of(None, TwoLevel(SMA(tau=2), ModelAveraging(tau=3)), SOLVER, system)
+    try:
+        run = TrainingRun(engine, ModelConf(batch_size=BATCH), Limits(loss=1e9), (), test=False)
+        run.run()
+        assert run.reached == engine.tasks == engine.boundary == 24  # the first of 12 n tasks after an epoch, of 16
+    finally:
+        engine.close()
+
+
+def test_within_a_tick_of_z_the_boundary_is_that_before() -> None:
+    system = replace(SYSTEM, learners_per_device=2)
+    engine = engine_of(None, TwoLevel(SMA(tau=2), ModelAveraging(tau=3)), SOLVER, system)
+    places, coordination = [], engine.coordination
+    end_tick = coordination.end_tick
+
+    def noted(task: Any) -> None:
+        places.append((engine.tasks, engine.boundary))
+        end_tick(task)
+
+    coordination.end_tick = noted
+    try:
+        engine.run(24, Callbacks(lambda result: None))
+        assert places == [(0, 0), (4, 0), (8, 0), (12, 12), (16, 12), (20, 12)]
+    finally:
+        engine.close()

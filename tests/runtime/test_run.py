@@ -463,7 +463,7 @@ def test_the_last_checkpoint_is_written_once(tmp_path: Path, monkeypatch: pytest
 def test_a_loss_is_reached_at_the_end_of_a_tick(wanted_at: int) -> None:
     """Within a tick of four tasks, the moving loss may fall below what is wanted, and rise again."""
     mean = SimpleNamespace(add=lambda *result: None, full=True, moving_loss=1.0)
-    engine = SimpleNamespace(tasks=8, clock=SimpleNamespace(tasks_per_tick=4))
+    engine = SimpleNamespace(boundary=8, clock=SimpleNamespace(tasks_per_tick=4))
     fake: Any = SimpleNamespace(mean=mean, engine=engine, limits=SimpleNamespace(loss=0.5), reached=math.inf)
     fake.stretch, fake._counted = SimpleNamespace(count=lambda examples: None), 0
     for number in range(12):

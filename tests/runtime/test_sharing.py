@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import queue
 import time
+from typing import Any
 
 import pytest
 
@@ -12,7 +15,7 @@ from crossbow.cluster.ranks import Ranks
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.sharing import SECONDS_TO_LOOK, Sharing
 from crossbow.runtime.task import Completed, Failed
-from tests.cluster.fake_network import FakeNetwork
+from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.support import raising, until
 
 
@@ -83,6 +86,30 @@ def test_a_deferred_exchange_is_made_up_for() -> None:
     finally:
         first.close()
         second.close()
+
+
+def test_a_result_is_sent_once_by_either_thread() -> None:
+    """The scheduler's thread and that of `Sharing` may send at the same time."""
+    first, _ = FakeNetwork(2).ranks()
+    sharing, sent = Sharing(first), list[bytes]()
+    first.transport.send = lambda message, rank, channel: sent.append(message)  # type: ignore[method-assign]
+
+    class Queue(queue.SimpleQueue[Any]):
+        """Between its two methods, another thread has the time for both."""
+
+        def empty(self) -> bool:
+            found = super().empty()
+            time.sleep(0.02)
+            return found
+
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            return super().get(timeout=1)
+
+    sharing._own = Queue()
+    for task in range(3):
+        sharing._put(Completed(task, 0.5, None, 4, 0))
+    assert sorted(at_once([sharing._send, sharing._send])) == [False, True]
+    assert [result[1][0] for result in json.loads(b"".join(sent))] == [0, 1, 2]
 
 
 def test_numbers_that_are_not_finite_arrive_and_failures_stay() -> None:

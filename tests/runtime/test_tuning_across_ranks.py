@@ -30,7 +30,7 @@ from crossbow.runtime.task import Completed
 from crossbow.runtime.training_engine import TrainingEngine
 from crossbow.runtime.tuner import Decision
 from crossbow.runtime.tuning import Tuning
-from crossbow.synch import EASGD, AsynchronousSGD, DiLoCo, Gossip, Rule, TwoLevel
+from crossbow.synch import EASGD, AsynchronousSGD, DiLoCo, Gossip, ModelAveraging, Rule, TwoLevel
 from crossbow.types import CrossbowError, TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.cluster.ray.processes import Processes
@@ -83,12 +83,16 @@ def train_with_script(
     system: SystemConf = AUTO,
     tasks: int = 200,
     part: Callable[[Ranks], Dataset] = lambda ranks: DATA,
+    devices: Sequence[str] = (),
 ) -> list[Trained]:
-    """Train on two ranks that want these numbers in turn. part: the data set of a rank."""
+    """Train on two ranks that want these numbers in turn. part: the data set of a rank. devices: of each rank."""
+    devices = devices or [str(system.devices[0])] * 2
+    of_all = len(",".join(devices).split(","))
 
     def of(ranks: Ranks) -> Callable[[], Trained]:
         def work() -> Trained:
-            engine, script, seen = engine_of(ranks, model, system, part(ranks)), Scripted(numbers), list[int]()
+            own = replace(system, devices=devices[ranks.rank])
+            engine, script, seen = engine_of(ranks, model, own, part(ranks)), Scripted(numbers), list[int]()
             tuning_of(engine).tuner = script  # type: ignore[assignment]
             run = TrainingRun(engine, model, Limits(count=tasks, unit=TrainingUnit.TASKS), (), test=False, ranks=ranks)
             train = engine.run
@@ -102,7 +106,7 @@ def train_with_script(
 
             engine.run = watched  # type: ignore[method-assign]
             try:
-                while not script.settled or engine.summary().learners != 2 * script.learners:
+                while not script.settled or engine.summary().learners != of_all * script.learners:
                     history = run.run()
                     run = TrainingRun(engine, model, run.limits, (), test=False, ranks=ranks)
                 return Trained(engine.weights, history, engine.summary().learners, script, seen)
@@ -176,6 +180,14 @@ def test_a_number_that_the_rule_rejects() -> None:
         (refusal,) = each.script.refusals
         assert refusal.startswith("SMA: alpha must be < 2/(k + 1)")
         assert each.learners == 2
+
+
+def test_a_number_that_the_rule_rejects_on_the_rank_with_more_devices() -> None:
+    rule = TwoLevel(SMA(alpha=0.5), ModelAveraging(tau=3))
+    for each in train_with_script([1, 2, 1], replace(MODEL, rule=rule), devices=["cpu:0/3", "cpu:1/3,cpu:2/3"]):
+        (refusal,) = each.script.refusals
+        assert refusal.startswith("SMA: alpha must be < 2/(k + 1) = 0.4 with k = 4 learners")
+        assert each.learners == 3
 
 
 @pytest.mark.slow

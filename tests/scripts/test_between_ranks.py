@@ -70,6 +70,14 @@ def test_a_slow_network_averages_at_least_once_in_an_epoch(monkeypatch: pytest.M
     assert text.endswith("the ranks average once in 30 ticks (--between none: at every tick)")
 
 
+def test_if_more_learners_may_come_ranks_average_twice_in_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crossbow.runtime.device.available_cores", lambda: (0, 0))  # one learner to begin with
+    auto = replace(CONFS, system=SystemConf(devices="cpu:0/2", kernels="reference"))
+    model, _ = choose(60.0, monkeypatch, auto)
+    assert isinstance(model.rule, TwoLevel)
+    assert model.rule.between == ModelAveraging(tau=15)
+
+
 def test_one_host_and_rules_without_a_barrier_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     free = replace(CONFS, model=ModelConf(batch_size=4, rule=EASGD()))
     assert choose(60.0, monkeypatch, free) == (free.model, "")

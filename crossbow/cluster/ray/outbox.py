@@ -42,7 +42,8 @@ class OutboxStream(io.TextIOBase):
 
     def __init__(self, outbox: Outbox, *, error: bool) -> None:
         self._outbox, self._error = outbox, error
-        self._lock, self._unfinished = threading.Lock(), ""
+        # A thread may write while it writes: what the garbage collector ends prints, too.
+        self._lock, self._unfinished = threading.RLock(), ""
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -56,8 +57,8 @@ class OutboxStream(io.TextIOBase):
 
     def flush(self) -> None:
         with self._lock:
-            self._put(self._unfinished)
-            self._unfinished = ""
+            text, self._unfinished = self._unfinished, ""
+            self._put(text)
 
     def _put(self, text: str) -> None:
         if text:

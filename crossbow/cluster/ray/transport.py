@@ -18,6 +18,8 @@ Post = Callable[[int, Envelope], None]
 """Function that sends a letter to a process, which `ViewChange.processes` numbers. It copies the content before it
 returns."""
 
+BLOCKS, LEAST_BLOCK = 1 << 20, 1 << 16
+"""Elements of the blocks of all ranks together, and at least of one."""
 ERAS_OF_A_VIEW = 1 << 32
 """More eras than a view has."""
 
@@ -39,8 +41,6 @@ class RayTransport:
     """Implements `Transport`."""
 
     elastic = True
-    block = 1 << 19
-    """Large, because a call of an actor takes milliseconds even if it is small."""
 
     def __init__(self, process: int, change: ViewChange, mailbox: Mailbox, post: Post) -> None:
         """process: number with which this process was started. change: the first view."""
@@ -53,6 +53,12 @@ class RayTransport:
         self.given_up = False
         """Whether the other ranks go on without this one."""
         self.regroup()
+
+    @property
+    def block(self) -> int:
+        """Large, because a call of an actor takes milliseconds even if it is small. The more ranks, the more blocks can
+        travel at the same time."""
+        return max(LEAST_BLOCK, BLOCKS // len(self.view))
 
     # Views
 

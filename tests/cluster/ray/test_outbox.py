@@ -27,6 +27,34 @@ def test_who_waits_is_woken() -> None:
     assert (found, outbox.take(60)) == ([([(False, "text")], True)], ([], False))
 
 
+def test_a_thread_may_print_while_it_prints() -> None:
+    """As a finaliser does that the garbage collector calls."""
+
+    class Printing(Outbox):
+        prints = True
+
+        def put(self, text: str, *, error: bool) -> None:
+            if self.prints:
+                self.prints = False
+                stream.write("nested\n")
+            super().put(text, error=error)
+
+    outbox = Printing()
+    stream = OutboxStream(outbox, error=False)
+
+    def write() -> None:
+        stream.write("one\n")
+        stream.write("two")
+        outbox.prints = True
+        stream.flush()
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert outbox.take(0) == ([(False, "nested\none\nnested\ntwo")], True)
+
+
 def test_unfinished_lines_wait_for_their_end_or_a_flush() -> None:
     outbox = Outbox()
     stream = OutboxStream(outbox, error=False)

@@ -25,6 +25,11 @@ def test_messages_and_arrays() -> None:
     assert received.tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize(("ranks", "block"), [(2, 1 << 19), (4, 1 << 18), (100, 1 << 16)])
+def test_more_ranks_send_smaller_blocks(ranks: int, block: int) -> None:
+    assert Processes(["host"] * ranks).transports[0].block == block
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7])
 def test_a_tree_has_the_same_bits_on_all_ranks(size: int) -> None:
     vectors = [np.random.default_rng(number).normal(size=5).astype(np.float32) for number in range(size)]
