@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow.runtime.prediction import PARTS, divide, most_at_once
+from crossbow.data import synthetic
+from crossbow.runtime.prediction import PARTS, Division, StreamPrediction, divide, most_at_once
 from crossbow.types import TaskError
 from tests.support import CheckProbe, Trap, blobs, context, perceptron, raising
 
@@ -45,6 +46,25 @@ def test_images_are_predicted_in_batches(count: int) -> None:
     with context(check_batch_size=4) as running:
         running.train(1)
         np.testing.assert_allclose(running.predict(x), by_hand(running.variables, x), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("threads", "kernels"), [(1, "onednn"), (2, "onednn"), (1, "reference")])
+def test_threads_take_parts_in_turn_if_each_computes_native_work_alone(
+    threads: int, kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    divided, divide = list[bool](), StreamPrediction.division
+
+    def noted(stream: StreamPrediction, images: int) -> Division | None:
+        division = divide(stream, images)
+        divided.append(division is not None)
+        return division
+
+    monkeypatch.setattr(StreamPrediction, "division", noted)
+    data = synthetic((6,), 3, training=40, check=4)
+    with context(data=data, learners=1, threads=threads, kernels=kernels) as running:
+        running.predict(np.ones((5, 6), np.uint8))
+    assert divided
+    assert set(divided) == {threads == 1 and kernels == "onednn"}
 
 
 def test_an_error_names_the_operator() -> None:

@@ -374,6 +374,9 @@ class FakeRuntime:
         self._queues[stream].append(_Wait(event, self._recorded[event]))
 
     def eventSynchronize(self, event: int) -> None:
+        """CUDA allows it to threads that have set no device, but would use memory of device 0 for them."""
+        if not _contexts.there:
+            raise FakeError("eventSynchronize: expected a thread that has set a device")
         with self.lock:
             version, clock = self._recorded[event], self._clocks.get(event, {})
         self._let_others_submit()

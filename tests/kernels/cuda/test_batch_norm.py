@@ -353,3 +353,10 @@ def test_variables_by_example_and_place_are_refused_where_channels_lie_last() ->
     assert Channels(Tensor(x.shape, x.dtype), 0, x.shape).count == 120
     with pytest.raises(ConfigurationError, match=r"at most two runs of axes in memory. Received: axis=0"):
         Channels(x, 0, x.shape)
+
+
+def test_a_tensor_with_wide_positions_is_not_reduced_by_blocks_alone() -> None:
+    """One whose positions need 64 bits has several blocks for a channel."""
+    small, large = ((8, launch.LEAST_WIDE // 8 - less) for less in (1, 0))
+    assert batch_norm._whole(Tensor(small, np.dtype(np.float32))) is not None
+    assert batch_norm._whole(Tensor(large, np.dtype(np.float32))) is None

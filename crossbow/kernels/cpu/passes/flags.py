@@ -32,7 +32,7 @@ from crossbow.types import Array, address
 SPINS, YIELDS, SLEEP_MICROSECONDS = 200, 2000, 50
 """A wait spins for some microseconds, then yields its core for about a millisecond, then sleeps between checks. A sleep
 lasts at least twice as long as requested, and learners wait for each other at every tick."""
-LONGEST_SLEEP_MICROSECONDS, SLEEPS_IN_A_WAIT = 1000, 16
+LONGEST_SLEEP_MICROSECONDS, SLEEPS_IN_A_WAIT = 5000, 16
 """A long wait sleeps longer, up to a part of the time that it has slept. So it keeps no core busy, as when a learner
 waits for another machine, and ends only a few per cent later."""
 
