@@ -11,6 +11,7 @@ from crossbow.kernels.compiled import (
     SLOT,
     NativeFunction,
     float32_at,
+    float64_at,
     inlined,
     int32_at,
     int64_at,
@@ -30,21 +31,19 @@ WORD = 4
 def _takes(request: LoadBatch) -> bool:
     """Whether the passes support these types."""
     same_labels = request.slot_labels.dtype == request.labels.dtype and request.labels.dtype.itemsize == WORD
-    known = request.slots.dtype in (np.dtype(np.uint8), np.dtype(np.float32))
-    return known and request.x.dtype == np.float32 and same_labels
+    return request.slots.dtype.name in _LOADERS and request.x.dtype == np.float32 and same_labels
 
 
 @PASSES.kernel(LoadBatch, _takes)
 def load_batch(request: LoadBatch) -> PreparedKernel:
     slots, x, labels, scale = request.slots, request.x, request.labels, request.scale
-    function: NativeFunction = load_bytes if slots.dtype == np.uint8 else load_floats
     images, channels, positions = 1, 1, x.elements
     if x.layout is Layout.CHANNELS_LAST and x.shape[1] > 1:
         images, channels, positions = x.shape[0], x.shape[1], x.shape[2] * x.shape[3]
     places: dict[str, Any] = {role: role for role in request.roles}
     return prepared_pass(
         request,
-        function,
+        _LOADERS[slots.dtype.name],
         **places,
         images=images,
         channels=channels,
@@ -69,36 +68,15 @@ LOAD = Arguments(
 """A slot has `images` images of (channels, positions) and `count` labels. The input is channels-last."""
 
 
-@native_pass(LOAD)
-def load_bytes(block: Any) -> int:
-    slot = int64_at(block.state)[SLOT]
-    images, channels, positions, count = block.images, block.channels, block.positions, block.count
-    scale, target = np.float32(block.scale), float32_at(block.input)
-    source = uint8_at(block.slots + slot * images * channels * positions)
+@inlined
+def _convert(source: Any, target: Any, images: int, channels: int, positions: int, scale: Any) -> None:
+    """Convert values of any type, in the order of the slot, to scaled ones, channels last."""
     for n in range(images):
         for c in range(channels):
             start = (n * channels + c) * positions
             place = n * channels * positions + c
             for index in range(positions):
                 target[place + index * channels] = np.float32(source[start + index]) * scale
-    _copy_labels(block.slot_labels + 4 * slot * count, block.labels, count)
-    return 0
-
-
-@native_pass(LOAD)
-def load_floats(block: Any) -> int:
-    slot = int64_at(block.state)[SLOT]
-    images, channels, positions, count = block.images, block.channels, block.positions, block.count
-    scale, target = np.float32(block.scale), float32_at(block.input)
-    source = float32_at(block.slots + 4 * slot * images * channels * positions)
-    for n in range(images):
-        for c in range(channels):
-            start = (n * channels + c) * positions
-            place = n * channels * positions + c
-            for index in range(positions):
-                target[place + index * channels] = source[start + index] * scale
-    _copy_labels(block.slot_labels + 4 * slot * count, block.labels, count)
-    return 0
 
 
 @inlined
@@ -107,3 +85,37 @@ def _copy_labels(source: int, target: int, count: int) -> None:
     slot_labels, labels = int32_at(source), int32_at(target)
     for index in range(count):
         labels[index] = slot_labels[index]
+
+
+@native_pass(LOAD)
+def load_bytes(block: Any) -> int:
+    slot = int64_at(block.state)[SLOT]
+    images, channels, positions, count = block.images, block.channels, block.positions, block.count
+    source = uint8_at(block.slots + slot * images * channels * positions)
+    _convert(source, float32_at(block.input), images, channels, positions, np.float32(block.scale))
+    _copy_labels(block.slot_labels + 4 * slot * count, block.labels, count)
+    return 0
+
+
+@native_pass(LOAD)
+def load_floats(block: Any) -> int:
+    slot = int64_at(block.state)[SLOT]
+    images, channels, positions, count = block.images, block.channels, block.positions, block.count
+    source = float32_at(block.slots + 4 * slot * images * channels * positions)
+    _convert(source, float32_at(block.input), images, channels, positions, np.float32(block.scale))
+    _copy_labels(block.slot_labels + 4 * slot * count, block.labels, count)
+    return 0
+
+
+@native_pass(LOAD)
+def load_doubles(block: Any) -> int:
+    slot = int64_at(block.state)[SLOT]
+    images, channels, positions, count = block.images, block.channels, block.positions, block.count
+    source = float64_at(block.slots + 8 * slot * images * channels * positions)
+    _convert(source, float32_at(block.input), images, channels, positions, np.float32(block.scale))
+    _copy_labels(block.slot_labels + 4 * slot * count, block.labels, count)
+    return 0
+
+
+_LOADERS: dict[str, NativeFunction] = {"uint8": load_bytes, "float32": load_floats, "float64": load_doubles}
+"""Passes by the slots' type."""
