@@ -179,9 +179,9 @@ def test_lists_and_booleans_are_understood() -> None:
     assert data.number_of_classes == 2
 
 
-def spoiled(value: float) -> np.ndarray:
+def spoiled(*values: float) -> np.ndarray:
     x = np.zeros((6, 5), np.float32)
-    x[3, 2] = value
+    x[3, 2 : 2 + len(values)] = values
     return x
 
 
@@ -207,6 +207,7 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], list[str]]] = {
     "wide integers": ((images(dtype=np.int64), labels()), None, {}, ["x_train", "uint8", ".astype()", "int64"]),
     "NaN": ((spoiled(np.nan), labels()), None, {}, ["x_train", "finite", "nan in example 3"]),
     "infinity": ((spoiled(np.inf), labels()), None, {}, ["x_train", "finite", "inf in example 3"]),
+    "several": ((spoiled(-np.inf, np.nan), labels()), None, {}, ["x_train", "-inf in example 3"]),  # the first
     "minus infinity": ((spoiled(-np.inf), labels()), None, {}, ["x_train", "-inf in example 3"]),
     "NaN target": ((images(), spoiled(np.nan)), None, {}, ["y_train", "nan in example 3"]),
     "one-hot labels": ((images(), np.eye(6, dtype=int)), None, {}, ["y_train", "argmax", "(6, 6)"]),

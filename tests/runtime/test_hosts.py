@@ -340,10 +340,11 @@ def test_an_exchange_that_fails(error: Exception, kind: type[Exception], text: s
         HostExchange.exchange(exchange, Pace(0.1, 0.0), 3)
 
 
-def test_training_ends_at_the_tick_of_z_in_which_the_loss_is_reached() -> None:
+def test_training_ends_at_the_tick_of_z_in_which_a_loss_is_reached() -> None:
     """With one level, the results of some ticks are still missing then."""
-    system = replace(SYSTEM, learners_per_device=2)
-    engine = engine_of(None, TwoLevel(SMA(tau=2), ModelAveraging(tau=3)), SOLVER, system)
+    engine = engine_of(
+        None, TwoLevel(SMA(tau=2), ModelAveraging(tau=3)), SOLVER, replace(SYSTEM, learners_per_device=2)
+    )
     try:
         run = TrainingRun(engine, ModelConf(batch_size=BATCH), Limits(loss=1e9), (), test=False)
         run.run()

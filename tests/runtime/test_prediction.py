@@ -67,6 +67,21 @@ def test_threads_take_parts_in_turn_if_each_computes_native_work_alone(
     assert set(divided) == {threads == 1 and kernels == "onednn"}
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_single_part_is_computed_in_its_own_memory(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, share = list[Division](), StreamPrediction.share
+
+    def noted(stream: StreamPrediction, division: Division, *given: Any) -> None:
+        shared.append(division)
+        share(stream, division, *given)
+
+    monkeypatch.setattr(StreamPrediction, "share", noted)
+    with context(data=synthetic((6,), 3, training=40, check=4), learners=1, kernels="onednn") as running:
+        running.predict(np.ones((count, 6), np.uint8))
+    assert shared
+    assert all((each.single is not None, len(each.plan.parts)) == (count == 1, count) for each in shared)
+
+
 def test_an_error_names_the_operator() -> None:
     trap = Trap(raising(KeyError("broken")), call=1)
     with context(perceptron(CheckProbe(action=trap)), data=blobs(), learners=1, check_batch_size=4) as running:

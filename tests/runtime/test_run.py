@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import signal
@@ -13,11 +14,13 @@ from typing import Any
 
 import pytest
 
-from crossbow import SMA, Checkpoints, DurationUnit, JsonLinesMonitor, Monitor, TrainingUnit
+from crossbow import SMA, Checkpoints, DurationUnit, JsonLinesMonitor, ModelConf, Monitor, TrainingUnit
 from crossbow.runtime import run
 from crossbow.runtime.keeper import RunKeeper
+from crossbow.runtime.limits import Limits
 from crossbow.runtime.monitor import Progress
 from crossbow.runtime.results import Record
+from crossbow.runtime.scheduler import TICKS_BEHIND
 from crossbow.runtime.task import Completed
 from crossbow.types import ConfigurationError, DataError, MonitorError
 from tests.support import (
@@ -470,3 +473,26 @@ def test_a_loss_is_reached_at_the_end_of_a_tick(wanted_at: int) -> None:
         mean.moving_loss = 0.25 if number + 1 == wanted_at else 1.0
         run.TrainingRun._add(fake, Completed(number, 1.0, None, 4, 0))
     assert fake.reached == (8 if wanted_at == 8 else math.inf)
+
+
+def test_training_ends_some_ticks_after_a_loss_is_reached() -> None:
+    """In the middle of an epoch: as many as those whose results may be missing, wherever they are."""
+    means = list[float]()
+
+    def train(limits: Limits) -> tuple[float, int]:
+        with context(learners=1, precision="float64", data=blobs(120)) as running:
+            training = run.TrainingRun(running.engine, ModelConf(batch_size=4), limits, (), test=False)
+            add = training.mean.add
+
+            def noted(loss: float, accuracy: float | None) -> None:
+                add(loss, accuracy)
+                means.append(training.mean.moving_loss if training.mean.full else math.inf)
+
+            training.mean.add = noted  # type: ignore[method-assign]
+            training.run()
+            return training.reached, running.engine.tasks
+
+    assert train(Limits(count=60, unit=TrainingUnit.TASKS)) == (math.inf, 60)
+    lowest = [*itertools.accumulate(means, min)]
+    wanted = next(task for task in range(35, 45) if lowest[task] < lowest[task - 1])
+    assert train(Limits(loss=means[wanted])) == (wanted + 1, wanted + 1 + TICKS_BEHIND)
