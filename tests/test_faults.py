@@ -50,6 +50,7 @@ from tests.support import (
     blobs,
     chain,
     context,
+    engine_of,
     new_calls,
     perceptron,
     raising,
@@ -638,7 +639,7 @@ def test_ctrl_c_in_a_long_tick(
         if ticks:
             running.train(ticks * per_tick, TASKS)
         assert same_weights(running.variables, left)
-        running.engine.restart()
+        engine_of(running).recovery.restart()
         running.train(2 * per_tick, TASKS)
         assert same_weights(running.variables, after)
 

@@ -52,6 +52,7 @@ from tests.support import (
     blobs,
     chain,
     context,
+    engine_of,
     perceptron,
     pictures,
     same_weights,
@@ -193,7 +194,7 @@ def spoil(running: ExecutionContext, variable: str) -> None:
     engine = running.engine
     (segment,) = (segment for segment in engine.program.model if segment.name == variable)
     segment.flat(engine.parts.bases[0].current(engine.tick))[:] = np.nan
-    engine.restart()
+    engine_of(running).recovery.restart()
 
 
 @pairwise

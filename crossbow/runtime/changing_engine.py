@@ -205,9 +205,6 @@ class ChangingEngine:
     def load(self, variables: dict[str, Array], source: str) -> None:
         self.now.load(variables, source)
 
-    def restart(self) -> None:
-        self.now.restart()
-
     def check_process(self) -> None:
         self.now.check_process()
 

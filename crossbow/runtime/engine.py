@@ -71,10 +71,9 @@ class Engine:
         sharing: Sharing | None = None,
     ) -> None:
         """beside: bytes of the machine's memory that other engines use at the same time. bad: the bad examples of each
-        phase, which may be shared with other engines; None if a bad example is an error. recorder: records the
-        timeline of several engines; None if this engine has one of its own. ranks: by default those of this process.
-        sharing: shares results between ranks for several engines. Raises GraphError or ConfigurationError, after ending
-        all threads."""
+        phase; None if a bad example is an error. recorder: records the timeline of several engines; None if this engine
+        has one of its own. ranks: by default those of this process. sharing: shares results between ranks for several
+        engines. Raises GraphError or ConfigurationError, after ending all threads."""
         recorder, ranks = recorder or Recorder(), ranks or join()
         self.backend = new_backend(model.rule, system)
         setting = new_setting(data, model, solver, system, self.backend, bad or {}, recorder, ranks, collective)
@@ -213,10 +212,6 @@ class Engine:
         return self._snapshots.restore(snapshot, source)
 
     # The base model
-
-    def restart(self) -> None:
-        """Restart every learner from the base model. No task may be running."""
-        self.recovery.restart()
 
     @property
     def weights(self) -> dict[str, Array]:

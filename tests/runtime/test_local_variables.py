@@ -26,7 +26,7 @@ from crossbow.synch import (
 )
 from crossbow.types import ConfigurationError
 from tests.combinations import in_turn, one_in, pairwise
-from tests.support import KERNELS, SECONDS, context, within
+from tests.support import KERNELS, SECONDS, context, engine_of, within
 
 TASKS = TrainingUnit.TASKS
 DEVICES = pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
@@ -106,7 +106,7 @@ def test_a_restart_gives_everybody_the_mean() -> None:
     solver = SolverConf(learning_rate=0.1, policy="step", gamma=0.5, step_size=12)
     with context(rule=ModelAveraging(), local_variables=("*.bias",), learners=2, solver=solver) as running:
         running.train(12, TASKS)
-        running.engine.restart()
+        engine_of(running).recovery.restart()
         first, second = learners_variables(running)
         assert all(np.array_equal(value, second[name]) for name, value in first.items())
 

@@ -197,7 +197,7 @@ def test_the_engine_changes_the_rule(learners: int) -> None:
     for rule, merges in (*phases, (SMA(), 2)):
         with context(rule=rule, learners=learners, data=data, solver=solver) as running:
             engine_of(running).position.go_to(tick)
-            running.engine.restart()
+            engine_of(running).recovery.restart()
             if variables is not None:
                 running.engine.load(variables, "before")
             running.engine.run((tick + merges) * learners, Callbacks())

@@ -385,7 +385,7 @@ def test_threads_that_tell_each_other_what_they_have_waited_for() -> None:
                 x, y, z = zeros(), zeros(), zeros()
                 copy(x, y)
                 event.record(stream)
-            with ThreadPoolExecutor(1) as pool:
+            with ThreadPoolExecutor(1, initializer=fake.runtime.setDevice, initargs=(0,)) as pool:
                 pool.submit(event.wait).result()
             with on(other.place), nullcontext() if tell else pytest.raises(RaceError):
                 copy(y, z)
