@@ -34,6 +34,18 @@ class Progress:
         self._path.write_text(nodeid)
 
 
+class Only:
+    """Leaves out all other tests."""
+
+    def __init__(self, tests: list[str]) -> None:
+        self._tests = frozenset(tests)
+
+    def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
+        others = [item for item in items if item.nodeid not in self._tests]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item.nodeid in self._tests]
+
+
 def change(path: Path, content: bytes) -> None:
     """From now on, in this process, the file has this content: to those who import it, and to those who read it."""
     load, read = importlib.machinery.SourceFileLoader.get_code, Path.read_bytes
@@ -76,8 +88,8 @@ def run(request: dict[str, Any]) -> int:
     resource.setrlimit(resource.RLIMIT_CPU, (max(1, round(request["seconds"])), most))
     if request["path"]:
         change(Path(request["path"]).absolute(), request["content"].encode())
-    progress = Progress(Path(request["progress"]))
-    return int(importlib.import_module("pytest").main([IMPORTED, *request["arguments"]], plugins=[progress]))
+    plugins: list[Any] = [Progress(Path(request["progress"])), *([Only(request["only"])] if request["only"] else [])]
+    return int(importlib.import_module("pytest").main([IMPORTED, *request["arguments"]], plugins=plugins))
 
 
 def main() -> None:

@@ -4,6 +4,11 @@
 
 The tests that mirror a mutant's file run first, then the others of its area, whole training runs, and what else users
 do with a context, until one fails; the slow ones come after all others.
+With `--coverage FILE`, of the tests that are not slow only those run that execute the mutated line, if any does:
+
+    pytest --cov=crossbow --cov-context=test --cov-report= && python -m tests.mutations --coverage .coverage
+
+Code that numba or CUDA compiles is executed by nothing that this file shows, nor is what other processes do.
 What fails without the change, too, does not count. Outcomes are printed as they come; `--results FILE` keeps them, and
 the same command goes on from there. `--only` and `--leave-out` choose files; `--again FILE` tries the survivors of an
 earlier run once more. Nothing is written into the working tree.
@@ -18,6 +23,7 @@ other has one test command for all files; neither mutates CUDA C++.
 from __future__ import annotations
 
 import argparse
+import ast
 import fnmatch
 import functools
 import json
@@ -119,10 +125,47 @@ def stages(path: str, root: Path = ROOT) -> list[list[str]]:
     return [stage for stage in found if stage]
 
 
+class Coverage:
+    """The tests that execute each line, from a file of coverage.py whose contexts are tests."""
+
+    def __init__(self, file: Path) -> None:
+        from coverage import CoverageData  # with pytest-cov, which only this option needs
+
+        self._data = CoverageData(str(file))
+        self._data.read()
+        self._measured = {path.partition("/crossbow/")[2]: path for path in self._data.measured_files()}
+
+    def tests(self, mutant: Mutant, code: bytes) -> list[str]:
+        """The tests that execute the statement where the mutant begins; none if it is executed outside of tests, as
+        when a module is imported. code: that of its file."""
+        contexts = self._contexts(mutant.path)
+        found = {context for line in statement(code, mutant.line) for context in contexts.get(line, ())}
+        return [] if "" in found else sorted({context.rpartition("|")[0] for context in found})
+
+    @functools.cache  # noqa: B019 - there is one object
+    def _contexts(self, path: str) -> dict[int, list[str]]:
+        measured = self._measured.get(path.removeprefix("crossbow/"))
+        return {} if measured is None else self._data.contexts_by_lineno(measured)
+
+
+def statement(code: bytes, line: int) -> range:
+    """The lines of the innermost statement that this line is of. Of a compound one, those before its body."""
+    found = range(line, line + 1)
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.stmt):
+            body: list[ast.stmt] = getattr(node, "body", [])
+            end = max(node.lineno, body[0].lineno - 1 if body else node.end_lineno or node.lineno)
+            if node.lineno <= line <= end:
+                found = range(node.lineno, end + 1)
+    return found
+
+
 class Worker:
     """Runs tests on one mutant after the other, in a copy of the working tree. Mutants are never written to a disk."""
 
-    def __init__(self, tree: Path, folder: Path) -> None:
+    def __init__(self, tree: Path, folder: Path, coverage: Coverage | None = None, *, slow: bool = True) -> None:
+        """slow: whether slow tests run, too."""
+        self._coverage, self._slow = coverage, slow
         self._tree, self._cache, examples = tree, folder / "pytest", folder / "hypothesis"
         self._examples, self._progress = examples, folder / "progress"
         folder.mkdir()
@@ -150,10 +193,16 @@ class Worker:
         """limit: seconds of processor time."""
         left, passing = limit, list[str]()
         found = stages(mutant.path, self._tree)
-        for marks, stage in [("not slow", stage) for stage in found] + [("slow", stage) for stage in found]:
+        covering = list[str]()
+        if self._coverage is not None and mutant.path.endswith(".py"):
+            covering = self._coverage.tests(mutant, (self._tree / mutant.path).read_bytes())
+        runs = [("not slow", stage) for stage in (by_stage(covering, found) if covering else found)]
+        runs += [("slow", stage) for stage in found if self._slow]
+        for marks, stage in runs:
             while left > 0:
                 chosen = [*stage, *(f"--deselect={each}" for each in passing)]
-                test, seconds = self._failure(mutant, chosen, marks, left)
+                only = covering if marks == "not slow" else []
+                test, seconds = self._failure(mutant, chosen, marks, left, only)
                 left -= seconds
                 if test is None:
                     break
@@ -162,13 +211,15 @@ class Worker:
                 passing.append(test)
         return Outcome(mutant, None, limit - left, equivalent(self._tree).get(place(mutant, self._tree), ""))
 
-    def _failure(self, mutant: Mutant, tests: Sequence[str], marks: str, seconds: float) -> tuple[str | None, float]:
+    def _failure(
+        self, mutant: Mutant, tests: Sequence[str], marks: str, seconds: float, only: Sequence[str]
+    ) -> tuple[str | None, float]:
         """The first test that fails, or in which the process hung, crashed or used up its time, if any; and the seconds
-        that this took."""
+        that this took. only: the tests of these files that run, if not all."""
         shutil.rmtree(self._cache, ignore_errors=True)
         shutil.rmtree(self._examples, ignore_errors=True)
         self._progress.unlink(missing_ok=True)
-        status, used = self._pytest(tests, marks, seconds, mutant)
+        status, used = self._pytest(tests, marks, seconds, mutant, only)
         if status in (0, 5):
             return None, used
         failed = self._cache / "v/cache/lastfailed"
@@ -186,7 +237,12 @@ class Worker:
         return self._failing[test]
 
     def _pytest(
-        self, tests: Sequence[str], marks: str, seconds: float, mutant: Mutant | None = None
+        self,
+        tests: Sequence[str],
+        marks: str,
+        seconds: float,
+        mutant: Mutant | None = None,
+        only: Sequence[str] = (),
     ) -> tuple[int, float]:
         """Exit status and seconds of processor time, of which there are so many."""
         options = [f"cache_dir={self._cache}", "faulthandler_exit_on_timeout=true"]
@@ -195,6 +251,7 @@ class Worker:
             "path": "",
             "seconds": seconds,
             "progress": str(self._progress),
+            "only": list(only),
             "arguments": ["-x", "-m", marks, *options, *tests],
         }
         if mutant is not None:
@@ -238,7 +295,23 @@ def copy_tree(target: Path) -> None:
             shutil.copy2(ROOT / name, target / name)
 
 
-def run(chosen: Sequence[Mutant], jobs: int, limit: float, results: Path | None) -> list[Outcome]:
+def by_stage(tests: Sequence[str], found: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The files of these tests in the order of the stages, and those in no stage last."""
+    left = dict.fromkeys(test.partition("::")[0] for test in tests)
+    ordered = [[file for file in stage if file in left] for stage in found]
+    known = {file for stage in ordered for file in stage}
+    return [stage for stage in (*ordered, [file for file in left if file not in known]) if stage]
+
+
+def run(
+    chosen: Sequence[Mutant],
+    jobs: int,
+    limit: float,
+    results: Path | None,
+    coverage: Coverage | None = None,
+    *,
+    slow: bool = True,
+) -> list[Outcome]:
     """The outcomes of mutants, as they come."""
     outcomes = read(results) if results is not None and results.exists() else []
     done = {outcome.mutant for outcome in outcomes}
@@ -250,7 +323,7 @@ def run(chosen: Sequence[Mutant], jobs: int, limit: float, results: Path | None)
     lock = threading.Lock()
 
     def work(tree: Path, folder: Path) -> None:
-        worker = Worker(tree, folder)
+        worker = Worker(tree, folder, coverage, slow=slow)
         while True:
             try:
                 mutant = waiting.get_nowait()
@@ -315,6 +388,8 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300, help="seconds of processor time for a mutant")
     parser.add_argument("--results", type=Path, help="a file of JSON lines to keep, or to go on from")
     parser.add_argument("--again", type=Path, help="results whose survivors are tried again, instead of a sample")
+    parser.add_argument("--coverage", type=Path, metavar="FILE", help="which tests execute which lines")
+    parser.add_argument("--no-slow", dest="slow", action="store_false", help="leave out the slow tests")
     parser.add_argument("--list", action="store_true", help="print the sample, and run nothing")
     options = parser.parse_args()
     if options.again is not None:
@@ -326,7 +401,8 @@ def main() -> None:
     if options.list:
         print(*chosen, sep="\n")
         return
-    outcomes = run(chosen, options.jobs, options.limit, options.results)
+    coverage = None if options.coverage is None else Coverage(options.coverage)
+    outcomes = run(chosen, options.jobs, options.limit, options.results, coverage, slow=options.slow)
     kinds = Counter(outcome.mutant.kind for outcome in outcomes)
     caught = Counter(outcome.mutant.kind for outcome in outcomes if outcome.caught_by is not None)
     print(*(f"{kind:12} {caught[kind]:3} of {number:3} caught" for kind, number in sorted(kinds.items())), sep="\n")

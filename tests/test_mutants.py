@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants import Mutant, mutants, sample
-from tests.mutations import ROOT, equivalent, place, sources, stages
+from tests.mutations import ROOT, by_stage, equivalent, place, sources, stages, statement
 
 PYTHON = '''
 """At least 1."""
@@ -118,3 +118,15 @@ def test_which_tests_run(path: str, first: str, then: str) -> None:
     everything = [test for stage in found for test in stage]
     assert len(everything) == len(set(everything))
     assert "tests/test_trajectory.py" in everything
+
+
+def test_the_lines_of_a_statement() -> None:
+    code = b"def f(a,\n      b=1):\n    x = g(a,\n          b)\n    if (a and\n            b):\n        return 1\n"
+    of_lines = [statement(code, line) for line in range(1, 8)]
+    assert of_lines == [range(1, 3)] * 2 + [range(3, 5)] * 2 + [range(5, 7)] * 2 + [range(7, 8)]
+
+
+def test_tests_that_execute_a_line_run_stage_by_stage() -> None:
+    tests = ["tests/c.py::test[1]", "tests/a.py::test", "tests/c.py::test[2]", "tests/other.py::test"]
+    found = [["tests/a.py"], ["tests/b.py", "tests/c.py"]]
+    assert by_stage(tests, found) == [["tests/a.py"], ["tests/c.py"], ["tests/other.py"]]

@@ -72,8 +72,9 @@ def test_it_learns_with_the_auxiliary_classifier() -> None:
 
 @pytest.mark.slow
 def test_export(tmp_path: Path) -> None:
-    """After enough tasks for the running statistics: without them, one class has all of the probability."""
-    check_export(inception_v3(number_of_outputs=2), SMALL, tmp_path, tasks=25, learning_rate=0.0001)
+    """After enough tasks for the running statistics: without them, one class has all of the probability. The weights
+    stay nearly as they are, because steps on such small images depend on a processor's rounding."""
+    check_export(inception_v3(number_of_outputs=2), SMALL, tmp_path, tasks=50, learning_rate=1e-8)
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
