@@ -6,9 +6,11 @@ The tests that mirror a mutant's file run first, then the others of its area, wh
 do with a context, until one fails; the slow ones come after all others.
 With `--coverage FILE`, of the tests that are not slow only those run that execute the mutated line, if any does:
 
-    pytest --cov=crossbow --cov-context=test --cov-report= && python -m tests.mutations --coverage .coverage
+    pytest -n 2 --cov=crossbow --cov-context=test --cov-report= && python -m tests.mutations --coverage .coverage
 
-Code that numba or CUDA compiles is executed by nothing that this file shows, nor is what other processes do.
+The file does not show what other processes execute, nor what numba or CUDA compiles; all tests run there. It shows the
+first call of a function whose results are cached for the whole process; `--again` without the file then runs all.
+
 What fails without the change, too, does not count. Outcomes are printed as they come; `--results FILE` keeps them, and
 the same command goes on from there. `--only` and `--leave-out` choose files; `--again FILE` tries the survivors of an
 earlier run once more. Nothing is written into the working tree.
@@ -133,7 +135,7 @@ class Coverage:
 
         self._data = CoverageData(str(file))
         self._data.read()
-        self._measured = {path.partition("/crossbow/")[2]: path for path in self._data.measured_files()}
+        self._measured = {path.rpartition("/crossbow/")[2]: path for path in self._data.measured_files()}
 
     def tests(self, mutant: Mutant, code: bytes) -> list[str]:
         """The tests that execute the statement where the mutant begins; none if it is executed outside of tests, as

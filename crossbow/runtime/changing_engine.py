@@ -70,15 +70,16 @@ def new_engine(
     if isinstance(model.rule, RuleSequence):
         engines = engines_of(model.rule, with_rule)
         return ChangingEngine(engines, Phases(model.rule, engines))
-    begin, first = _number_to_begin_with(system, ranks), make(model, system, 0)
+    begin, first = number_to_begin_with(system, ranks), make(model, system, 0)
     if begin == FIXED:
         return first
     engines = Engines(begin, first, with_learners)
     return ChangingEngine(engines, Tuning(engines))
 
 
-def _number_to_begin_with(system: SystemConf, ranks: Ranks) -> int:
-    """The number of learners on each device with which the auto-tuner begins, or `FIXED`. All ranks find the same."""
+def number_to_begin_with(system: SystemConf, ranks: Ranks) -> int:
+    """The number of learners on each device with which the auto-tuner begins, or `FIXED`. All ranks must call this, and
+    find the same."""
     if system.deterministic:
         return FIXED
     wanted = system.learners_per_device

@@ -96,8 +96,8 @@ class SystemConf:
     learners_per_device: int | str = setting(Integer(at_least=1, word="auto"), default="auto", option="learners")
     """Learners on each device; auto begins with one per core, four per GPU, and finds the fastest number in training.
 
-    Auto needs a single rule with one level, and devices with equally many cores, on all ranks. It does not search with
-    `deterministic`, or if ranks have parts of the data. Its result depends on timing; to repeat a run, use the numbers
+    Auto needs a single rule, no sequence, and devices with equally many cores, on all ranks. It does not search with
+    `deterministic`. Its result depends on timing; to repeat a run, use the numbers
     in `History.decisions`."""
     threads_per_learner: int | None = setting(
         Integer(at_least=1, optional=True), default=None, meaning="their cores, shared among their learners"

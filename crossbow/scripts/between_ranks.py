@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,6 +15,7 @@ from crossbow.cluster.probe import measure_sum
 from crossbow.cluster.ranks import Ranks
 from crossbow.data import Dataset
 from crossbow.dataflow import Dataflow
+from crossbow.runtime.changing_engine import FIXED, number_to_begin_with
 from crossbow.runtime.configuration import ModelConf
 from crossbow.runtime.device import CudaDevice, parse_devices
 from crossbow.runtime.engine import Engine
@@ -36,7 +39,7 @@ class RankPace(NamedTuple):
 
     examples_per_second: float
     tasks_in_a_tick: int
-    vectors: tuple[int, ...] = ()
+    vectors: tuple[int, ...]
     """Elements of the vectors that an exchange between ranks adds up."""
 
 
@@ -65,22 +68,40 @@ def measured_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, da
 
 
 def _measured(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dataset) -> tuple[int, str]:
-    """In how many ticks ranks average, and what was measured; no text with GPUs, which have one level by default."""
-    model, on_gpu = confs.model, isinstance(parse_devices(confs.system.devices)[0], CudaDevice)
-    found = ranks.gather(None if on_gpu else pace_of_rank(confs, dataflow, data, SECONDS, ranks))
-    if None in found:
+    """In how many ticks ranks average, and what was measured. No text with GPUs, which have one level by default, nor
+    if ranks differ in what decides how they measure: the context reports the difference."""
+    model, system = confs.model, confs.system
+    on_gpu = isinstance(parse_devices(system.devices)[0], CudaDevice)
+    dtype, chained = np.dtype(system.dtype), adds_in_chain(system, ranks.size)
+    if _differ(ranks, [on_gpu, model.batch_size, dtype.name, chained, system.deterministic]) or on_gpu:
         return 1, ""
-    paces = [RankPace(*each) for each in found]
-    chained = adds_in_chain(confs.system, ranks.size)
-    dtype, sizes = np.dtype(confs.system.dtype), paces[0].vectors
-    exchange = math.fsum(measure_sum(ranks, size, dtype, chained=chained) for size in sizes)
+    pace = pace_of_rank(confs, dataflow, data, SECONDS, ranks)
+    if _differ(ranks, pace.vectors):
+        return 1, ""
+    paces = [RankPace(*each) for each in ranks.gather(pace)]
+    exchange = math.fsum(measure_sum(ranks, size, dtype, chained=chained) for size in pace.vectors)
     tick = max(each.tasks_in_a_tick * model.batch_size / each.examples_per_second for each in paces)
-    most = len(data.train) // (sum(each.tasks_in_a_tick for each in paces) * model.batch_size)
-    if confs.system.learners_per_device == "auto":
+    examples = len(data.train) if data.share is None else data.share.whole
+    most = examples // (sum(each.tasks_in_a_tick for each in paces) * model.batch_size)
+    if number_to_begin_with(system, ranks) != FIXED:
         most = most // 2  # the ticks of more learners have more examples
-    size = sum(sizes) * dtype.itemsize
-    text = f"hosts    an exchange of {size / 1e6:,.3g} MB takes {exchange * 1e3:,.3g} ms, a tick {tick * 1e3:,.3g} ms"
+    nbytes = sum(pace.vectors) * dtype.itemsize
+    text = f"hosts    an exchange of {nbytes / 1e6:,.3g} MB takes {in_words(exchange)}, a tick {in_words(tick)}"
     return ticks_between(exchange, tick, most), text
+
+
+def _differ(ranks: Ranks, values: Sequence[int | str]) -> bool:
+    """Whether ranks have different values."""
+    return len(set(map(tuple, ranks.gather(values)))) > 1
+
+
+def in_words(seconds: float) -> str:
+    """A duration with its unit.
+
+    >>> in_words(0.00123456), in_words(60.0)
+    ('1.23 ms', '60 s')
+    """
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:,.0f} s"
 
 
 def ticks_between(exchange: float, tick: float, most: int) -> int:
@@ -93,10 +114,12 @@ def ticks_between(exchange: float, tick: float, most: int) -> int:
 
 
 def pace_of_rank(confs: Configurations, dataflow: Dataflow, data: Dataset, seconds: float, ranks: Ranks) -> RankPace:
-    """How fast this rank trains without the others, which measure at the same time."""
+    """How fast this rank trains without the others, which measure at the same time. Of shared data, it has its part."""
     check = Dataflow(dataflow.subgraph).set_phase(Phase.CHECK)
     alone = ranks.alone()
-    engine = Engine(dataflow.graph, check.graph, data, confs.model, confs.solver, confs.system, ranks=alone)
+    own = copy.copy(data)
+    own.share = None
+    engine = Engine(dataflow.graph, check.graph, own, confs.model, confs.solver, confs.system, ranks=alone)
     try:
         ranks.gather(None)  # all begin together
         tick, tasks_per_second = engine.clock.tasks_per_tick, 0.0

@@ -86,6 +86,7 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
     )
     np.save(tmp_path / "shape.npy", np.zeros((2, 3, 8, 9), np.uint8))
     np.save(tmp_path / "type.npy", np.zeros((2, 3, 8, 8), np.int64))
+    np.save(tmp_path / "real.npy", np.zeros((2, 3, 8, 8), np.float32))
     np.save(tmp_path / "code.npy", np.array([{}]), allow_pickle=True)
     for name, shape, dtype, expected in (
         ("none.png", (3, 8, 8), np.uint8, "a readable image file. Received: No such file"),
@@ -101,6 +102,7 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
         ("code.npy", (3, 8, 8), np.uint8, "an array (N, 3, 8, 8) of uint8, in an .npy file. Received: "),
         ("shape.npy", (3, 8, 8), np.uint8, "an array (N, 3, 8, 8) of uint8. Received: (2, 3, 8, 9) of uint8"),
         ("type.npy", (3, 8, 8), np.uint8, "an array (N, 3, 8, 8) of uint8. Received: (2, 3, 8, 8) of int64"),
+        ("real.npy", (3, 8, 8), np.uint8, "an array (N, 3, 8, 8) of uint8. Received: (2, 3, 8, 8) of float32"),
     ):
         with pytest.raises(DataError) as error:
             list(read_pictures([tmp_path / name], shape, np.dtype(dtype)))

@@ -186,7 +186,7 @@ def test_a_number_that_the_rule_rejects_on_the_rank_with_more_devices() -> None:
     rule = TwoLevel(SMA(alpha=0.5), ModelAveraging(tau=3))
     for each in train_with_script([1, 2, 1], replace(MODEL, rule=rule), devices=["cpu:0/3", "cpu:1/3,cpu:2/3"]):
         (refusal,) = each.script.refusals
-        assert refusal.startswith("SMA: alpha must be < 2/(k + 1) = 0.4 with k = 4 learners")
+        assert refusal.startswith("rank 1 (host1): SMA: alpha must be < 2/(k + 1) = 0.4 with k = 4 learners")
         assert each.learners == 3
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,14 @@ import pytest
 from crossbow import ModelConf, SolverConf, SystemConf
 from crossbow.cluster.members import Rank, View
 from crossbow.cluster.ranks import Ranks
+from crossbow.data import Dataset
+from crossbow.data.rank_shares import Sharding, share_of_rank
 from crossbow.ops import InnerProduct
 from crossbow.scripts import between_ranks
 from crossbow.scripts.between_ranks import SHARE, chosen_between, ticks_between
 from crossbow.scripts.data_sources import DataSource
 from crossbow.scripts.parser import Configurations
-from crossbow.synch import EASGD, ModelAveraging, TwoLevel
+from crossbow.synch import EASGD, SMA, ModelAveraging, TwoLevel
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.cluster.test_mpi import NEEDS_MPI, mpirun
 from tests.support import blobs, training
@@ -29,6 +32,17 @@ CONFS = Configurations(
     SolverConf(),
     SystemConf(learners_per_device=1, kernels="reference"),
 )
+
+
+def choose_apart(
+    seconds: float, monkeypatch: pytest.MonkeyPatch, of_ranks: Sequence[tuple[Configurations, Dataset]]
+) -> list[tuple[ModelConf, str]]:
+    """What each of several ranks chooses that need so long to add up a vector."""
+    monkeypatch.setattr(between_ranks, "SECONDS", 0.02)
+    monkeypatch.setattr(between_ranks, "measure_sum", lambda *given, **how: seconds)
+    flow = training(InnerProduct(number_of_outputs=3))
+    given = zip(FakeNetwork(len(of_ranks)).ranks(), of_ranks, strict=True)
+    return at_once([functools.partial(chosen_between, ranks, confs, flow, data) for ranks, (confs, data) in given])
 
 
 def choose(seconds: float, monkeypatch: pytest.MonkeyPatch, confs: Configurations = CONFS) -> tuple[ModelConf, str]:
@@ -66,7 +80,7 @@ def test_a_slow_network_averages_at_least_once_in_an_epoch(monkeypatch: pytest.M
     model, text = choose(60.0, monkeypatch)
     assert isinstance(model.rule, TwoLevel)
     assert model.rule.between == ModelAveraging(tau=30)  # 240 examples, of which a tick has 8
-    assert text.startswith("hosts    an exchange of 0.000192 MB takes 6e+04 ms, a tick ")
+    assert text.startswith("hosts    an exchange of 0.000192 MB takes 60 s, a tick ")
     assert text.endswith("the ranks average once in 30 ticks (--between none: at every tick)")
 
 
@@ -76,6 +90,50 @@ def test_if_more_learners_may_come_ranks_average_twice_in_an_epoch(monkeypatch: 
     model, _ = choose(60.0, monkeypatch, auto)
     assert isinstance(model.rule, TwoLevel)
     assert model.rule.between == ModelAveraging(tau=15)
+
+
+def test_the_number_of_learners_is_searched_for_by_all_ranks_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks whose options differ choose the same; one that is given a number of learners ends the search."""
+    monkeypatch.setattr("crossbow.runtime.device.available_cores", lambda: (0, 0))
+    auto = replace(CONFS, system=SystemConf(devices="cpu:0/2", kernels="reference"))
+    for model, _ in choose_apart(60.0, monkeypatch, [(CONFS, DATA), (auto, DATA)]):
+        assert isinstance(model.rule, TwoLevel)
+        assert model.rule.between == ModelAveraging(tau=30)
+    fixed = replace(auto, system=replace(auto.system, deterministic=True))
+    assert choose(60.0, monkeypatch, fixed)[0].rule == TwoLevel(SMA(), ModelAveraging(tau=30))
+
+
+@pytest.mark.parametrize("sharding", ["stride", ((0.0, 0.5), (0.5, 1.0))])
+def test_with_a_part_of_the_data_each_an_epoch_is_that_of_all(
+    sharding: Sharding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = blobs(255, 20)
+    parts = [share_of_rank(odd, sharding, ranks) for ranks in FakeNetwork(2).ranks()]
+    assert {len(part.train) for part in parts} == {127, 128}
+    for model, _ in choose_apart(60.0, monkeypatch, [(CONFS, part) for part in parts]):
+        assert isinstance(model.rule, TwoLevel)
+        assert model.rule.between == ModelAveraging(tau=31)  # 255 examples, of which a tick has 8
+    assert all(part.share is not None for part in parts)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(CONFS, system=replace(CONFS.system, sum_order="tree")),
+        replace(CONFS, system=replace(CONFS.system, precision="float64")),
+        replace(CONFS, system=SystemConf(devices="cuda")),
+        replace(CONFS, model=ModelConf(batch_size=8)),
+    ],
+    ids=["order", "precision", "device", "batch"],
+)
+def test_ranks_that_differ_do_not_wait_for_each_other(other: Configurations, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The context says in what they differ."""
+    monkeypatch.setattr(between_ranks, "SECONDS", 0.02)
+    flow = training(InnerProduct(number_of_outputs=3))
+    for first, second in ((CONFS, other), (other, CONFS)):
+        confs = zip(FakeNetwork(2).ranks(), (first, second), strict=True)
+        works = [functools.partial(chosen_between, ranks, each, flow, DATA) for ranks, each in confs]
+        assert at_once(works) == [(first.model, ""), (second.model, "")]
 
 
 def test_one_host_and_rules_without_a_barrier_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
 
 from crossbow.cluster.ray.outbox import Outbox, OutboxStream
@@ -21,38 +23,53 @@ def test_who_waits_is_woken() -> None:
     outbox, found = Outbox(), []
     thread = threading.Thread(target=lambda: found.append(outbox.take(60)))
     thread.start()
-    outbox.put("text", error=False)
+    outbox.write("text\n", error=False)
     thread.join(60)
     outbox.close()
-    assert (found, outbox.take(60)) == ([([(False, "text")], True)], ([], False))
+    assert (found, outbox.take(60)) == ([([(False, "text\n")], True)], ([], False))
 
 
-def test_a_thread_may_print_while_it_prints() -> None:
-    """As a finaliser does that the garbage collector calls."""
-
-    class Printing(Outbox):
-        prints = True
-
-        def put(self, text: str, *, error: bool) -> None:
-            if self.prints:
-                self.prints = False
-                stream.write("nested\n")
-            super().put(text, error=error)
-
-    outbox = Printing()
+def test_a_finaliser_may_print_at_any_place() -> None:
+    """The garbage collector calls it in a thread that prints or takes."""
+    outbox, lines, taken = Outbox(), 3_000, []
     stream = OutboxStream(outbox, error=False)
 
-    def write() -> None:
-        stream.write("one\n")
-        stream.write("two")
-        outbox.prints = True
-        stream.flush()
+    class Finalised:
+        def __init__(self) -> None:
+            self.cycle = self
 
-    thread = threading.Thread(target=write, daemon=True)
-    thread.start()
-    thread.join(60)
-    assert not thread.is_alive()
-    assert outbox.take(0) == ([(False, "nested\none\nnested\ntwo")], True)
+        def __del__(self) -> None:
+            stream.write("finaliser\n")
+
+    def write() -> None:
+        for number in range(lines):
+            Finalised()
+            stream.write(f"{number}\n")
+        stream.flush()
+        outbox.close()
+
+    def take() -> None:
+        more = True
+        while more:
+            texts, more = outbox.take(0.01)
+            taken.extend(text for _, text in texts)
+
+    threads = [threading.Thread(target=work, daemon=True) for work in (write, take)]
+    threshold, interval = gc.get_threshold(), sys.getswitchinterval()
+    gc.set_threshold(5)
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        gc.set_threshold(*threshold)
+        sys.setswitchinterval(interval)
+    assert not any(thread.is_alive() for thread in threads)
+    found = "".join(taken).splitlines()
+    assert [line for line in found if line != "finaliser"] == [str(number) for number in range(lines)]
+    assert "finaliser" in found
 
 
 def test_unfinished_lines_wait_for_their_end_or_a_flush() -> None:

@@ -31,7 +31,7 @@ WORD = 4
 def _takes(request: LoadBatch) -> bool:
     """Whether the passes support these types."""
     same_labels = request.slot_labels.dtype == request.labels.dtype and request.labels.dtype.itemsize == WORD
-    return request.slots.dtype.name in _LOADERS and request.x.dtype == np.float32 and same_labels
+    return request.slots.dtype in _LOADERS and request.x.dtype == np.float32 and same_labels
 
 
 @PASSES.kernel(LoadBatch, _takes)
@@ -43,7 +43,7 @@ def load_batch(request: LoadBatch) -> PreparedKernel:
     places: dict[str, Any] = {role: role for role in request.roles}
     return prepared_pass(
         request,
-        _LOADERS[slots.dtype.name],
+        _LOADERS[slots.dtype],
         **places,
         images=images,
         channels=channels,
@@ -69,17 +69,6 @@ LOAD = Arguments(
 
 
 @inlined
-def _convert(source: Any, target: Any, images: int, channels: int, positions: int, scale: Any) -> None:
-    """Convert values of any type, in the order of the slot, to scaled ones, channels last."""
-    for n in range(images):
-        for c in range(channels):
-            start = (n * channels + c) * positions
-            place = n * channels * positions + c
-            for index in range(positions):
-                target[place + index * channels] = np.float32(source[start + index]) * scale
-
-
-@inlined
 def _copy_labels(source: int, target: int, count: int) -> None:
     """Copy labels of any type of 4 bytes."""
     slot_labels, labels = int32_at(source), int32_at(target)
@@ -87,35 +76,42 @@ def _copy_labels(source: int, target: int, count: int) -> None:
         labels[index] = slot_labels[index]
 
 
+@inlined
+def _load(block: Any, slots: Any) -> None:
+    """Convert the images of the task's slot, of any type, to scaled ones, channels last, and copy its labels."""
+    slot, target, scale = int64_at(block.state)[SLOT], float32_at(block.input), np.float32(block.scale)
+    images, channels, positions = block.images, block.channels, block.positions
+    first = slot * images * channels * positions
+    for n in range(images):
+        for c in range(channels):
+            start = first + (n * channels + c) * positions
+            place = n * channels * positions + c
+            for index in range(positions):
+                target[place + index * channels] = np.float32(slots[start + index]) * scale
+    _copy_labels(block.slot_labels + WORD * slot * block.count, block.labels, block.count)
+
+
 @native_pass(LOAD)
 def load_bytes(block: Any) -> int:
-    slot = int64_at(block.state)[SLOT]
-    images, channels, positions, count = block.images, block.channels, block.positions, block.count
-    source = uint8_at(block.slots + slot * images * channels * positions)
-    _convert(source, float32_at(block.input), images, channels, positions, np.float32(block.scale))
-    _copy_labels(block.slot_labels + 4 * slot * count, block.labels, count)
+    _load(block, uint8_at(block.slots))
     return 0
 
 
 @native_pass(LOAD)
 def load_floats(block: Any) -> int:
-    slot = int64_at(block.state)[SLOT]
-    images, channels, positions, count = block.images, block.channels, block.positions, block.count
-    source = float32_at(block.slots + 4 * slot * images * channels * positions)
-    _convert(source, float32_at(block.input), images, channels, positions, np.float32(block.scale))
-    _copy_labels(block.slot_labels + 4 * slot * count, block.labels, count)
+    _load(block, float32_at(block.slots))
     return 0
 
 
 @native_pass(LOAD)
 def load_doubles(block: Any) -> int:
-    slot = int64_at(block.state)[SLOT]
-    images, channels, positions, count = block.images, block.channels, block.positions, block.count
-    source = float64_at(block.slots + 8 * slot * images * channels * positions)
-    _convert(source, float32_at(block.input), images, channels, positions, np.float32(block.scale))
-    _copy_labels(block.slot_labels + 4 * slot * count, block.labels, count)
+    _load(block, float64_at(block.slots))
     return 0
 
 
-_LOADERS: dict[str, NativeFunction] = {"uint8": load_bytes, "float32": load_floats, "float64": load_doubles}
-"""Passes by the slots' type."""
+_LOADERS: dict[np.dtype[np.generic], NativeFunction] = {
+    np.dtype(np.uint8): load_bytes,
+    np.dtype(np.float32): load_floats,
+    np.dtype(np.float64): load_doubles,
+}
+"""Passes by the slots' type, in the machine's byte order."""

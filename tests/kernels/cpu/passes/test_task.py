@@ -38,7 +38,12 @@ def test_other_types_are_left_to_the_reference() -> None:
     bytes_, x = Tensor((3, 2, 7), np.dtype(np.uint8)), Tensor((2, 7), FLOAT32)
     narrow, three = Tensor((3, 2, 7), np.dtype(np.float16)), Tensor((3, 2), np.dtype(np.int32))
     three_wide = Tensor((3, 2), np.dtype(np.int64))
-    for request in (LoadBatch(narrow, x, three, int32, 1.0), LoadBatch(bytes_, x, three_wide, int64, 1.0)):
+    swapped = Tensor((3, 2, 7), np.dtype(np.float32).newbyteorder())
+    for request in (
+        LoadBatch(narrow, x, three, int32, 1.0),
+        LoadBatch(swapped, x, three, int32, 1.0),
+        LoadBatch(bytes_, x, three_wide, int64, 1.0),
+    ):
         assert COMPILED.prepare(request).name.endswith("reference")
     image = Tensor((2, 3, 1, 1), FLOAT32, Layout.PLAIN)
     request = LoadBatch(Tensor((3, 2, 3, 1, 1), FLOAT32), image, three, int32, 1.0)
