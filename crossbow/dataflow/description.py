@@ -139,7 +139,7 @@ class _Writer:
             return value
         if isinstance(value, float):
             return value if math.isfinite(value) else {"number": str(value)}
-        if isinstance(value, tuple) and type(value) is tuple:
+        if type(value) is tuple:
             return [self._value(each, where) for each in value]
         if type(value) is list:
             return {"list": [self._value(each, where) for each in value]}

@@ -145,8 +145,10 @@ class TrainingRun:
         self._began = time.perf_counter()
         """When the current stretch began, or went on after a pause; while the engine does not run, when it ended."""
         self.next_progress = 0.0
-        self.recent = Measurement(engine.observation)
+        self.recent: Measurement
+        """That of the `RECENT` seconds up to `recent_ends`."""
         self.recent_ends = 0.0
+        """0 before the first of them."""
         self.learners: tuple[LearnerRecord, ...] = ()
         """The learners in the last stretch of at least `RECENT` seconds, for progress."""
 

@@ -192,6 +192,14 @@ def test_the_first_failure_in_task_order_counts() -> None:
             ring.next()
 
 
+def test_a_failure_does_not_wait_for_later_tasks() -> None:
+    ring = BatchRing(8, 0, None)
+    first, _ = (ring.claim() or (-1, -1) for _ in range(2))
+    ring.fail(first, OSError("task 0"))
+    with ring._lock:
+        assert ring._is_first_failure()
+
+
 # Slots in any order.
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -195,10 +195,18 @@ class WithFunction(Plain):
     function: Callable[[], None] = print
 
 
+class Pair(NamedTuple):
+    first: int
+    second: int
+
+
 def test_what_cannot_be_described() -> None:
     expected = r"^operator 'f', field 'function' of WithFunction: expected a number, .*\. Received: <built-in"
     with pytest.raises(NotDescribedError, match=expected):
         describe_dataflows([flow(node("f", WithFunction()))])
+    pair = Pair(1, 2)  # it would be a tuple when it is read
+    with pytest.raises(NotDescribedError, match=r"Received: Pair\(first=1, second=2\)"):
+        describe_dataflows([flow(node("p", WithFunction(function=pair)))])
 
     class Stateful(Plain):
         def __init__(self, value: int) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from crossbow import ConfigurationError, SystemConf, TrainingUnit
 from crossbow.kernels import select_library
+from crossbow.kernels.cpu.library import Cpu
+from crossbow.kernels.cpu.rooms import WINOGRAD
 from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool, ReLU
 from tests.kernels.cpu import REASON
 from tests.support import context, pictures, training
@@ -31,6 +33,11 @@ def test_networks_train_without_onednn_in_compiled_kernels_alone() -> None:
 
 def test_names_of_libraries() -> None:
     assert select_library("compiled")[0].name == "compiled"
+    for kernels in ("auto", "compiled"):
+        for winograd in (True, False):
+            library, _ = select_library(kernels, winograd=winograd)
+            assert isinstance(library, Cpu)
+            assert (WINOGRAD in library.rooms.registries) == winograd
     assert select_library("auto", np.dtype(np.float64))[0].name == "reference"
     assert SystemConf(kernels="compiled").kernels == "compiled"
     if REASON is None:
