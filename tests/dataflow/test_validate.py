@@ -224,6 +224,17 @@ def test_the_largest_size() -> None:
         assert shapes == ((4, 2**31 - 1),)
 
 
+class Total(Kernel):
+    """An operator whose output is one number."""
+
+    def output_shape(self, x: Shape) -> Shape:
+        return ()
+
+
+def test_an_output_without_dimensions() -> None:
+    assert infer_shapes(build(SubGraph(node("total", Total())).nodes), (4, 5)) == ((),)
+
+
 def test_a_wrong_number_of_inputs() -> None:
     first, second, third = (node(name, ReLU()) for name in "abc")
     chain(first, second, third)

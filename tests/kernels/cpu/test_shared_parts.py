@@ -42,9 +42,10 @@ class Squares:
         self.lists = []
         for number, size in enumerate(SIZES):
             source, target = np.zeros(size, np.int64), np.zeros(size, np.int64)
-            arguments = (address(source), address(target), size, wrong)
-            call = NativeCall("square", square_all.address, arguments, (source, target))
-            tasks = TaskList([call], [f"square {size}"])
+            places, kept = (address(source), address(target)), (source, target)
+            nothing = NativeCall("nothing", square_all.address, (*places, 0, wrong), kept)
+            square = NativeCall("square", square_all.address, (*places, size, wrong), kept)
+            tasks = TaskList([nothing, square], [f"nothing {size}", f"square {size}"])
             assert tasks.table is not None
             self.programs.set(number, tasks.table, source, target)
             self.lists.append(tasks)
@@ -173,7 +174,7 @@ def test_a_failure_names_part_and_call(helped: bool, thread: Thread) -> None:
         x, out = np.arange(400), np.full(400, -1)
         failure = plan(400).job(x, out).run(own.programs, helpers)
         assert failure is not None
-        assert (failure.part, failure.call, failure.status) == (5, 0, 7)
+        assert (failure.part, failure.call, failure.status) == (5, 1, 7)
         worker = own if failure.worker is own.programs else other
         assert failure.worker is worker.programs
         with pytest.raises(NativeError, match="status 7"):
