@@ -51,10 +51,9 @@ class MatMul(Kernel):
         for name, shape in (("transpose_a", a), ("transpose_b", b)):
             if getattr(self, name) and len(shape) == 1:
                 raise ValueError(f"expected at least two dimensions with {name}=True. {received}")
-        first = (1, *a) if len(a) == 1 else a
-        second = (*b, 1) if len(b) == 1 else b
-        rank = max(len(first), len(second))
-        first, second = ((1,) * (rank - len(shape)) + shape for shape in (first, second))
+        column = (*b, 1) if len(b) == 1 else b
+        rank = max(len(a), len(column))
+        first, second = ((1,) * (rank - len(shape)) + shape for shape in (a, column))
         geometry = MatrixProductGeometry((first, second), (self.transpose_a, self.transpose_b))
         if geometry.factor(0)[-1] != geometry.factor(1)[-2]:
             raise ValueError(

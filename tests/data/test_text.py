@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -65,3 +66,9 @@ def test_wrong_arguments(arguments: tuple[Any, ...], message: str) -> None:
     given = dict(zip(("check_fraction", "alphabet"), rest, strict=False))
     with pytest.raises(DataError, match=message):
         characters(text, length, **given)
+
+
+def test_a_python_without_its_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
+    with pytest.raises(DataError, match=r"expected Python's module pydoc_data"):
+        topics()

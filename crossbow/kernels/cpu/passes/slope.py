@@ -42,47 +42,45 @@ def backward(request: SlopeBackward) -> PreparedKernel:
 
 
 @inlined
-def _bend(target: Any, values: Any, x: Any, weights: Any, distance: int, count: int) -> None:
-    """target = values where x > 0, and weights · values elsewhere, for a row. Distances of 1 and 0 have loops of their
-    own, which become vector code."""
-    if distance == 1:
+def _bend(target: Any, values: Any, x: Any, weights: Any, own: Any, count: int) -> None:
+    """target = values where x > 0, and weights · values elsewhere, for a row. own: whether each position has a weight
+    of its own; otherwise all have the first. Each case has a loop of its own, which becomes vector code."""
+    if own:
         for i in range(count):
             target[i] = values[i] if x[i] > 0 else weights[i] * values[i]
-    elif distance == 0:
+    else:
         slope = weights[0]
         for i in range(count):
             target[i] = values[i] if x[i] > 0 else slope * values[i]
-    else:
-        for i in range(count):
-            target[i] = values[i] if x[i] > 0 else weights[i * distance] * values[i]
 
 
 @native_pass(Arguments(x=Address, y=Address, weights=Address, sizes=AXES, steps=AXES))
 def bend_rows(block: Any) -> int:
-    """steps: distances between variables."""
+    """steps: distances between variables; within a row 0 or 1."""
     sizes, steps, row = block.sizes, block.steps, 0
     for i in range(sizes.outer):
         for j in range(sizes.middle):
             for k in range(sizes.inner):
                 variable = 4 * (i * steps.outer + j * steps.middle + k * steps.inner)
                 x, y = float32_at(block.x + 4 * row), float32_at(block.y + 4 * row)
-                _bend(y, x, x, float32_at(block.weights + variable), steps.length, sizes.length)
+                _bend(y, x, x, float32_at(block.weights + variable), steps.length != 0, sizes.length)
                 row += sizes.length
     return 0
 
 
 @inlined
-def _add_products(total: Any, x: Any, dy: Any, distance: int, count: int) -> None:
-    """total += dy · min(x, 0), for a row, in float64: a channel may have many elements. NaN in x stays NaN."""
-    own = 0.0
+def _add_products(total: Any, x: Any, dy: Any, own: Any, count: int) -> None:
+    """total += dy · min(x, 0), for a row, in float64: a channel may have many elements. NaN in x stays NaN. own: as in
+    `_bend`."""
+    row = 0.0
     for i in range(count):
         product = 0.0 if x[i] > 0 else np.float64(x[i]) * np.float64(dy[i])
-        if distance == 0:
-            own += product
+        if own:
+            total[i] += product
         else:
-            total[i * distance] += product
-    if distance == 0:
-        total[0] += own
+            row += product
+    if not own:
+        total[0] += row
 
 
 @native_pass(
@@ -109,10 +107,10 @@ def bend_rows_gradient(block: Any) -> int:
             for k in range(sizes.inner):
                 variable = i * steps.outer + j * steps.middle + k * steps.inner
                 x, dy = float32_at(block.x + 4 * row), float32_at(block.dy + 4 * row)
-                _add_products(float64_at(block.sums + 8 * variable), x, dy, steps.length, sizes.length)
+                _add_products(float64_at(block.sums + 8 * variable), x, dy, steps.length != 0, sizes.length)
                 if block.dx != 0:
                     dx, weights = float32_at(block.dx + 4 * row), float32_at(block.weights + 4 * variable)
-                    _bend(dx, dy, x, weights, steps.length, sizes.length)
+                    _bend(dx, dy, x, weights, steps.length != 0, sizes.length)
                 row += sizes.length
     for index in range(block.variables):
         float32_at(block.weights_gradient)[index] = np.float32(sums[index])
