@@ -66,7 +66,7 @@ class EncodedExamples:
     def __init__(self, examples: Examples, encoding: Encoding) -> None:
         shape, labels = examples.image_shape, examples.labels
         self._examples, self._encoding = examples, encoding
-        border = encoding.border if len(shape) == 3 else 0
+        border = encoding.border
         sides = [(0, 0), *[(border, border) if axis > 0 else (0, 0) for axis in range(len(shape))]]
         self._borders = sides
         self.example_shape: Shape = tuple(
