@@ -150,7 +150,8 @@ def test_an_update_lists_its_terms_in_the_order_of_its_coefficients() -> None:
 def test_other_updates_count_no_steps() -> None:
     for method in ("sgd", "rmsprop", "adagrad"):
         assert step(SolverConf(method=method)).count is None
-    assert step(SolverConf(method="adagrad")).vectors == ("gradient", "second_moment", "weights")
+    for solver in (SolverConf(method="adagrad"), SolverConf(method="rmsprop", momentum=0.0)):
+        assert step(solver).vectors == ("gradient", "second_moment", "weights")
 
 
 def test_z_has_its_own_vectors() -> None:

@@ -95,6 +95,16 @@ def test_the_calls_that_submit_a_task_of_a_learner_alone(rule: Any) -> None:
     assert done[1] - done[0] == dict.fromkeys(calls, 4)
 
 
+@pytest.mark.parametrize("devices", ["cuda:0", "cuda:0,cuda:1"])
+def test_no_graph_outlives_the_context(devices: str) -> None:
+    clipped = {"clip_gradient_norm": 1.0}  # the end of a tick is then long enough for a graph
+    with fake_cuda(2) as cuda:
+        with context(devices, rule=SSGD(), **clipped) as running:
+            running.train(8 * len(running.engine.members), TrainingUnit.TASKS)
+            assert cuda.runtime._executables
+        assert not cuda.runtime._executables
+
+
 def test_after_a_failure_no_tick_is_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_cuda(), context("cuda:0") as running:
         running.train(4, TrainingUnit.TASKS)
