@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossbow.data import Record, inspection
+from crossbow.data import Record, RecordFile, inspection
 from crossbow.data.inspection import inspect, is_metadata, verify
 from crossbow.types import DataError
 from tests.data.hand_made_files import write_files
@@ -85,9 +85,11 @@ def test_a_record_that_cannot_be_read_does_not_end_the_check(tmp_path: Path) -> 
     ]
 
 
-def test_inspect_summarises_records(tmp_path: Path) -> None:
-    path = records_of(tmp_path)
+def test_inspect_summarises_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, closed, close = records_of(tmp_path), list[RecordFile](), RecordFile.close
+    monkeypatch.setattr(RecordFile, "close", lambda file: (closed.append(file), close(file)))
     summary = inspect(path)
+    assert len(closed) == 2
     assert summary["format"] == "metadata of records"
     assert (summary["records"], summary["different labels"]) == (4, 3)
     assert summary["label"] == {"least": 3, "most": 5}

@@ -216,3 +216,22 @@ def test_results_are_shared_until_the_last_engine_is_closed() -> None:
     finally:
         first.close()
         second.close()
+
+
+def test_a_failure_of_a_rank_that_is_seen_too_late_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine has ended its work meanwhile."""
+    ranks, reports = FakeNetwork(2).ranks(), [Reports(), Reports()]
+    first, second = shared(ranks, reports)
+    try:
+        first.begin(reports[0], works=True)
+
+        def changed() -> None:
+            first.rest()
+            raise ViewChangedError
+
+        monkeypatch.setattr(ranks[0], "check_others", changed)
+        first._look_for_failure()
+        assert reports[0].take() is None
+    finally:
+        first.close()
+        second.close()

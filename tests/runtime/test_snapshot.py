@@ -227,3 +227,20 @@ def test_on_gpus(rule: Any, options: dict[str, Any], tmp_path: Path) -> None:
     with fake_cuda(2):
         make = maker(rule, **{"devices": "cuda:0", "kernels": "auto", "threads": None, **options})
         check_checkpoints(tmp_path, make, train=train)
+
+
+@pytest.mark.parametrize(
+    ("rule", "other", "same"),
+    [
+        (SMA(alpha=0.5), SMA(alpha=0.3), True),
+        (EASGD(alpha=0.5), EASGD(alpha=0.5), True),
+        (EASGD(alpha=0.5), EASGD(alpha=0.3), False),
+    ],
+)
+def test_the_state_of_a_rule_without_a_barrier_fits_the_same_rule_only(rule: Any, other: Any, same: bool) -> None:
+    """What learners wait for may depend on its numbers."""
+    forms = []
+    for each in (rule, other):
+        with context(learners=1, rule=each) as running:
+            forms.append(running.engine.snapshot().state["form"])
+    assert (forms[0] == forms[1]) == same
