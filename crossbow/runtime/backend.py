@@ -82,15 +82,43 @@ Bind = Callable[[BoundUpdate], list[BoundStep]]
 """Returns the calls of an update whose coefficients lie in arrays that kernels read."""
 
 
+class Leaving(NamedTuple):
+    """A vector that is sent to another rank."""
+
+    array: Array
+    """The vector, or a copy, in the host's memory."""
+    wait: Callable[[], None] | None = None
+    """Waits until a GPU has copied it; None if it is complete."""
+
+
+class Arriving(NamedTuple):
+    """A vector that another rank sends."""
+
+    array: Array
+    """Where in the host's memory it is received."""
+    store: Callable[[], None] = lambda: None
+    """Called when it is there: copies it to where the learners have it."""
+
+
 class Meeting(Protocol):
-    """The exchanges of learners without a barrier: their calls, and the order of these. Runs on the learners'
-    threads."""
+    """The exchanges of learners without a barrier: their calls, and the order of these. Runs on the learners' threads
+    and, across ranks, on that which receives messages. Other ranks send and receive vectors in the host's memory."""
 
     def combination(self, formula: Formula[About], bind: Bind) -> Combination[About]:
         """Return the update, bound to vectors."""
 
-    def exchange(self, learner: int, arrive: Callable[[], list[int]]) -> list[int]:
-        """Handle the learner's arrival. Returns the learners that may continue, as `arrive` does."""
+    def exchange(self, learner: int | None, arrive: Callable[[], list[int]]) -> list[int]:
+        """Handle the arrival of a learner or, with None, of another rank's message. Returns the learners of this rank
+        that may continue, as `arrive` does. Raises Aborted on a GPU if learners have failed."""
+
+    def leaving(self, vector: Array, learner: int, *, changes: bool = False) -> Leaving:
+        """Return a vector for another rank, as work so far makes it. learner: the one that sends or receives it, -1 for
+        none, which does not send or receive this vector again before the message is answered. changes: whether the
+        vector may change before. Raises Aborted on a GPU if learners have failed."""
+
+    def arriving(self, vector: Array) -> Arriving:
+        """Return where another rank's value of a vector is received. Called again when it is stored, and what came
+        with it is handled. Work that follows sees it."""
 
     def settle(self, work: Callable[[], None]) -> None:
         """Do the work after all work of the learners. Returns when it is done."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -58,7 +59,7 @@ def new_backend(rule: Rule | RuleSequence | TwoLevel | None, system: SystemConf)
             )
         from crossbow.runtime.cuda.backend import CudaBackend  # CUDA's libraries, only if used
 
-        return CudaBackend(system, between_ranks=not isinstance(rule, TwoLevel))
+        return CudaBackend(system, between_ranks=has_barrier(rule) and not isinstance(rule, TwoLevel))
     return CpuBackend(system)
 
 
@@ -73,22 +74,19 @@ def _check_ranks(model: ModelConf, system: SystemConf, ranks: Ranks, collective:
 
 
 def _check_gpus_of_ranks(model: ModelConf, system: SystemConf, ranks: Ranks) -> None:
-    """Raise ConfigurationError for what does not work across ranks with GPUs. With two levels, only the host's memory
-    is exchanged."""
-    if isinstance(model.rule, TwoLevel):
+    """Raise ConfigurationError for what does not work across ranks with GPUs. With two levels or without a barrier,
+    and if ranks may join and leave, only the host's memory is exchanged; otherwise NCCL adds up."""
+    if isinstance(model.rule, TwoLevel) or not has_barrier(model.rule):
         return
     if ranks.elastic:
-        raise ConfigurationError(
-            "ModelConf: rule must have two levels, as with --between, across ranks with GPUs that may join and leave; "
-            f"with one level, MPI connects GPUs. Received: rule={model.rule}, devices={','.join(system.devices)}"
-        )
+        if len(parse_devices(system.devices)) > 1:
+            raise ConfigurationError(
+                "SystemConf: devices must be one GPU for each rank that may join and leave, unless the rule has two "
+                f"levels, as with --between. Received: rule={model.rule}, devices={','.join(system.devices)}"
+            )
+        return
     if system.check_numerics:  # the host would wait for a sum to which a rank that has failed does not come
         raise ConfigurationError("SystemConf: check_numerics must be False across ranks with GPUs. Received: True")
-    if not has_barrier(model.rule):
-        raise ConfigurationError(
-            "ModelConf: rule must be one with a barrier across ranks with GPUs. "
-            f"Received: rule={model.rule}, devices={','.join(system.devices)}"
-        )
 
 
 def _check_free_ranks(model: ModelConf) -> None:
@@ -146,17 +144,17 @@ def new_setting(
     given = model.rule if isinstance(model.rule, Rule | TwoLevel) else SMA()
     if ranks.several:
         _check_ranks(model, system, ranks, collective)
-    elif isinstance(backend.devices[0], CudaDevice) and not isinstance(given, TwoLevel):
-        ranks.end_joining()  # training would end, because no rank can join one with GPUs
+    elif isinstance(backend.devices[0], CudaDevice) and isinstance(given, BarrierRule) and len(backend.devices) > 1:
+        ranks.end_joining()  # training would end, because no rank can join this one
     of_ranks = ranks.gather([backend.threads[device] for device in backend.device_of])
     _check_one_kind(of_ranks, ranks)
     threads = [each for of_rank in of_ranks for each in of_rank]
     placement = Placement(len(threads), sum(map(len, of_ranks[: ranks.rank])), len(of_ranks[ranks.rank]))
     between, changes = None, ranks.view.number > 0 or ranks.joins
     if isinstance(given, TwoLevel):
-        for of_rank in of_ranks:  # so that all ranks reject a number of learners that is not possible on one of them
-            given.within.check_learners(len(of_rank))
-        within, between = given.settled([float(max(each, 1)) for each in of_ranks[ranks.rank]], ranks.size)
+        own = [float(max(each, 1)) for each in of_ranks[ranks.rank]]
+        # A number of learners that is not possible on one rank is rejected by all.
+        within, between = same_error(ranks, functools.partial(given.settled, own, ranks.size))
         rule: Rule = within
     else:
         if changes and isinstance(given, Grouping):

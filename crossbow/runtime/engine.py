@@ -147,8 +147,7 @@ class Engine:
 
     @property
     def boundary(self) -> int:
-        """Number of tasks before a boundary between ticks of z. The others are whole ticks away. With one level, it is
-        that of all tasks; with two, those before the newest boundary."""
+        """Number of tasks before a boundary between ticks of z: all, or with two levels those before the newest one."""
         return self.position.tasks if self.clock.host_ticks is None else self.position.tasks_of_z
 
     @property

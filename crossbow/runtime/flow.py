@@ -243,10 +243,11 @@ class Flow:
             self._recorder.event(SCHEDULER, WAIT_FOR_RESULTS, begin)
 
     def collect_until(self, number: int) -> None:
-        """Wait until the results of all tasks before this one are delivered."""
+        """Wait until the results of all tasks before this one are delivered. A failure is raised at once: the next
+        decision of all ranks may wait for a rank that waits for this one."""
         if self._next_result < number:
             self._coordination.await_results()
-        while self._next_result < number:
+        while self._next_result < number or self._reports.failed:
             self.collect()
 
     def _hand_on_in_order(self, report: Completed) -> None:

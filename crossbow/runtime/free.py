@@ -71,7 +71,7 @@ class FreeCoordination:
             assembly.part,
             assembly.mirrors,
         )
-        link = Link(setting.ranks, setting.placement, self._flags, self._deal, self._fail)
+        link = Link(setting.ranks, setting.placement, self._flags, backend, self._deal, self._fail)
         self.exchange = backend.call(lambda: new_exchange(setting, participants, assembly.variables(), link))
         self.learners: list[Learner] = [
             backend.exchanging(assembly, self._formulas, number, self._report, self.exchange.finished)

@@ -1,7 +1,9 @@
 """Messages with vectors between ranks, while learners without a barrier train.
 
 A *session* lasts from the first task of a stretch of training until all tasks of all ranks are done and nothing is on
-its way. A thread of its own receives one message at a time, so that vectors arrive in memory that exists.
+its way. A thread of its own receives one message at a time, so that vectors arrive in memory that exists. It also sends
+messages whose vectors a GPU is still copying to the host, once these are complete, so that no other thread waits for a
+copy.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import enum
 import json
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
@@ -18,8 +21,9 @@ from crossbow.cluster.ranks import Ranks
 from crossbow.cluster.sums import SECONDS_TO_WAIT, SHORTEST_SLEEP, Waiting
 from crossbow.cluster.transport import Channel, Pending
 from crossbow.kernels.cpu.threads import one_thread
+from crossbow.runtime.backend import Arriving, Leaving
 from crossbow.runtime.flags import Flags
-from crossbow.types import Array, CrossbowError
+from crossbow.types import Aborted, CrossbowError
 
 LONGEST_SLEEP = 1e-3
 """Seconds between two looks at what has arrived; learners wait for it."""
@@ -59,19 +63,21 @@ class Messages:
         """partners: the ranks that it exchanges messages with. rare: whether no message may come for long."""
         self._ranks, self._partners, self._flags, self._rare = ranks, frozenset(partners), flags, rare
         self._lock = threading.Lock()
+        self._copying: deque[tuple[int, Note, Leaving | None]] = deque()
+        """Messages to other ranks from the first one whose vector a GPU is copying, in order."""
         self._going: list[Pending] = []
         """Vectors on their way to other ranks."""
         self._thread: threading.Thread | None = None
         self._ended: set[int] = set()
         self._error: BaseException | None = None
         self._given_up = self._ending = False
-        self._into: Callable[[int, Note], Array]
+        self._into: Callable[[int, Note], Arriving]
         self._receive: Callable[[int, Note], None]
         self._fail: Callable[[BaseException], None]
 
     def connect(
         self,
-        into: Callable[[int, Note], Array],
+        into: Callable[[int, Note], Arriving],
         receive: Callable[[int, Note], None],
         fail: Callable[[BaseException], None],
     ) -> None:
@@ -83,18 +89,34 @@ class Messages:
         """Begin a session, if none has begun."""
         if self._thread is None:
             self._ended.clear()
+            self._copying.clear()  # there are some after a failure
             self._ending = False
             self._thread = threading.Thread(target=self._run, name="crossbow-messages", daemon=True)
             self._thread.start()
 
-    def send(self, rank: int, note: Note, vector: Array | None = None) -> None:
-        """Send a message. The vector must not change before its receiver has answered, or `flush` returns."""
+    def send(self, rank: int, note: Note, vector: Leaving | None = None) -> None:
+        """Send a message, after those before. The vector must not change before its receiver has answered, or `flush`
+        returns."""
         with self._lock:
-            self._ranks.transport.send(
-                json.dumps(note._replace(vector=vector is not None)).encode(), rank, Channel.NOTE
-            )
-            if vector is not None:
-                self._going.append(self._ranks.transport.send_array(vector, rank, Channel.VECTOR))
+            if self._copying or (vector is not None and vector.wait is not None):
+                self._copying.append((rank, note, vector))
+            else:
+                self._send(rank, note, vector)
+
+    def _send(self, rank: int, note: Note, vector: Leaving | None) -> None:
+        transport = self._ranks.transport
+        transport.send(json.dumps(note._replace(vector=vector is not None)).encode(), rank, Channel.NOTE)
+        if vector is not None:
+            self._going.append(transport.send_array(vector.array, rank, Channel.VECTOR))
+
+    def _send_copied(self) -> None:
+        """Send the messages that wait for copies. One thread at a time: that of the session, or that which ends it."""
+        while self._copying:
+            vector = self._copying[0][2]
+            if vector is not None and vector.wait is not None:
+                vector.wait()  # without the lock, for which learners would wait
+            with self._lock:
+                self._send(*self._copying.popleft())
 
     def end(self) -> None:
         """Wait until all partners have ended the session. Raises CrossbowError if it has failed, and ViewChangedError
@@ -126,6 +148,7 @@ class Messages:
         return self._given_up or bool(self._flags.abort[0])
 
     def _all_gone(self) -> bool:
+        self._send_copied()
         with self._lock:
             self._going = [each for each in self._going if not each.done()]
             return not self._going
@@ -138,6 +161,7 @@ class Messages:
                 while self._ended != self._partners and not self._aborted():
                     if self._take():
                         sleep, heard = SHORTEST_SLEEP, time.monotonic()
+                        self._send_copied()
                         continue
                     if self._rare and not self._ending:
                         heard = time.monotonic()
@@ -146,8 +170,10 @@ class Messages:
                     self._all_gone()
                     time.sleep(sleep)
                     sleep = min(LONGEST_SLEEP, sleep * 1.2)
+        except Aborted:
+            pass  # for a reason that is known elsewhere
         except BaseException as error:
-            if not self._aborted():
+            if not self._given_up:
                 self._error = error
                 self._fail(error)
 
@@ -166,13 +192,15 @@ class Messages:
         kind, learner, numbers, follows = json.loads(text)
         note = Note(Kind(kind), learner, tuple(numbers), follows)
         if note.vector:
-            coming = self._ranks.transport.receive_array(self._into(rank, note), rank, Channel.VECTOR)
+            arriving = self._into(rank, note)
+            coming = self._ranks.transport.receive_array(arriving.array, rank, Channel.VECTOR)
 
             def arrived() -> bool:
                 self._all_gone()  # both may need the other's progress
                 return coming.done()
 
             Waiting(self._aborted).until(arrived, f"a vector of {self._ranks.view.ranks[rank]}")
+            arriving.store()
         self._receive(rank, note)
         if note.kind == Kind.END:
             self._ended.add(rank)

@@ -10,14 +10,13 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 
-from crossbow.host_memory import aligned_zeros
+from crossbow.runtime.backend import Arriving
 from crossbow.runtime.exchange import PeerExchange
 from crossbow.runtime.messages import Kind, Messages, Note
 from crossbow.runtime.participants import Participants
 from crossbow.runtime.served import Link, pace_of
 from crossbow.solver import Pace
 from crossbow.synch import PeerRule
-from crossbow.types import Array
 
 
 class RankPeerExchange(PeerExchange):
@@ -30,7 +29,7 @@ class RankPeerExchange(PeerExchange):
         super().__init__(participants, rule, seed=seed)
         self._link, self._firsts = link, firsts
         base = participants.base.buffers[0]
-        self._arrived = aligned_zeros(base.nbytes).view(base.dtype)
+        self._arrived = link.backend.zeros(0)(base.nbytes).view(base.dtype)
         """The weights that have just arrived."""
         self._bring = [
             self._mix({"weights": replica.vectors()["received"], "received": self._arrived})
@@ -70,18 +69,24 @@ class RankPeerExchange(PeerExchange):
             return
         number = self._first + peer
         mass = self.masses.take(learner, self._rule.part_sent())
-        weights = self._participants.replicas[learner].vectors()["weights"].copy()  # the learner goes on at once
+        weights = self._participants.replicas[learner].vectors()["weights"]
         rank = bisect.bisect(self._firsts, number) - 1
-        self._messages.send(rank, Note(Kind.VECTOR, number, (mass, *pace)), weights)
+        leaving = self._participants.meeting.leaving(weights, learner, changes=True)  # the learner goes on at once
+        self._messages.send(rank, Note(Kind.VECTOR, number, (mass, *pace)), leaving)
 
-    def _into(self, rank: int, note: Note) -> Array:
-        return self._arrived
+    def _into(self, rank: int, note: Note) -> Arriving:
+        return self._participants.meeting.arriving(self._arrived)
 
     def _received(self, rank: int, note: Note) -> None:
         if note.kind == Kind.END:
             self._met_elsewhere[rank] = int(note.numbers[0])
             return
+        self._participants.meeting.exchange(None, lambda: self._bring_in(note))
+
+    def _bring_in(self, note: Note) -> list[int]:
+        """Add the weights that have arrived to those on their way to a learner. No learner has waited for them."""
         mass, *pace = note.numbers
         learner = note.learner - self._first
         with self._lock:
             self._bring[learner].run(pace_of(pace), self.masses.bring(learner, mass))
+        return []

@@ -110,6 +110,7 @@ class Recovery:
         for member in self._coordination.members():
             if not member.wait(max(0.0, deadline - time.monotonic())):
                 return False
+        self._backend.synchronise()  # with GPUs, exchanges between ranks may not be done
         kept = self._coordination.keep_part() if lost else None
         if kept is not None:
             self.part = PartOfModel(self._flow.done, tuple(self._flow.salvage()), *kept)

@@ -64,6 +64,11 @@ class Reports:
             self._enough.wait()
             self._enough.clear()
 
+    @property
+    def failed(self) -> bool:
+        """Whether a failure was reported, since the reports were cleared."""
+        return self._failed
+
     def take(self) -> Completed | Failed | None:
         """The oldest report, or None."""
         return self._reports.popleft() if self._reports else None

@@ -29,15 +29,17 @@ import numpy as np
 from crossbow.cluster.placement import Placement
 from crossbow.cluster.ranks import Ranks
 from crossbow.cluster.sums import Waiting, tree
+from crossbow.runtime.backend import Arriving, Backend
 from crossbow.runtime.copies import WHOLE, Copies, Copy
 from crossbow.runtime.exchange import Exchange
 from crossbow.runtime.flags import Flags
+from crossbow.runtime.memory import assign, on_host
 from crossbow.runtime.messages import Kind, Messages, Note
 from crossbow.runtime.participants import Participants
 from crossbow.runtime.server import Server
 from crossbow.solver import Pace
 from crossbow.synch import FreeRule
-from crossbow.types import Array
+from crossbow.types import Aborted, Array
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Link:
     ranks: Ranks
     placement: Placement
     flags: Flags
+    backend: Backend
     freed: Callable[[], None]
     """Called on the session's thread when a message has let learners continue."""
     failed: Callable[[BaseException], None]
@@ -58,10 +61,15 @@ class Link:
         return [rank.number for rank in self.ranks.view.ranks if rank.number != self.ranks.rank]
 
     def sum(self, parts: Iterable[Array]) -> None:
-        """Each array ← the sum of all ranks' arrays. Raises ViewChangedError if a rank has left."""
+        """Each array ← the sum of all ranks' arrays. No task may be running. Raises ViewChangedError if a rank has
+        left."""
         for part in parts:
             if part.size:
-                tree(self.ranks.transport, part, Waiting(self._aborted))
+                values = on_host(part)
+                tree(self.ranks.transport, values, Waiting(self._aborted, ranks=self.ranks.size))
+                if values is not part:
+                    assign(part, values)
+        self.backend.synchronise()
 
     def _aborted(self) -> bool:
         """Whether to give up a wait. Raises ViewChangedError if a rank has left."""
@@ -79,7 +87,7 @@ class ServedExchange(Exchange):
         super().__init__(participants, rule.tau)
         self._rule, self._link, self._parts, self.server = rule, link, parts, server
         self._rank, self._first = link.ranks.rank, participants.first
-        self._base = participants.base.buffers[0]
+        self._base, self._meeting = participants.base.buffers[0], participants.meeting
         self._rank_of: dict[int, int] = {}
         self._counts = 0, 0, 0, 0
         """On other ranks: merges and arrivals in the sessions before, as rank 0 counted them."""
@@ -115,7 +123,8 @@ class ServedExchange(Exchange):
             self._active = False
         if self.server is not None and self._rank:
             self._messages.send(0, Note(Kind.DONE))
-        self._end_if_possible()
+        with contextlib.suppress(Aborted):  # the next line says why
+            self._end_if_possible()
         self._messages.end()
         self._messages.flush()
         super().settle()
@@ -140,7 +149,8 @@ class ServedExchange(Exchange):
             self._has_ended = True
         note, part = Note(Kind.END), None
         if self.server is not None:
-            note, part = note._replace(numbers=(self.merges, *self.arrivals())), self._base[self.server.part]
+            note = note._replace(numbers=(self.merges, *self.arrivals()))
+            part = self._meeting.leaving(self._base[self.server.part], note.learner)
         for rank in self._link.others:
             if self.server is not None or rank < len(self._parts):
                 self._messages.send(rank, note, part)
@@ -188,10 +198,9 @@ class ServedExchange(Exchange):
         self._missing[learner] = len(self._parts)
         for server, part in enumerate(self._parts):
             if server != self._rank:
-                self._messages.send(server, Note(Kind.VECTOR, number, pace), vector[part])
-        if self.server is not None:
-            self._contribute(self.server, number, pace)
-        return []
+                leaving = self._meeting.leaving(vector[part], number)
+                self._messages.send(server, Note(Kind.VECTOR, number, pace), leaving)
+        return [] if self.server is None else self._contribute(self.server, number, pace)
 
     def rest(self, learner: int) -> None:
         number = self._first + learner
@@ -202,35 +211,39 @@ class ServedExchange(Exchange):
                 self._messages.send(0, Note(Kind.REST, number))
                 return
         assert self.server is not None
-        self._rest(self.server, number)
+        server = self.server
+        with contextlib.suppress(Aborted):  # then none goes on
+            self._let_go(self._meeting.exchange(None, lambda: self._rest(server, number)))
         self._link.freed()
 
-    def _rest(self, server: Server, learner: int) -> None:
+    # Each of the following returns the learners of this rank, by their numbers on it, that continue.
+
+    def _rest(self, server: Server, learner: int) -> list[int]:
         """On rank 0: let no learner wait for this one."""
         with self._turn:
             if self._has_ended:
-                return
+                return []
             self._tell_servers(Note(Kind.REST, learner))
             going, merges = server.rest(learner), self.merges
-        self._reply(server, going, merges)
+        return self._reply(server, going, merges)
 
-    def _contribute(self, server: Server, learner: int, pace: Pace) -> None:
+    def _contribute(self, server: Server, learner: int, pace: Pace) -> list[int]:
         """On a server: merge the learner's contribution, now on rank 0, on others once it has its turn."""
         if self._rank:
             self._waiting[learner] = pace
-            self._take_turns(server)
-            return
+            return self._take_turns(server)
         with self._turn:
             self._tell_servers(Note(Kind.TURN, learner))
             going, merges = server.arrive(learner, pace), self.merges
-        self._reply(server, going, merges)
+        return self._reply(server, going, merges)
 
     def _tell_servers(self, note: Note) -> None:
         for rank in range(1, len(self._parts)):
             self._messages.send(rank, note)
 
-    def _take_turns(self, server: Server) -> None:
+    def _take_turns(self, server: Server) -> list[int]:
         """Do what rank 0 has told, up to a contribution that has not arrived. Any thread may call this."""
+        continuing: list[int] = []
         with self._turn:
             while self._turns and (self._turns[0].kind == Kind.REST or self._turns[0].learner in self._waiting):
                 kind, learner = self._turns[0][:2]
@@ -238,33 +251,38 @@ class ServedExchange(Exchange):
                     going = server.rest(learner)
                 else:
                     going = server.arrive(learner, self._waiting.pop(learner))
-                self._reply(server, going, self.merges)
+                continuing += self._reply(server, going, self.merges)
                 self._turns.popleft()
+        return continuing
 
-    def _reply(self, server: Server, going: Sequence[int], merges: int) -> None:
+    def _reply(self, server: Server, going: Sequence[int], merges: int) -> list[int]:
         """Let learners continue. merges: the number of merges that their replies have."""
+        continuing: list[int] = []
         for learner in going:
             if self._is_own(learner):
-                self._receive_reply(learner, self._rank, merges)
+                continuing += self._receive_reply(learner, self._rank, merges)
             else:
-                note = Note(Kind.VECTOR, learner, (merges,))
-                self._messages.send(self._rank_of[learner], note, server.replied(learner))
+                leaving = self._meeting.leaving(server.replied(learner), learner)
+                self._messages.send(self._rank_of[learner], Note(Kind.VECTOR, learner, (merges,)), leaving)
+        return continuing
 
-    def _receive_reply(self, number: int, server: int, merges: int) -> None:
+    def _receive_reply(self, number: int, server: int, merges: int) -> list[int]:
         learner = number - self._first
         with self._lock:
             self._read[server][learner] = merges
             self._missing[learner] -= 1
-            goes_on = not self._missing[learner]
-        if goes_on:
-            self._let_go([learner])
+            return [] if self._missing[learner] else [learner]
 
     def _is_own(self, learner: int) -> bool:
         return self._link.placement.has(learner)
 
     # Messages, on the session's thread
 
-    def _into(self, rank: int, note: Note) -> Array:
+    def _into(self, rank: int, note: Note) -> Arriving:
+        return self._meeting.arriving(self._kept_in(rank, note))
+
+    def _kept_in(self, rank: int, note: Note) -> Array:
+        """Where a message's vector is kept."""
         if note.kind == Kind.END:
             return self._base[self._parts[rank]]
         if self._is_own(note.learner):
@@ -274,27 +292,30 @@ class ServedExchange(Exchange):
         return self.server.sent(note.learner)
 
     def _received(self, rank: int, note: Note) -> None:
-        server = self.server
-        if note.kind == Kind.VECTOR and self._is_own(note.learner):
-            self._receive_reply(note.learner, rank, int(note.numbers[0]))
-        elif note.kind == Kind.VECTOR and server is not None:
-            self._rank_of[note.learner] = rank
-            self._contribute(server, note.learner, pace_of(note.numbers))
-        elif note.kind == Kind.REST and self._rank == 0 and server is not None:
-            self._rest(server, note.learner)
-        elif note.kind in (Kind.TURN, Kind.REST) and server is not None:
-            self._turns.append(note)
-            self._take_turns(server)
-        else:
-            self._done.add(rank)
-            if note.vector:
-                merges, arrivals, dropped, staleness = map(int, note.numbers)
-                if rank == 0:
-                    self._counts = merges, arrivals, dropped, staleness
-                self._settled[rank] = merges
-                self._complete.add(rank)
+        self._let_go(self._meeting.exchange(None, lambda: self._take_in(rank, note)))
         self._end_if_possible()
         self._link.freed()
+
+    def _take_in(self, rank: int, note: Note) -> list[int]:
+        server = self.server
+        if note.kind == Kind.VECTOR and self._is_own(note.learner):
+            return self._receive_reply(note.learner, rank, int(note.numbers[0]))
+        if note.kind == Kind.VECTOR and server is not None:
+            self._rank_of[note.learner] = rank
+            return self._contribute(server, note.learner, pace_of(note.numbers))
+        if note.kind == Kind.REST and self._rank == 0 and server is not None:
+            return self._rest(server, note.learner)
+        if note.kind in (Kind.TURN, Kind.REST) and server is not None:
+            self._turns.append(note)
+            return self._take_turns(server)
+        self._done.add(rank)
+        if note.vector:
+            merges, arrivals, dropped, staleness = map(int, note.numbers)
+            if rank == 0:
+                self._counts = merges, arrivals, dropped, staleness
+            self._settled[rank] = merges
+            self._complete.add(rank)
+        return []
 
     # After the loss of a rank
 
@@ -314,13 +335,13 @@ class ServedExchange(Exchange):
         read, continues = self._read[server], self._rule.takes_base
         newest = max(self._settled[server], *read)
         weights = [
-            replica.weights[part]
+            on_host(replica.weights[part])
             for replica, merges in zip(self._participants.replicas, read, strict=True)
             if replica.weights is not None and (merges == newest or not continues)
         ]
         if not weights or newest == self._settled[server]:
             return Copy(part.start, part.stop, 1.0, newest, newest if continues else -1)
-        self._base[part] = np.sum(weights, axis=0)
+        assign(self._base[part], np.sum(weights, axis=0))
         return Copy(part.start, part.stop, len(weights), newest, newest if continues else 0)
 
 

@@ -106,6 +106,12 @@ class RunSetting:
         return self.barrier and (self.base_models > 1 or self.tick_ranks.several)
 
     @property
+    def sums_through_host(self) -> bool:
+        """Whether vectors of GPUs are added up in the hosts' memory at the end of a tick: NCCL's communicators do not
+        outlive the loss of a rank."""
+        return self.adds_parts and self.tick_ranks.several and self.ranks.elastic
+
+    @property
     def chained(self) -> bool:
         """Whether CPUs add up what all learners send in the learners' order, whatever their devices and ranks."""
         return adds_in_chain(self.system, self.ranks.size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,12 @@ import pytest
 
 from crossbow.cluster.members import ViewChangedError
 from crossbow.runtime import messages
+from crossbow.runtime.backend import Arriving, Leaving
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.messages import Kind, Messages, Note
 from crossbow.types import CrossbowError
 from tests.cluster.fake_network import FakeNetwork, at_once
-from tests.support import until
+from tests.support import SECONDS, until
 
 
 class End:
@@ -24,7 +26,7 @@ class End:
         self.received: list[tuple[int, Note, Any]] = []
         self.failures: list[BaseException] = []
         self.messages = Messages(network.ranks()[rank], [1 - rank], self.flags, rare=rare)
-        self.messages.connect(lambda sender, note: self.vector, self.receive, self.failures.append)
+        self.messages.connect(lambda sender, note: Arriving(self.vector), self.receive, self.failures.append)
 
     def receive(self, sender: int, note: Note) -> None:
         if note.numbers == (13.0,):
@@ -44,7 +46,8 @@ def test_messages_arrive_in_order_until_both_have_ended() -> None:
             end.messages.begin()
             end.messages.begin()  # no effect
         for number in range(4):
-            first.messages.send(1, Note(Kind.VECTOR, number, (0.1, round_of)), np.full(5, number, np.float32))
+            vector = Leaving(np.full(5, number, np.float32))
+            first.messages.send(1, Note(Kind.VECTOR, number, (0.1, round_of)), vector)
         first.messages.send(1, Note(Kind.END))
         second.messages.send(0, Note(Kind.END, numbers=(7,)))
         at_once([first.messages.end, second.messages.end])
@@ -55,6 +58,53 @@ def test_messages_arrive_in_order_until_both_have_ended() -> None:
         assert first.received == [(1, Note(Kind.END, numbers=(7,)), first.received[0][2])]
         first.received.clear()
         second.received.clear()
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in the session", "after it"])
+def test_messages_behind_one_whose_vector_is_copied_stay_behind(late: bool) -> None:
+    """Only the session's thread waits for the copy or, of what is sent last, the thread that ends the session."""
+    first, second = ends()
+    copied, waited = threading.Event(), list[threading.Thread]()
+    vector = np.zeros(5, np.float32)
+
+    def wait() -> None:
+        assert copied.wait(SECONDS)
+        waited.append(threading.current_thread())
+        vector[:] = 3
+
+    for end in (first, second):
+        end.messages.begin()
+    session = first.messages._thread
+    if late:
+        second.messages.send(0, Note(Kind.END))
+        until(lambda: not session.is_alive())  # type: ignore[union-attr]
+    first.messages.send(1, Note(Kind.VECTOR, 0), Leaving(vector, wait))
+    first.messages.send(1, Note(Kind.REST, 1))
+    first.messages.send(1, Note(Kind.VECTOR, 2), Leaving(np.full(5, 4, np.float32)))
+    first.messages.send(1, Note(Kind.END))
+    if not late:
+        second.messages.send(0, Note(Kind.END))
+    assert not second.received
+    copied.set()
+    first.messages.end()
+    first.messages.flush()
+    second.messages.end()
+    assert [note.kind for _, note, _ in second.received] == [Kind.VECTOR, Kind.REST, Kind.VECTOR, Kind.END]
+    assert [vector[0] for _, _, vector in second.received] == [3, 3, 4, 4]
+    assert waited == [threading.current_thread() if late else session]
+
+
+def test_what_a_failed_session_has_not_sent_is_not_sent_in_the_next_one() -> None:
+    first, second = ends()
+    first.messages.begin()
+    first.messages.give_up()
+    first.messages.send(1, Note(Kind.VECTOR, 0), Leaving(np.zeros(5, np.float32), lambda: None))
+    for end in (first, second):
+        end.messages.begin()
+    first.messages.send(1, Note(Kind.END))
+    second.messages.send(0, Note(Kind.END))
+    at_once([first.messages.end, second.messages.end])
+    assert [note.kind for _, note, _ in second.received] == [Kind.END]
 
 
 def test_an_exception_ends_the_session() -> None:

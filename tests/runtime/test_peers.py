@@ -14,6 +14,7 @@ import pytest
 from crossbow import Dataset, ModelConf, SolverConf, SystemConf
 from crossbow.cluster.ranks import Ranks
 from crossbow.runtime.changing_engine import new_engine
+from crossbow.runtime.cpu.exchange import CpuMeeting
 from crossbow.runtime.limits import Limits
 from crossbow.runtime.messages import Kind, Note
 from crossbow.runtime.peers import RankPeerExchange
@@ -40,18 +41,17 @@ class Turns:
         self.exchanges: list[RankPeerExchange] = []
 
     def join(self, exchange: RankPeerExchange, first: int) -> None:
-        arrive: Any = exchange._arrive
+        original = exchange._exchange
 
-        def in_turn(learner: int, pace: Any) -> list[int]:
+        def in_turn(learner: int, pace: Any) -> None:
             with self.changed:
                 assert self.changed.wait_for(lambda: self.events[self.place] == first + learner, SECONDS)
-                going: list[int] = arrive(learner, pace)
+                original(learner, pace)
                 until(lambda: self.total == pytest.approx(1))
                 self.place += 1
                 self.changed.notify_all()
-                return going
 
-        exchange._arrive = in_turn  # type: ignore[method-assign]
+        exchange._exchange = in_turn  # type: ignore[method-assign]
         self.exchanges.append(exchange)
 
     @property
@@ -60,14 +60,19 @@ class Turns:
         return sum(exchange.masses.total for exchange in self.exchanges)
 
 
-def trained(rule: Gossip, learners: list[int], events: Sequence[int], turns: Turns | None) -> list[Any]:
+EXACT = SystemConf(precision="float64", seed=SEED, kernels="reference")
+
+
+def trained(
+    rule: Gossip, learners: list[int], events: Sequence[int], turns: Turns | None, given: SystemConf = EXACT
+) -> list[Any]:
     """z, masses and exchanges of each rank."""
     joined = threading.Barrier(len(learners))
 
     def on(ranks: Ranks, own: int, first: int) -> Callable[[], Any]:
         def run() -> Any:
             flow, model = linear(), ModelConf(rule=rule, batch_size=1)
-            system = SystemConf(learners_per_device=own, precision="float64", seed=SEED, kernels="reference")
+            system = replace(given, learners_per_device=own)
             engine: Any = new_engine(
                 flow.graph, flow.graph, Dataset((rows, targets)), model, SOLVER, system, ranks=ranks
             )
@@ -92,6 +97,10 @@ def trained(rule: Gossip, learners: list[int], events: Sequence[int], turns: Tur
 @pytest.mark.parametrize("learners", [[1, 1], [1, 2]], ids=str)
 @pytest.mark.parametrize("rule", [Gossip(probability=0.5), Gossip(probability=1, tau=2), Gossip()], ids=str)
 def test_as_in_the_simulator_in_turn(rule: Gossip, learners: list[int]) -> None:
+    check_in_turn(rule, learners)
+
+
+def check_in_turn(rule: Gossip, learners: list[int], system: SystemConf = EXACT) -> None:
     number, done = sum(learners), [0] * sum(learners)
     rounds = 8
 
@@ -111,7 +120,7 @@ def test_as_in_the_simulator_in_turn(rule: Gossip, learners: list[int]) -> None:
         seed=SEED,
     )
     events = list(range(number)) * rounds
-    found = trained(rule, learners, events, Turns([*events, -1]))
+    found = trained(rule, learners, events, Turns([*events, -1]), system)
     for z, _, merges in found:
         np.testing.assert_allclose(z, made.base[-1], rtol=0, atol=1e-12)
         assert merges == len(events)
@@ -146,7 +155,8 @@ def test_weights_go_to_the_rank_of_the_peer(peer: int, rank: int | None) -> None
     exchange._first, exchange._own, exchange._firsts = 2, 3, [0, 2, 5, 7]
     exchange._rule, exchange.masses = Gossip(), Masses(8, 3)
     exchange._send = {(1, each): SimpleNamespace(run=lambda *_, each=each: run.append(each)) for each in (0, 2)}
-    exchange._participants = SimpleNamespace(replicas=[SimpleNamespace(vectors=lambda: {"weights": weights})] * 3)
+    replica = SimpleNamespace(vectors=lambda: {"weights": weights})
+    exchange._participants = SimpleNamespace(replicas=[replica] * 3, meeting=CpuMeeting())
     exchange._messages = SimpleNamespace(send=lambda *message: messages.append(message))
     exchange._give(1, peer, Pace(0.5, 0.25, 3, 1.5))
     mass = exchange.masses.own[0] / 2
@@ -157,5 +167,5 @@ def test_weights_go_to_the_rank_of_the_peer(peer: int, rank: int | None) -> None
     ((to, note, vector),) = messages
     assert run == []
     assert (to, note) == (rank, Note(Kind.VECTOR, peer + 2, (mass, 0.5, 0.25, 3, 1.5)))
-    assert vector.tolist() == weights.tolist()
-    assert vector is not weights
+    assert vector.array.tolist() == weights.tolist()
+    assert vector.array is not weights

@@ -105,14 +105,16 @@ class InOrder:
         self.events, self.place = list(events), 0
         self.lock, self.early = threading.RLock(), dict[int, Any]()
 
-    def through(self, contribute: Callable[..., None]) -> Callable[..., None]:
-        def ordered(server: Any, learner: int, pace: Any) -> None:
+    def through(self, contribute: Callable[..., list[int]]) -> Callable[..., list[int]]:
+        def ordered(server: Any, learner: int, pace: Any) -> list[int]:
+            going: list[int] = []
             with self.lock:
                 self.early[learner] = pace
                 while self.place < len(self.events) and self.events[self.place] in self.early:
                     following = self.events[self.place]
                     self.place += 1
-                    contribute(server, following, self.early.pop(following))
+                    going += contribute(server, following, self.early.pop(following))
+            return going
 
         return ordered
 
@@ -302,7 +304,9 @@ STEPS = SolverConf(learning_rate=0.1, policy="step", gamma=0.5, step_size=8, mom
 
 
 @pytest.mark.parametrize("servers", [1, 2])
-@pytest.mark.parametrize("rule", [AsynchronousSGD(), EASGD(), SSP(), Grouping(1)], ids=str)
+@pytest.mark.parametrize(
+    "rule", [AsynchronousSGD(), AsynchronousSGD(weight="1/staleness"), EASGD(), SSP(), Grouping(1)], ids=str
+)
 def test_restarts_where_the_learning_rate_steps_down(rule: Rule, servers: int) -> None:
     """Of two servers, the first has an empty part."""
     made = simulated(rule, 2, [0, 1] * 12, STEPS, 24)

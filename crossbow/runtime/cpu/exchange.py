@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Generic
 
 from crossbow.runtime.assembly import Assembly
-from crossbow.runtime.backend import Bind, Combination
+from crossbow.runtime.backend import Arriving, Bind, Combination, Leaving
 from crossbow.runtime.coefficients import About, Formula, Formulas
 from crossbow.runtime.cpu.coefficients import HostNumbers
 from crossbow.runtime.cpu.learner import CpuLearner
@@ -15,6 +15,7 @@ from crossbow.runtime.cpu.stream import CpuStream
 from crossbow.runtime.cpu.work import BoundTask, bound_task, task_list
 from crossbow.runtime.task import Finished, Report, TaskKey
 from crossbow.solver import Pace
+from crossbow.types import Array
 
 
 class CpuCombination(Generic[About]):
@@ -41,9 +42,17 @@ class CpuMeeting:
         """Bind an update to vectors."""
         return CpuCombination(formula, bind)
 
-    def exchange(self, learner: int, arrive: Callable[[], list[int]]) -> list[int]:
+    def exchange(self, learner: int | None, arrive: Callable[[], list[int]]) -> list[int]:
         """Run the work immediately."""
         return arrive()
+
+    def leaving(self, vector: Array, learner: int, *, changes: bool = False) -> Leaving:
+        """Return the vector itself or, if it changes, a copy."""
+        return Leaving(vector.copy() if changes else vector)
+
+    def arriving(self, vector: Array) -> Arriving:
+        """Return the vector itself."""
+        return Arriving(vector)
 
     def settle(self, work: Callable[[], None]) -> None:
         """Run the work immediately: no task is running."""

@@ -21,7 +21,7 @@ from crossbow.runtime.assembly import SLOTS, Assembly, Needs
 from crossbow.runtime.backend import TickLearners, batch_source
 from crossbow.runtime.coefficients import Formulas
 from crossbow.runtime.configuration import SystemConf
-from crossbow.runtime.cuda.exchange import CudaMeeting, exchanging_learner
+from crossbow.runtime.cuda.exchange import AcrossRanks, CudaMeeting, exchanging_learner
 from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.memory import INPUTS, CudaLearnerMemory, Slots, device_zeros
 from crossbow.runtime.cuda.stream import CUBLAS_WORKSPACE, CudaStream, Event, LearnerStreams
@@ -57,7 +57,7 @@ class CudaBackend:
         ranks = join()
         # Each rank of a host takes a GPU of its own, unless it sees only that one.
         self.devices = cuda_devices(system.devices, ranks.local_rank % max(1, there))
-        if len(self.devices) > 1 or (ranks.several and between_ranks):
+        if len(self.devices) > 1 or (ranks.several and between_ranks and not ranks.elastic):
             api().nccl  # noqa: B018 - whether it is there
         for device in self.devices:
             if device.number >= there:
@@ -72,7 +72,7 @@ class CudaBackend:
         self.device_of = [number for number, count in enumerate(counts) for _ in range(count)]
         self._loader_threads = system.loader_threads
         self.streams: list[CudaStream] = []
-        """All streams: the learners' compute and copy streams, and the synchroniser's."""
+        """All streams: the learners' compute and copy streams, and that of a synchroniser or of exchanges."""
         self._learner_streams: list[LearnerStreams] = []
         self._submitting = threading.RLock()
         self._slots: dict[Loader, Slots] = {}
@@ -220,7 +220,9 @@ class CudaBackend:
             stream = self._keep(CudaStream(f"synchroniser-{number}", gpu.number))
             own = [learner for learner, device in zip(learners, self.device_of, strict=True) if device == number]
             ends.append(device_tick(assembly, merging, formulas, number, stream, own, merged[number]))
-        nccl = NcclCollective([end.stream for end in ends], assembly.setting.tick_ranks) if merging.adds_parts else None
+        nccl = None
+        if merging.adds_parts and not assembly.setting.sums_through_host:
+            nccl = NcclCollective([end.stream for end in ends], assembly.setting.tick_ranks)
         flags, recorder, ranges = assembly.flags, assembly.setting.recorder, task_ranges(assembly)
         synchroniser = CudaSynchroniser(
             merging.learners, ends, nccl, flags, self._submitting, reports.put_failure, recorder, ranges
@@ -228,11 +230,15 @@ class CudaBackend:
         return TickLearners(learners, synchroniser, synchroniser.abandon)
 
     def meeting(self, assembly: Assembly) -> CudaMeeting:
-        """The learners' streams."""
-        rule = assembly.setting.rule
-        in_turn = not isinstance(rule, FreeRule) or rule.locks
+        """The learners' streams and, across ranks, one for all exchanges."""
+        rule, flags = assembly.setting.rule, assembly.flags
         streams = [streams.compute for streams in self._learner_streams]
-        return CudaMeeting(streams, assembly.flags, self._submitting, in_turn=in_turn)
+        if assembly.setting.ranks.several:
+            stream = self._keep(CudaStream("exchanges", self.devices[0].number))
+            between = AcrossRanks(stream, api().pinned(assembly.bases[0].buffers[0].nbytes))
+            return CudaMeeting(streams, flags, self._submitting, in_turn=True, across_ranks=between)
+        in_turn = not isinstance(rule, FreeRule) or rule.locks
+        return CudaMeeting(streams, flags, self._submitting, in_turn=in_turn)
 
     def exchanging(
         self, assembly: Assembly, formulas: Formulas, number: int, report: Report, finished: Finished

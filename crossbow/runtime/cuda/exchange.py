@@ -12,20 +12,33 @@ as Hogwild, has no such waits: a learner's merge follows its own task, and runs 
 An update's coefficients are copied before it, in stream order, from separate pinned memory. This memory is overwritten
 only after the learner of the merge, message or reply has arrived again, and so has finished a task that began after the
 copy.
+
+Across ranks, all exchanges run on one more stream, in turn even under a rule without a lock. Vectors pass through
+pinned memory of the host::
+
+    stream of exchanges    copy to the host ► (copied)      copy to the GPU ► merge, replies ► (exchanged)
+    thread of messages     wait copied, send                wait exchanged, receive
+    free learner           wait exchanged ► the next task
+
+Only the thread of messages waits, for work that was submitted before, and does not hold the lock under which work is
+submitted. What it has brought is done before it receives the next message, so that nothing is overwritten that is still
+to be copied: neither a vector nor the coefficients of its update, as no learner's arrival precedes them.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic
 
 import numpy as np
 
 from crossbow.kernels.cuda.api import api
-from crossbow.kernels.cuda.launch import on
+from crossbow.kernels.cuda.launch import current, on
 from crossbow.runtime.assembly import Assembly
-from crossbow.runtime.backend import Bind, Combination
+from crossbow.runtime.backend import Arriving, Bind, Combination, Leaving
 from crossbow.runtime.coefficients import About, Formula, Formulas
 from crossbow.runtime.cuda.coefficients import DeviceNumbers
 from crossbow.runtime.cuda.learner import CudaLearner
@@ -42,7 +55,7 @@ from crossbow.runtime.cuda.work import (
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.task import Finished, Report
 from crossbow.solver import Pace
-from crossbow.types import Aborted
+from crossbow.types import Aborted, Array, address
 
 
 class CudaCombination(Generic[About]):
@@ -64,29 +77,63 @@ class CudaCombination(Generic[About]):
             step.call()
 
 
+class Passage:
+    """Pinned memory through which a vector passes to other ranks. Create it with its GPU as the current one."""
+
+    def __init__(self, vector: Array) -> None:
+        self.array: Array = api().pinned(vector.nbytes).view(vector.dtype)
+        self.copied = Event(current().device)
+        """The end of the last copy."""
+
+    def copy(self, vector: Array, stream: CudaStream) -> None:
+        """Submit a copy of the vector."""
+        runtime, nbytes = api().runtime, vector.nbytes
+        kind, pointer = runtime.memcpyDeviceToHost, stream.place.pointer
+        runtime.memcpyAsync(address(self.array), address(vector), nbytes, kind, pointer)
+        self.copied.record(stream)
+
+
+@dataclass(frozen=True)
+class AcrossRanks:
+    """What exchanges with other ranks use."""
+
+    stream: CudaStream
+    """That of all exchanges."""
+    inbox: Array
+    """Pinned bytes, where vectors are received, one after the other."""
+    passages: dict[tuple[int, int], Passage] = field(default_factory=dict)
+    """By a vector's address, and the learner that sends or receives it."""
+
+
 class CudaMeeting:
     """Learners on streams of one GPU."""
 
     def __init__(
-        self, streams: Sequence[CudaStream], flags: Flags, submitting: threading.RLock, *, in_turn: bool
+        self,
+        streams: Sequence[CudaStream],
+        flags: Flags,
+        submitting: threading.RLock,
+        *,
+        in_turn: bool,
+        across_ranks: AcrossRanks | None = None,
     ) -> None:
         """streams: the learners' compute streams. submitting: as for `LearnerStreams`. in_turn: whether exchanges run
-        one after the other."""
+        one after the other, as they must with other ranks."""
         self._streams, self._abort, self._submitting, self._in_turn = streams, flags.abort, submitting, in_turn
+        self._across_ranks = across_ranks
         self._exchanged = Event(streams[0].device)
-        """The end of the last exchange."""
+        """The end of the last exchange, or of the last copy from another rank."""
 
     def combination(self, formula: Formula[About], bind: Bind) -> Combination[About]:
         """Bind an update to vectors. Call it with the GPU as the current one."""
         return CudaCombination(formula, bind)
 
-    def exchange(self, learner: int, arrive: Callable[[], list[int]]) -> list[int]:
+    def exchange(self, learner: int | None, arrive: Callable[[], list[int]]) -> list[int]:
         """Submit the work, and return before it is done: the streams of the learners that may continue wait for it.
         Raises Aborted, without changing z, if another learner has failed or the streams were destroyed."""
-        stream = self._streams[learner]
+        stream = self._between.stream if learner is None or self._across_ranks else self._streams[learner]
         with self._submitting, on(stream.place):
-            if self._abort[0]:
-                raise Aborted
+            self._check_running()
             try:
                 return self._exchange_in_turn(stream, arrive) if self._in_turn else arrive()
             except BaseException:
@@ -101,13 +148,61 @@ class CudaMeeting:
             self._streams[each].wait_for(self._exchanged)
         return going
 
+    def _check_running(self) -> None:
+        """Raise Aborted if a learner has failed or the streams were destroyed."""
+        if self._abort[0]:
+            raise Aborted
+
     def settle(self, work: Callable[[], None]) -> None:
         """Do the work and wait for it: the last exchanges were reported before they were done."""
         with self._submitting:
-            if not self._abort[0]:  # or the streams were destroyed
+            if self._streams[0].place.pointer:  # otherwise they were destroyed
                 with on(self._streams[0].place):
                     api().runtime.deviceSynchronize()
                 self._streams[0].call(work)
+
+    # Across ranks
+
+    def leaving(self, vector: Array, learner: int, *, changes: bool = False) -> Leaving:
+        """Submit a copy of the vector to the host. Raises Aborted as `exchange`."""
+        if not vector.size:
+            return Leaving(np.empty(0, vector.dtype))
+        between, key = self._between, (address(vector), learner)
+        with self._submitting, on(between.stream.place):
+            self._check_running()
+            if changes:
+                passage = Passage(vector)
+            else:
+                if key not in between.passages:
+                    between.passages[key] = Passage(vector)
+                passage = between.passages[key]
+            passage.copy(vector, between.stream)
+        return Leaving(passage.array, functools.partial(self._wait, passage.copied))
+
+    def arriving(self, vector: Array) -> Arriving:
+        """Return a part of the inbox, once the GPU has done what the last message has brought."""
+        self._wait(self._exchanged)
+        array = self._between.inbox[: vector.nbytes].view(vector.dtype)
+        return Arriving(array, functools.partial(self._store, array, vector))
+
+    def _store(self, array: Array, vector: Array) -> None:
+        """Submit a copy of what has arrived to the GPU. Raises Aborted as `exchange`."""
+        stream, runtime = self._between.stream, api().runtime
+        with self._submitting, on(stream.place):
+            self._check_running()
+            if vector.size:
+                kind, pointer = runtime.memcpyHostToDevice, stream.place.pointer
+                runtime.memcpyAsync(address(vector), address(array), vector.nbytes, kind, pointer)
+                self._exchanged.record(stream)
+
+    @property
+    def _between(self) -> AcrossRanks:
+        assert self._across_ranks is not None
+        return self._across_ranks
+
+    def _wait(self, event: Event) -> None:
+        with on(self._between.stream.place):  # otherwise the thread of messages has no device
+            event.wait()
 
 
 def exchanging_learner(

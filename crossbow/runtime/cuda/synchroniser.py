@@ -8,6 +8,10 @@ Every device has a separate stream for it::
 SMA's merge needs the weights from before the synchronising step, so it runs concurrently with the forward and backward
 passes of that task. It is submitted before them, and their graph contains the wait. A rule that sends gradients merges
 after them, and a rule that sends new weights after the step.
+
+If ranks may join and leave, their hosts add up instead of NCCL. Then the scheduler's thread waits for the sum of the
+device and for the other ranks. The forward and backward passes of the tick have been submitted before, and run
+meanwhile.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from crossbow.compile import BoundStep
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import Stream, on
 from crossbow.kernels.cuda.ranges import Ranges
+from crossbow.kernels.cuda.transfer import through_host
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.coefficients import BoundUpdate, Formulas
 from crossbow.runtime.cuda.coefficients import DeviceNumbers
@@ -35,12 +40,14 @@ from crossbow.runtime.cuda.stream import CudaStream, Event
 from crossbow.runtime.cuda.timing import Marks, StreamClock
 from crossbow.runtime.cuda.work import PARITIES, Work, new_work, run
 from crossbow.runtime.flags import Flags
+from crossbow.runtime.mean import Mean
 from crossbow.runtime.merging import Merging
 from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.runtime.task import Completed, Failed, Report, Task
+from crossbow.synch import HostCollective
 from crossbow.synch.collective import check_vectors
 from crossbow.timeline.recorder import Recorder, TaskEvent, synchroniser_track
-from crossbow.types import Array, ConfigurationError, address
+from crossbow.types import Aborted, Array, ConfigurationError, address
 
 SECONDS_TO_END = 2.0
 """Limit of the wait for NCCL to end."""
@@ -127,7 +134,7 @@ class DeviceTick:
     learners: Sequence[CudaLearner]
     merged: Event
     sum: Mapping[int, Work]
-    """By the tick's parity; only with several devices or ranks."""
+    """By the tick's parity; only with several devices or ranks. It includes the sum between hosts."""
     merge: Mapping[int, Work]
     numbers: DeviceNumbers
     means: Sequence[Array]
@@ -195,7 +202,8 @@ class CudaSynchroniser:
                         self._recorder.task_later(functools.partial(self._recorded, number, task, mark))
         except Exception as error:
             self._flags.raise_abort()
-            self._report(Failed(task.number, self.number, (work.failed if work else None) or "average", error))
+            operator = (work.failed if work else None) or "average"
+            self._report(Failed(task.number, self.number, operator, None if isinstance(error, Aborted) else error))
             return
         for device in self.devices:
             for learner in device.learners:
@@ -267,6 +275,7 @@ def device_tick(
     recorded after the merge."""
     base = assembly.bases[device]
     replicas = [assembly.replicas[learner.number - merging.first] for learner in learners]
+    means = [vector for vector in (base.mean, base.statistics_mean) if vector is not None and vector.size]
     with on(stream.place):
         numbers = DeviceNumbers(formulas.length)
         merge = formulas.over(numbers.array)["merge"]
@@ -274,9 +283,9 @@ def device_tick(
         merges: dict[int, Work] = {}
         for parity in PARITIES:
             if merging.adds_parts:
-                sums[parity] = new_work(assembly, sum_steps(merging, replicas, base, parity))
+                between = between_hosts(assembly, merging, means) if assembly.setting.sums_through_host else []
+                sums[parity] = new_work(assembly, [*sum_steps(merging, replicas, base, parity), *between])
             merges[parity] = new_work(assembly, merge_steps(merging, merge, replicas, base, parity))
-        means = [vector for vector in (base.mean, base.statistics_mean) if vector is not None and vector.size]
         return DeviceTick(stream, learners, merged, sums, merges, numbers, means)
 
 
@@ -287,6 +296,13 @@ def sum_steps(merging: Merging, replicas: Sequence[Replica], base: BaseModel, pa
     if base.statistics_mean is not None and base.statistics_mean.size:
         steps += merging.mean_statistics(replicas, parity, base.statistics_mean)
     return steps
+
+
+def between_hosts(assembly: Assembly, merging: Merging, vectors: Sequence[Array]) -> list[BoundStep]:
+    """Each vector ← the sum of those of all ranks, which their hosts add up."""
+    ranks = assembly.setting.tick_ranks
+    mean = Mean(merging, ranks, HostCollective(1), assembly.flags, ranks.check_others, through_host)
+    return [step for vector in vectors for step in mean.of("", {}, [vector])]
 
 
 def merge_steps(

@@ -2,7 +2,8 @@
 
 The same vectors are combined as on CPUs, but for a device as a whole instead of in slices. Streams wait for each other
 by events (`learner.py`, `synchroniser.py`). The only learner of a run waits for no other stream, and merges itself.
-Under a rule that merges the weights from before the step, the task of each of several learners contains the wait.
+Under a rule that merges the weights from before the step, the task of each of several learners contains the wait,
+unless the hosts of several ranks add up the weights.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def tick_learner(
             assembly.flags,
             report,
             sends=merging.rule.sends,
-            waits_inside=_waits_inside(merging),
+            waits_inside=_waits_inside(assembly, merging),
             scaling=memory.scaling,
             recorder=assembly.setting.recorder,
             ranges=task_ranges(assembly),
@@ -98,7 +99,7 @@ def _works(
             end, step = step, merging.reply(updates["reply"], vectors)
         if alone:
             end = [*end, *merge_steps(merging, updates["merge"], [replica], base, parity), *step]
-        elif _waits_inside(merging):
+        elif _waits_inside(assembly, merging):
             end = [BoundStep("wait merged", WaitFor(merged)), *step]
         else:
             steps[parity] = new_work(assembly, step)
@@ -108,7 +109,7 @@ def _works(
     return tasks, steps
 
 
-def _waits_inside(merging: Merging) -> bool:
+def _waits_inside(assembly: Assembly, merging: Merging) -> bool:
     """Whether a synchronising task contains the wait for the merge, which then is submitted before it: the merge does
-    not depend on the task."""
-    return merging.rule.sends == "weights" and merging.learners > 1
+    not depend on the task. If the host adds up before the merge, the task is submitted first, and runs meanwhile."""
+    return merging.rule.sends == "weights" and merging.learners > 1 and not assembly.setting.sums_through_host

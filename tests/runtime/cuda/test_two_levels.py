@@ -109,8 +109,3 @@ def test_a_rank_with_a_gpu_joins(monkeypatch: pytest.MonkeyPatch) -> None:
         results, events = regrouping.train_and_join(monkeypatch, "join@4", 2, MODEL, system=GPU)
     assert [(each.tick, each.ranks) for each in events.arrivals] == [(4, 3)]
     assert all(same_weights(weights, expected) for weights, _ in results)
-
-
-def test_with_one_level_they_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    with fake_cuda(), pytest.raises(ConfigurationError, match="rule must have two levels, as with --between, across"):
-        regrouping.train_and_lose(monkeypatch, "", 2, system=GPU)
