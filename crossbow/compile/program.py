@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from crossbow.compile.memory import MemoryPlan
@@ -66,15 +66,12 @@ class WholeVector:
 
 @dataclass(frozen=True)
 class NamedPlace:
-    """One of the arrays that the runtime owns: state, slots, slot_labels, slot_positions; or a constant."""
+    """One of the arrays that the runtime owns: state, slots, slot_labels, slot_positions."""
 
     name: str
-    constant: Array | None = None
 
     def array(self, memory: Memory) -> Array:
-        if self.constant is None:
-            return memory.named[self.name]
-        return self.constant if memory.to_device is None else memory.to_device(self.constant)
+        return memory.named[self.name]
 
     def __str__(self) -> str:
         return self.name
@@ -93,8 +90,6 @@ class Memory:
     named: Mapping[str, Array]
     statistics: ModelLayout | None = None
     """Required if the program has statistics."""
-    to_device: Callable[[Array], Array] | None = None
-    """Function that copies constants to the memory that kernels read, if it is not the host's."""
 
 
 @dataclass(frozen=True)

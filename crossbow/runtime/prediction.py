@@ -330,7 +330,7 @@ class _Part:
         assign(named["state"], state)
         backend.synchronise()
         arena = zeros(max(program.plan.arena, 1))
-        memory = Memory(arena, program.model, dict(vectors), named, program.statistics, backend.to_device)
+        memory = Memory(arena, program.model, dict(vectors), named, program.statistics)
         steps = backend.call(lambda: program.bind(memory).forward)
         self._calls = TaskList([step.call for step in steps], [step.operator for step in steps])
         self.is_native = self._calls.native_calls == len(self._calls.calls)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import pickle
@@ -18,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossbow.data import Record, RecordFile, write_records
+from crossbow.data.images import Scratch
 from crossbow.types import DataError
 
 MODULE = importlib.import_module("crossbow.data.records")
@@ -255,6 +257,16 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
             RecordFile(path)
     with pytest.raises(TypeError, match="expected a path"):
         RecordFile(5)  # type: ignore[arg-type]
+
+
+def test_a_disk_that_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    file = RecordFile(path)
+    monkeypatch.setattr(importlib.import_module("crossbow.data.records"), "_read_into", fail)
+    with pytest.raises(DataError, match=r"expected a readable record file\. Received: Input/output error"):
+        file.read(0, Scratch())
 
 
 def test_a_file_that_changes_while_it_is_open(path: Path) -> None:

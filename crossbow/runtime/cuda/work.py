@@ -15,7 +15,6 @@ from crossbow.kernels.cuda.launch import current
 from crossbow.kernels.cuda.ranges import Ranges, no_range, nvtx_range
 from crossbow.kernels.cuda.series import in_series
 from crossbow.kernels.cuda.task import store_results
-from crossbow.kernels.cuda.transfer import to_device
 from crossbow.runtime.assembly import Assembly, Pipeline
 from crossbow.runtime.cuda.memory import CudaLearnerMemory, Input
 from crossbow.runtime.cuda.timing import Marks
@@ -193,7 +192,7 @@ def _bound_work(
     end: Sequence[BoundStep],
 ) -> BoundWork:
     program, trained = pipeline.program, assembly.program
-    memory = Memory(learner.arena, trained.model, vectors, place.arrays, trained.statistics, to_device)
+    memory = Memory(learner.arena, trained.model, vectors, place.arrays, trained.statistics)
     parts = program.bind(memory)
     steps = list(parts.forward)
     loss, accuracy = (

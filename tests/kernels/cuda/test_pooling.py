@@ -158,6 +158,13 @@ def test_the_average_of_whole_images(shape: Shape, layout: Layout) -> None:
     assert call.blocks >= -(-n * channels // 32)  # type: ignore[attr-defined]
 
 
+def test_the_sum_over_whole_images_is_float64() -> None:
+    shape = (1, 1, 1500, 1500)
+    x = np.full(shape, 0.1, np.float32)
+    mean = pool(x, (1, 1), PoolingGeometry(shape[2:], method="average"), Layout.PLAIN)["checked"]
+    assert mean == np.float32(0.1)
+
+
 @pytest.mark.parametrize("size", [4, 20], ids=["of a thread", "of a block"])
 def test_large_windows_with_padding_and_dilation(size: int) -> None:
     g = PoolingGeometry((size, size), (3, 2), ((3, 2), (1, 3)), (2, 1))

@@ -3,8 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from crossbow.kernels import KernelLibrary
 from crossbow.kernels.requests import CopyBackward, CopyForward
 from crossbow.types import Shape
+from tests.kernels.cpu.buffers import COMPILED
 from tests.kernels.cpu.running import ONEDNN, draw, execute, memory, tensor
 
 PAIRS = [
@@ -18,13 +20,14 @@ PAIRS = [
 ]
 
 
+@pytest.mark.parametrize("library", [ONEDNN, COMPILED], ids=["onednn", "compiled"])
 @pytest.mark.parametrize(("shape", "target"), PAIRS)
-def test_elements_keep_their_logical_order(shape: Shape, target: Shape) -> None:
+def test_elements_keep_their_logical_order(shape: Shape, target: Shape, library: KernelLibrary) -> None:
     x, y = tensor(shape), tensor(target)
     values = draw(shape)
     buffers = {"input0": memory(x, values), "output": memory(y), "output_gradient": memory(x, values)}
     buffers["input_gradient"] = memory(y)
-    for kernel in (ONEDNN.prepare(CopyForward(x, y)), ONEDNN.prepare(CopyBackward(x, y))):
+    for kernel in (library.prepare(CopyForward(x, y)), library.prepare(CopyBackward(x, y))):
         execute(kernel, buffers)
         assert (kernel.alias is not None) == x.same_order(y)
     np.testing.assert_array_equal(buffers["output"], values.reshape(target))
