@@ -87,6 +87,7 @@ class Ranks:
         """Whether this rank is to leave after its tick, and the others are to go on."""
         self._asked_to_stop = 0
         """The signal because of which the launcher asks rank 0 to end training, or `LOSS`."""
+        self._check_own: Callable[[], None] | None = None
 
     @property
     def size(self) -> int:
@@ -376,6 +377,11 @@ class Ranks:
 
     # Values of all ranks
 
+    def check_own(self, check: Callable[[], None] | None) -> None:
+        """From now on, call `check` during each wait for a message of another rank. It raises the failure of a task of
+        this rank, for whose result the other may wait. None: call nothing."""
+        self._check_own = check
+
     def gather(self, value: Any, *, any_call: bool = False) -> list[Any]:
         """The JSON values of all ranks, in rank order. any_call: also if they are in different calls. Raises
         CrossbowError that names the ranks whose value does not arrive within `SECONDS_TO_START`."""
@@ -462,6 +468,8 @@ class Ranks:
             if message is not None:
                 received.append(message)
             else:
+                if self._check_own is not None:
+                    self._check_own()
                 self.check_others()
             return bool(received)
 

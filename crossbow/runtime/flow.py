@@ -121,9 +121,12 @@ class Flow:
         if self._deferring is not None:
             self._deferring.defer()
         try:
+            if self._sharing is not None:
+                self._sharing.check_own(self._raise_failure)
             yield
         finally:
             if self._sharing is not None:
+                self._sharing.check_own(None)
                 self._sharing.exchange()
                 self._sharing.rest()
             self._doing, self._on_result = "", ignore_result  # the engine outlives a run, and must not keep it alive
@@ -243,11 +246,15 @@ class Flow:
             self._recorder.event(SCHEDULER, WAIT_FOR_RESULTS, begin)
 
     def collect_until(self, number: int) -> None:
-        """Wait until the results of all tasks before this one are delivered. A failure is raised at once: the next
-        decision of all ranks may wait for a rank that waits for this one."""
+        """Wait until the results of all tasks before this one are delivered."""
         if self._next_result < number:
             self._coordination.await_results()
-        while self._next_result < number or self._reports.failed:
+        while self._next_result < number:
+            self.collect()
+
+    def _raise_failure(self) -> None:
+        """Raise the failure that has been reported, if there is one."""
+        while self._reports.failed:
             self.collect()
 
     def _hand_on_in_order(self, report: Completed) -> None:

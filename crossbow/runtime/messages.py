@@ -65,6 +65,8 @@ class Messages:
         self._lock = threading.Lock()
         self._copying: deque[tuple[int, Note, Leaving | None]] = deque()
         """Messages to other ranks from the first one whose vector a GPU is copying, in order."""
+        self._more = threading.Event()
+        """Set when there is one more of them."""
         self._going: list[Pending] = []
         """Vectors on their way to other ranks."""
         self._thread: threading.Thread | None = None
@@ -100,6 +102,7 @@ class Messages:
         with self._lock:
             if self._copying or (vector is not None and vector.wait is not None):
                 self._copying.append((rank, note, vector))
+                self._more.set()
             else:
                 self._send(rank, note, vector)
 
@@ -168,7 +171,8 @@ class Messages:
                     self._ranks.check_others()
                     self._check(heard)
                     self._all_gone()
-                    time.sleep(sleep)
+                    self._more.wait(sleep)
+                    self._more.clear()
                     sleep = min(LONGEST_SLEEP, sleep * 1.2)
         except Aborted:
             pass  # for a reason that is known elsewhere

@@ -6,6 +6,7 @@ import json
 import queue
 import threading
 import time
+from collections.abc import Callable
 
 from crossbow.cluster.members import RankFailedError, ViewChangedError
 from crossbow.cluster.ranks import Ranks
@@ -95,6 +96,10 @@ class Sharing:
         """Note that the engine neither trains nor tests any more."""
         with self._lock:
             self._works = False
+
+    def check_own(self, check: Callable[[], None] | None) -> None:
+        """Call `check`, which raises a failure of this rank, while the scheduler's thread waits for other ranks."""
+        self._ranks.check_own(check)
 
     def close(self) -> None:
         """End the thread."""

@@ -251,4 +251,4 @@ def test_where_the_number_of_learners_is_looked_for(
     monkeypatch.setattr("crossbow.runtime.device.available_cores", lambda: (0, 1, 2, 3))
     conf = SystemConf(**{"learners_per_device": "auto", **system})
     ranks = SimpleNamespace(gather=lambda own: [own, elsewhere])
-    assert changing_engine._number_to_begin_with(conf, ranks) == expected  # type: ignore[arg-type]
+    assert changing_engine.number_to_begin_with(conf, ranks) == expected  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from crossbow import SMA, SSGD, TaskError, TrainingUnit
 from crossbow.runtime import flow
 from crossbow.runtime.reports import Reports
+from crossbow.runtime.sharing import Sharing
 from crossbow.runtime.task import Completed, Failed
 from crossbow.timeline.recorder import Recorder
 from crossbow.types import CrossbowError, NonFiniteLossError
+from tests.cluster.fake_network import FakeNetwork
 from tests.combinations import one_in
 from tests.runtime.fake_parts import FakeCoordination, FakeLoader, new_flow
 from tests.runtime.test_reports import done, failed
@@ -387,6 +390,9 @@ class FakeSharing:
     def rest(self) -> None:
         self.works = False
 
+    def check_own(self, check: Callable[[], None] | None) -> None:
+        """Do nothing."""
+
     def exchange(self) -> None:
         self.exchanges.append(True)
 
@@ -403,6 +409,26 @@ def test_training_and_every_restart_in_it_begin_a_part_of_the_results_of_ranks()
         assert (sharing.begun, sharing.works) == (2, True)
     assert not sharing.works
     assert made.done == 4
+
+
+def test_a_failure_ends_the_wait_for_another_rank_that_waits_for_the_result() -> None:
+    _, second = FakeNetwork(2).ranks()
+    reports, sharing = Reports(learners=1), Sharing(second)
+    made = flow.Flow(reports, 2, FakeCoordination(reports, 2), Recorder(), sharing)  # type: ignore[arg-type]
+    failing = threading.Timer(0.05, lambda: reports.put(Failed(3, 1, "loss", NonFiniteLossError("loss is nan"))))
+
+    def train() -> None:
+        with made.handing_on("training", 0, flow.ignore_result):
+            failing.start()
+            second.agree(lambda: True)  # the first rank's
+
+    try:
+        with pytest.raises(NonFiniteLossError):
+            train()
+        assert second._check_own is None
+    finally:
+        failing.join()
+        sharing.close()
 
 
 def test_with_two_levels_results_of_other_ranks_come_when_all_are_collected() -> None:
