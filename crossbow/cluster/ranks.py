@@ -412,10 +412,10 @@ class Ranks:
             try:
                 left = max(0.0, deadline - time.monotonic())
                 values[rank.number] = json.loads(self._await(Channel.GATHERING, rank.number, Waiting(seconds=left)))
-            except (ViewChangedError, RankFailedError):
-                raise
-            except CrossbowError:
-                continue  # the others may be there
+            except CrossbowError as error:
+                if type(error) is not CrossbowError:  # as ViewChangedError, or a failure of this rank
+                    raise
+                continue  # after the limit; the others may be there
         missing = [str(rank) for rank in self.view.ranks if rank.number not in values]
         if missing:
             raise CrossbowError(
