@@ -136,6 +136,8 @@ class Coverage:
         self._data = CoverageData(str(file))
         self._data.read()
         self._measured = {path.rpartition("/crossbow/")[2]: path for path in self._data.measured_files()}
+        if not self._data.measured_contexts() - {""}:
+            raise ValueError(f"expected the coverage of each test, by --cov-context=test. Received: {file}")
 
     def tests(self, mutant: Mutant, code: bytes) -> list[str]:
         """The tests that execute the statement where the mutant begins; none if it is executed outside of tests, as

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.mutants import Mutant, mutants, sample
-from tests.mutations import ROOT, by_stage, equivalent, place, sources, stages, statement
+from tests.mutations import ROOT, Coverage, by_stage, equivalent, place, sources, stages, statement
 
 PYTHON = '''
 """At least 1."""
@@ -124,6 +126,26 @@ def test_the_lines_of_a_statement() -> None:
     code = b"def f(a,\n      b=1):\n    x = g(a,\n          b)\n    if (a and\n            b):\n        return 1\n"
     of_lines = [statement(code, line) for line in range(1, 8)]
     assert of_lines == [range(1, 3)] * 2 + [range(3, 5)] * 2 + [range(5, 7)] * 2 + [range(7, 8)]
+
+
+def test_which_tests_execute_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a checkout whose folder has the package's name."""
+    path = "/home/me/crossbow/crossbow/data/ring.py"
+    lines = {1: [""], 2: ["tests/a.py::test[1]|setup", "tests/a.py::test[1]|run", "tests/b.py::test|run"], 3: [""]}
+    made = SimpleNamespace(
+        read=lambda: None,
+        measured_files=lambda: {path},
+        measured_contexts=lambda: {each for of_line in lines.values() for each in of_line},
+        contexts_by_lineno=lambda asked: lines if asked == path else {},
+    )
+    monkeypatch.setitem(sys.modules, "coverage", SimpleNamespace(CoverageData=lambda file: made))
+    found, code = Coverage(Path(".coverage")), b"def f():\n    return 1\nx = 2\n"
+    executing = [found.tests(Mutant("crossbow/data/ring.py", "number", n, 0, 0, "", ""), code) for n in (1, 2, 3)]
+    assert executing == [[], ["tests/a.py::test[1]", "tests/b.py::test"], []]
+    assert found.tests(Mutant("crossbow/data/order.py", "number", 2, 0, 0, "", ""), code) == []
+    made.measured_contexts = lambda: {""}
+    with pytest.raises(ValueError, match="expected the coverage of each test"):
+        Coverage(Path(".coverage"))
 
 
 def test_tests_that_execute_a_line_run_stage_by_stage() -> None:

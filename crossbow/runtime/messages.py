@@ -2,8 +2,8 @@
 
 A *session* lasts from the first task of a stretch of training until all tasks of all ranks are done and nothing is on
 its way. A thread of its own receives one message at a time, so that vectors arrive in memory that exists. It also sends
-messages whose vectors a GPU is still copying to the host, once these are complete, so that no other thread waits for a
-copy.
+messages whose vectors a GPU is still copying to the host, once these are complete, so that no learner's thread waits
+for a copy.
 """
 
 from __future__ import annotations

@@ -14,9 +14,10 @@ from crossbow.cluster.admission import Admission, CommonStep, Entry, Joining, Jo
 from crossbow.cluster.members import NotJoined, Rank, RankFailedError, View, ViewChangedError
 from crossbow.cluster.ranks import LEAVE, LOSS, Ranks
 from crossbow.cluster.transport import Channel
-from crossbow.types import CrossbowError
+from crossbow.types import CrossbowError, NonFiniteLossError
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.cluster.ray.processes import Processes
+from tests.support import raising
 
 
 def on_all(size: int, work: Callable[[Ranks], Any]) -> list[Any]:
@@ -59,6 +60,14 @@ def test_bytes_of_rank_0() -> None:
 
 def test_values_are_gathered_in_rank_order() -> None:
     assert on_all(3, lambda ranks: ranks.gather({"rank": ranks.rank})) == [[{"rank": rank} for rank in range(3)]] * 3
+
+
+def test_a_failure_of_this_rank_ends_its_waits_for_others() -> None:
+    """With the failure itself, also where rank 0 would go on to hear who else is missing."""
+    for ranks in FakeNetwork(2).ranks():
+        ranks.check_own(raising(NonFiniteLossError("loss is nan")))
+        with pytest.raises(NonFiniteLossError):
+            ranks.gather(1)
 
 
 def test_a_rank_alone_needs_no_transport() -> None:

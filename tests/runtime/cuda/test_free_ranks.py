@@ -153,15 +153,6 @@ def check_alike(found: list[Trained]) -> None:
 # Who waits for whom
 
 
-@pytest.fixture
-def ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All tasks of an epoch are submitted at once. Otherwise a rank that fails may wait for a decision of rank 0, which
-    waits for its results, until a limit of ten minutes."""
-    monkeypatch.setattr("crossbow.runtime.flow.LEAST_AHEAD", 1000)
-    monkeypatch.setattr("crossbow.runtime.scheduler.TICKS_BEHIND", 1000)
-
-
-@pytest.mark.usefixtures("ahead")
 @pytest.mark.parametrize(
     ("rule", "servers"),
     [(AsynchronousSGD(), 2), (SSP(), 1), (EASGD(tau=2), 2), (Gossip(probability=1), 1)],
@@ -179,7 +170,6 @@ def test_every_missing_wait_of_a_stream_is_reported(rule: Rule, servers: int, mo
         assert any(isinstance(error, RaceError) for error in causes(caught.value)), ignored
 
 
-@pytest.mark.usefixtures("ahead")
 @pytest.mark.parametrize("rule", [AsynchronousSGD(), EASGD(), Gossip(probability=1)], ids=str)
 @pytest.mark.parametrize("missing", ["copy to the host", "handling of a message"])
 def test_every_missing_wait_of_the_host_is_reported(rule: Rule, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +186,6 @@ def test_every_missing_wait_of_the_host_is_reported(rule: Rule, missing: str, mo
     assert any(isinstance(error, NonFiniteLossError | FakeError) for error in causes(caught.value))
 
 
-@pytest.mark.usefixtures("ahead")
 def test_coefficients_of_a_message_wait_for_those_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two messages to a learner may follow each other, without a task of the learner in between."""
     wait, store, stored = CudaMeeting._wait, CudaMeeting._store, dict[CudaMeeting, Event]()
