@@ -31,6 +31,7 @@ from crossbow.console import say
 from crossbow.interruption import ENDING, INTERRUPTED
 from crossbow.types import ConfigurationError
 
+PROCESS_LOST = "its process has ended"
 NODE_LOST = "its node has left the cluster"
 STOPPED = (LOST, INTERRUPTED, TERMINATED)
 """Exit statuses after a stop at a tick, for which rank 0 writes a checkpoint."""
@@ -227,7 +228,7 @@ class Launcher:
             try:
                 status = self._ray.get(call)
             except self._ray.exceptions.RayActorError:
-                self._lose(process, "its process has ended" if self._node_is_alive(process) else NODE_LOST)
+                self._lose(process, NODE_LOST if self._node_has_left(process) else PROCESS_LOST)
                 return
             if process in self._joining:
                 self._fail_to_join(process, f"its program has ended, with exit status {status}")
@@ -312,8 +313,10 @@ class Launcher:
             control = self._actors[process].change_view.options(concurrency_group="control")
             control.remote(change, self._actors)
 
-    def _node_is_alive(self, process: int) -> bool:
-        return self._nodes[process].id in {node.id for node in self._lookout.nodes(SECONDS_TO_LOOK)}
+    def _node_has_left(self, process: int) -> bool:
+        """Whether the head says so: while it does not answer, no node is known to have left."""
+        nodes = self._lookout.nodes(SECONDS_TO_LOOK)
+        return nodes is not None and self._nodes[process].id not in {node.id for node in nodes}
 
     # Joins
 
@@ -325,7 +328,7 @@ class Launcher:
         if self.connection.local or (self.most is not None and len(self._roster.alive) >= self.most):
             return []
         used = [node.id for node in self._nodes]
-        nodes = self._lookout.nodes(LOOK)
+        nodes = self._lookout.nodes(LOOK) or ()
         return [node for node in nodes if used.count(node.id) < (self.per_host or node.slots)]
 
     def ask_for_journal(self) -> Journal | None:

@@ -42,14 +42,14 @@ class Lookout:
         if self._thread.is_alive():
             self._thread.join(SECONDS_TO_END)
 
-    def nodes(self, seconds: float) -> Sequence[ClusterNode]:
-        """The nodes; none if the head does not answer within these seconds."""
+    def nodes(self, seconds: float) -> Sequence[ClusterNode] | None:
+        """The nodes; None if the head does not answer within these seconds."""
         with self._changed:
             self._asked += 1
             request = self._asked
             self._changed.notify_all()
             answered = self._changed.wait_for(lambda: self._answered >= request, seconds)
-            return self._nodes if answered else ()
+            return self._nodes if answered else None
 
     @property
     def silent(self) -> float:

@@ -130,6 +130,18 @@ def test_a_host_that_is_back_gets_as_many_ranks_as_it_has_slots() -> None:
     assert found.nodes_to_join() == []
 
 
+def test_only_the_head_knows_that_a_node_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [(host, {"CPU": 1.0}) for host in "ab"]
+    connection = Connection(FakeRay(nodes), local=False)
+    found = launcher.Launcher(connection, RankProgram("m", ()), connection.nodes({}))
+    found._lookout = Looks(connection)
+    nodes[:] = [(found.nodes[1].host, {"CPU": 1.0})]
+    assert [found._node_has_left(process) for process in (0, 1)] == [True, False]
+    monkeypatch.setattr(found._lookout, "nodes", lambda seconds: None)
+    assert not found._node_has_left(0)
+    assert found.nodes_to_join() == []
+
+
 class FakeActors:
     """Actors that only note what they are asked. They stand for Ray, too."""
 
@@ -682,12 +694,14 @@ def test_training_goes_on_when_a_node_is_removed_without_grace(tmp_path: Path) -
 
 
 def processes_of(name: str, ancestor: int) -> list[int]:
-    """The processes that this process has started, also by others, and that run this program."""
+    """The processes that this process has started, also by others, and that run this program. Ray adds the method that
+    an actor executes to the actor's name."""
     parents, found = dict[int, int](), list[int]()
     for directory in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             parents[int(directory.name)] = int((directory / "stat").read_text().rpartition(")")[2].split()[1])
-            if (directory / "cmdline").read_bytes().split(b"\0")[0].decode().endswith(name):
+            program = (directory / "cmdline").read_bytes().split(b"\0")[0].decode()
+            if program.rpartition("/")[2].partition(".")[0] == name:
                 found.append(int(directory.name))
 
     def descends(process: int) -> bool:
@@ -725,7 +739,7 @@ def test_without_a_head_training_ends_with_a_checkpoint(tmp_path: Path) -> None:
 def test_with_a_head_of_its_own_that_is_killed_training_goes_on(tmp_path: Path) -> None:
     options = lenet(tmp_path / "run", "--epochs", "100000")
     goes_on = "the head of the Ray cluster had ended. It goes on with its state on the disk\n"
-    with begin("-n", "3", *options, fault="join@1000000") as process:
+    with begin("-n", "3", *options) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert any(line.startswith("epoch ") for line in process.stdout)
@@ -733,8 +747,10 @@ def test_with_a_head_of_its_own_that_is_killed_training_goes_on(tmp_path: Path) 
             (head,) = processes_of("gcs_server", process.pid)
             os.kill(head, signal.SIGKILL)
             assert next(iter(process.stderr)) == goes_on
-        # What needs the head still works: it notices a loss.
-        os.kill(processes_of("ray::RankProcess", process.pid)[-1], signal.SIGKILL)
+        # The launcher, which asks the head about the node, still notices a loss.
+        ranks = processes_of("ray::RankProcess", process.pid)
+        assert len(ranks) == 3
+        os.kill(ranks[-1], signal.SIGKILL)
         assert any(" left: its process has ended. " in line for line in process.stdout)
         assert any(line.startswith("epoch ") for line in process.stdout)
         process.send_signal(signal.SIGINT)
