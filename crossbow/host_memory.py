@@ -17,6 +17,8 @@ from crossbow.types import Array, address
 HUGE_PAGE = 2**21
 """Size of a huge page on x86-64, in bytes."""
 _MADV_HUGEPAGE = 14
+Zeros = Callable[[int], Array]
+"""Function that allocates zeroed bytes of a device's memory, or of memory that processes share."""
 
 
 def aligned_zeros(nbytes: int, alignment: int = 64) -> Array:

@@ -23,6 +23,8 @@ BAD_LABEL = -2
 """Status of a loss or metric that found a label outside the classes."""
 BAD_INDEX = -3
 """Status of an operator whose input contains an index that is not a row of a variable."""
+LATE = -4
+"""Status of a wait that has reached its limit."""
 
 _MEANINGS = {
     BAD_LABEL: "a label is not one of the classes (from 0 to their number − 1)",

@@ -61,7 +61,7 @@ class Needs:
         of_a_learner = 1 + (not setting.rule.reads_base) + len(used & own)
         vectors = of_a_base * bases + of_a_learner * learners
         statistics = (1 + setting.barrier + setting.adds_parts) * bases + (1 + setting.barrier) * learners
-        if setting.ranks.several and setting.barrier and setting.chained:
+        if setting.ranks.several and setting.chained and (setting.adds_parts or setting.between is not None):
             vectors, statistics = vectors + 1, statistics + 1  # the unfinished sum
         if setting.ranks.several and isinstance(setting.rule, PeerRule):
             vectors += 1  # a message that has just arrived
@@ -115,6 +115,8 @@ class Assembly:
     """On a server, under a rule without a barrier: the range of z that it has."""
     mirrors: tuple[Replica, ...] = ()
     """On a server, what other ranks' learners sent last, and their state: this range of it."""
+    neighbours: tuple[Replica, ...] = ()
+    """If ranks share memory, the replicas of the learners of all ranks; their base model is the same memory, too."""
 
     @property
     def base(self) -> BaseModel:

@@ -15,13 +15,13 @@ from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import Examples
 from crossbow.data.loader import Loader
 from crossbow.data.order import Order
+from crossbow.host_memory import Zeros
 from crossbow.kernels.library import KernelLibrary
 from crossbow.runtime.activity import Activity
 from crossbow.runtime.assembly import Assembly, Needs
 from crossbow.runtime.coefficients import About, BoundUpdate, Formula, Formulas
 from crossbow.runtime.device import Device
 from crossbow.runtime.merging import Merging
-from crossbow.runtime.replica import Zeros
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Finished, Report, Task
 from crossbow.solver import Pace
@@ -152,6 +152,10 @@ class Backend(Protocol):
     @property
     def runs_ahead(self) -> bool:
         """Whether submitted ticks run even if a task before them fails. z may be lost then."""
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether learners of several processes can combine vectors in memory that these share."""
 
     def open(self, *, synchroniser: bool = False) -> None:
         """Make the learners' streams. synchroniser: whether one will end the ticks. Raises ConfigurationError."""

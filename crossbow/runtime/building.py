@@ -10,6 +10,7 @@ import numpy as np
 
 from crossbow.cluster.placement import Placement
 from crossbow.cluster.ranks import Ranks
+from crossbow.cluster.shared_memory import SharedMemory, shared_memory
 from crossbow.compile import BatchSource, Layouts, ModelLayout, Program, check_memory, compile_graph
 from crossbow.data import Dataset
 from crossbow.data.bad_examples import BadExamples
@@ -32,7 +33,7 @@ from crossbow.runtime.flags import Flags
 from crossbow.runtime.flow import Flow
 from crossbow.runtime.free import FreeCoordination
 from crossbow.runtime.memory import assign
-from crossbow.runtime.replica import BaseModel, new_base_model, new_outer_model, new_replica
+from crossbow.runtime.replica import BaseModel, Replica, new_base_model, new_outer_model, new_replica
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.setting import RunSetting
 from crossbow.runtime.sharing import Sharing
@@ -172,10 +173,17 @@ def new_setting(
             f"Received: wpc={wpc}"
         )
     clock = work_clock(len(threads), rule.tau, wpc, barrier=isinstance(rule, BarrierRule), host_ticks=host_ticks)
-    devices = len(backend.devices)
-    return RunSetting(
-        data, model, solver, system, given, rule, len(threads), devices, clock, bad, ranks, placement, between, recorder
-    )
+    shared = None
+    if ranks.several and not ranks.elastic and isinstance(given, BarrierRule) and system.shared_memory:
+        shared = _shared_memory(ranks, backend)
+    sizes = len(threads), len(backend.devices)
+    confs = data, model, solver, system, given, rule
+    return RunSetting(*confs, *sizes, clock, bad, ranks, placement, between, recorder, shared)
+
+
+def _shared_memory(ranks: Ranks, backend: Backend) -> SharedMemory | None:
+    """Memory of all ranks, if they run on one host and can use it."""
+    return shared_memory(ranks) if all(ranks.gather(backend.shares_memory)) else None
 
 
 def new_coordination(
@@ -287,13 +295,27 @@ def _assemble(
         setting.solver.clip_gradient_norm,
         backend.to_device,
     )
-    confs, own = (program, setting.rule, setting.solver), setting.placement.own
-    replicas = tuple(new_replica(*confs, backend.zeros(device)) for device in backend.device_of)
+    confs = program, setting.rule, setting.solver
+    replicas, neighbours, flags = _new_learners_memory(setting, backend, program)
     part = setting.parts(program.model.elements)[setting.ranks.rank] if setting.serves else None
     mirrors = tuple(new_replica(*confs, backend.zeros(0), part) for _ in range(setting.mirrored))
-    flags = Flags(own, 1 if setting.adds_parts else own)
     parts = trained, checked, check_order, bases, replicas
-    return Assembly(setting, check, order, *parts, flags, arithmetic, needs, outer, part, mirrors)
+    return Assembly(setting, check, order, *parts, flags, arithmetic, needs, outer, part, mirrors, neighbours)
+
+
+def _new_learners_memory(
+    setting: RunSetting, backend: Backend, program: Program
+) -> tuple[tuple[Replica, ...], tuple[Replica, ...], Flags]:
+    """The replicas of this rank, those of all ranks if they share memory, and the flags."""
+    confs, placement, shared = (program, setting.rule, setting.solver), setting.placement, setting.shared
+    if shared is None:
+        replicas = tuple(new_replica(*confs, backend.zeros(device)) for device in backend.device_of)
+        return replicas, (), Flags(placement.own, 1 if setting.adds_parts else placement.own)
+    neighbours = tuple(new_replica(*confs, shared.zeros) for _ in range(placement.learners))
+    own = slice(placement.first, placement.first + placement.own)
+    flags = Flags(placement.learners, placement.learners, shared.zeros, own)
+    shared.close()
+    return neighbours[own], neighbours, flags
 
 
 def _new_loader(
@@ -347,10 +369,17 @@ def _shuffled(setting: RunSetting, files: Indices | None, files_together: int) -
 def _new_bases(setting: RunSetting, backend: Backend, program: Program) -> tuple[BaseModel, ...]:
     """A base model on every device. The first one has the initial values."""
     rule, solver, several = setting.rule, setting.solver, setting.adds_parts
-    own, first = setting.placement.own, setting.mean_first
+    shared, placement = setting.shared, setting.placement
+    learners = placement.own if shared is None else placement.learners
     bases = tuple(
         new_base_model(
-            program, rule, solver, several=several, mean_first=first, zeros=backend.zeros(device), learners=own
+            program,
+            rule,
+            solver,
+            several=several,
+            mean_first=setting.mean_first,
+            zeros=backend.zeros(device) if shared is None else shared.zeros,
+            learners=learners,
         )
         for device in range(setting.base_models)
     )

@@ -232,7 +232,7 @@ class Engine:
     def predict(self, images: Array) -> Array:
         """The base model's output for images (N, …): the input of the loss."""
         self.check_usable()
-        return self._evaluation.predict(images, self.tick % 2)
+        return self._evaluation.predict(images, self.recovery.base)
 
     # Access
 

@@ -64,8 +64,8 @@ class Evaluation:
         value = loss.value(counted)
         return TestResult(float("nan") if value is None else value, accuracy.value(counted), len(counted))
 
-    def predict(self, images: Array, parity: int) -> Array:
-        """The output of z in that buffer for (N, …) images."""
+    def predict(self, images: Array, base: tuple[Array, Array]) -> Array:
+        """The output for (N, …) images of z, which is given with its statistics."""
         parts, setting = self._assembly, self._assembly.setting
         if self._model is None or self._prediction is None:
             data = setting.data
@@ -74,8 +74,8 @@ class Evaluation:
             self._model = PredictionModel(parts.check_graph, kind, setting.system, self._backend)
             self._prediction = StreamPrediction(self._model, self._backend)
         if self._values_of != self._usage.base_changes:
-            base, program = parts.base, parts.program
-            values = program.model.unpack(on_host(base.buffers[parity]))
-            self._model.set({**values, **program.statistics.unpack(on_host(base.statistics[parity]))})
+            layouts = parts.program.layouts
+            values = [layout.unpack(on_host(vector)) for layout, vector in zip(layouts, base, strict=True)]
+            self._model.set({**values[0], **values[1]})
             self._values_of = self._usage.base_changes
         return self._prediction(images)

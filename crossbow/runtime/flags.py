@@ -4,29 +4,42 @@ from __future__ import annotations
 
 import numpy as np
 
+from crossbow.host_memory import Zeros, aligned_zeros
+from crossbow.types import Array
+
+COUNT_NBYTES = 8
+
 
 class Flags:
     """Flags of one run. Each holds the last tick for which an action is done. A failure raises `abort`, which ends
-    every wait."""
+    every wait of this process."""
 
-    def __init__(self, learners: int, parties: int) -> None:
-        """parties: number of writers of parts of z: each learner, or one synchroniser for all."""
-        self.ready = np.full(learners, -1, np.int64)
+    def __init__(self, learners: int, parties: int, zeros: Zeros = aligned_zeros, own: slice = slice(None)) -> None:
+        """parties: number of writers of parts of z: each learner, or one synchroniser for all. zeros: allocates memory;
+        own: the flags of this process, if others have the same memory."""
+
+        def new(count: int) -> Array:
+            flags = zeros(count * COUNT_NBYTES).view(np.int64)
+            flags[own] = -1
+            return flags
+
+        self._own = own
+        self.ready = new(learners)
         """Learner i's contribution to this tick is ready, and does not change until the tick is merged."""
-        self.contributed = np.full(learners, -1, np.int64)
+        self.contributed = new(learners)
         """Learner i has added up its slice of its device's contributions (several devices or ranks only)."""
-        self.measured = np.full(learners, -1, np.int64)
+        self.measured = new(learners)
         """Learner i has squared its slice of the mean gradient (rules that send gradients and clip them)."""
-        self.squares = np.zeros(learners)
+        self.squares = zeros(learners * COUNT_NBYTES).view(np.float64)
         """The squared norm that learner i has measured."""
-        self.merged = np.full(parties, -1, np.int64)
+        self.merged = new(parties)
         """Party p has written its part of the next z."""
         self.abort = np.zeros(1, np.int64)
 
     def reset(self, tick: int) -> None:
-        """Mark everything before `tick` as done."""
+        """Mark everything before `tick` as done by this process."""
         for flags in (self.ready, self.contributed, self.measured, self.merged):
-            flags[:] = tick - 1
+            flags[self._own] = tick - 1
         self.abort[:] = 0
 
     def raise_abort(self) -> None:

@@ -55,7 +55,7 @@ class HostExchange:
         assert setting.between is not None
         self._backend, self._ranks, self._outer = backend, ranks, outer
         arithmetic, keeps = assembly.arithmetic, bool(assembly.arithmetic.ranges.kept)
-        merging = Merging(arithmetic, setting.between, ranks.size, 1, ranks=ranks.size, chained=setting.chained)
+        merging = Merging(arithmetic, setting.between, ranks.size, adds_parts=ranks.several, chained=setting.chained)
         mean = Mean(merging, ranks, HostCollective(1), assembly.flags, ranks.check_others, backend.through_host)
         self._formulas = host_formulas(setting.between, ranks.size, keeps=keeps)
         self._numbers = backend.call(lambda: arithmetic.array([0.0] * self._formulas.length))

@@ -23,25 +23,19 @@ class Merging:
     rule: BarrierRule
     learners: int
     """Number of learners on all devices of all ranks."""
-    devices: int
-    """Number of devices of this rank."""
     clips_own: bool = False
     """Whether each learner clips its own gradient."""
     clips_mean: bool = False
     """Whether the mean gradient is clipped."""
     first: int = 0
-    """Number of this rank's first learner."""
-    ranks: int = 1
+    """Number of the first of the learners that the backend counts from 0."""
+    adds_parts: bool = False
+    """Whether a synchroniser computes the mean of all learners, which are on several devices or ranks."""
     chained: bool = False
     """Whether the synchroniser adds up what all learners send, in their order. Otherwise devices and ranks add up their
     own first."""
     mean_first: bool = False
     """Whether a single device adds up the learners' vectors in a vector of its own, and then merges."""
-
-    @property
-    def adds_parts(self) -> bool:
-        """Whether a synchroniser computes the mean of all learners."""
-        return self.devices > 1 or self.ranks > 1
 
     def mean(self, name: str, learners: int) -> dict[str, float]:
         """The share of this many learners in the mean of all learners' vectors of this name (`name0`, …)."""

@@ -17,7 +17,7 @@ from crossbow.runtime.copies import Copy
 from crossbow.runtime.flow import Flow
 from crossbow.runtime.memory import assign, on_host
 from crossbow.runtime.position import Position
-from crossbow.runtime.replica import Replica
+from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.runtime.task import Completed
 from crossbow.types import Array, NonFiniteLossError
 
@@ -50,7 +50,9 @@ class Recovery:
         self._mirrors, self._part = assembly.mirrors, assembly.part
         self._backend, self._coordination, self._flow, self._position = backend, coordination, flow, position
         self._base, self._outer = assembly.base, assembly.outer
-        self._keeps = backend.runs_ahead or not assembly.setting.barrier or assembly.outer is not None
+        self._ranks, self._shares = assembly.setting.ranks, assembly.setting.shared is not None
+        may_lose = backend.runs_ahead or self._shares or assembly.outer is not None
+        self._keeps = may_lose or not assembly.setting.barrier
         self._kept: tuple[int, Sequence[Array]] | None = None
         """Tick, z and its statistics at the beginning of the last training call, if a failure may lose them."""
         self.part: PartOfModel | None = None
@@ -97,10 +99,10 @@ class Recovery:
                 f"{learning_rate:g}). Lower the learning rate, or look for bad values in the data"
             )
 
-    def recover(self, *, lost: bool = False) -> bool:
+    def recover(self, *, trained: bool = True, lost: bool = False) -> bool:
         """After a failure, wait for running tasks, then restart the learners from the last complete base model.
-        Returns False if a task takes too long, or if the learners cannot go on. lost: whether ranks left during
-        training."""
+        Returns False if a task takes too long, or if the learners cannot go on. trained: whether it was in training.
+        lost: whether ranks left then."""
         self.base_changes += 1
         goes_on = self._coordination.abandon()
         self._flags.raise_abort()
@@ -117,24 +119,48 @@ class Recovery:
         done = self._flow.done - self._position.tasks_before
         self._flow.clear()
         tick = self._coordination.whole_ticks(done) if self._outer is None else self._position.tick_of_z
-        if tick and not self.is_finite(tick) and self.is_finite(tick - 1):
+        if trained and self._shares:
+            self._stop_sharing(tick)
+        elif tick and not self.is_finite(tick) and self.is_finite(tick - 1):
             tick -= 1  # z includes such gradients, but the previous z is intact
         self._position.go_to(tick)
         if self._kept is not None and not self.is_finite(tick):
             kept_tick, values = self._kept
             self._position.go_to(kept_tick)
-            self.set_base(values)
-        self.restart()
+            self._assign(values)
+        self._restart()
         return True
 
+    def _stop_sharing(self, tick: int) -> None:
+        """Copy the base model of this tick to memory of this rank alone. Learners of other ranks may go on for a while:
+        they still read the replicas of this rank, and write another tick's base model. Then all ranks have failed, and
+        do not train again."""
+        z, statistics = (np.array(each) for each in (self._base.current(tick), self._base.statistics[tick % 2]))
+        self._base = BaseModel((z, z), None, None, (statistics, statistics), None)
+        self._bases, self._replicas, self._shares = (self._base,), (), False
+
     def set_base(self, values: Sequence[Array]) -> None:
-        """Assign z and its statistics. A `restart` must follow."""
+        """Assign z and its statistics, on all ranks together. A `restart` must follow."""
         self.base_changes += 1
+        self._meet()
+        self._assign(values)
+
+    def _assign(self, values: Sequence[Array]) -> None:
         for vector, value in zip(self.base, values, strict=True):
             assign(vector, value)
 
+    def _meet(self) -> None:
+        """Wait for the other ranks if they share memory: they may still read what is to be changed, or have flags of
+        later ticks."""
+        if self._shares:
+            self._ranks.gather(None)
+
     def restart(self) -> None:
-        """Let all learners, with two levels all hosts, begin at z."""
+        """Let all learners, with two levels all hosts, begin at z. Called on all ranks together."""
+        self._restart()
+        self._meet()
+
+    def _restart(self) -> None:
         if self._outer is not None:
             own, tick = self._bases[0], self._position.tick
             assign(own.current(tick), self._outer.base.buffers[0])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from crossbow.compile import ModelLayout, Program
-from crossbow.host_memory import aligned_zeros
+from crossbow.host_memory import Zeros, aligned_zeros
 from crossbow.kernels.library import MixedPrecision
 from crossbow.runtime.coefficients import ANY
 from crossbow.runtime.memory import assign
@@ -88,8 +88,6 @@ class Replica:
 
 COUNT_NBYTES = 8
 """Bytes of a count of steps."""
-Zeros = Callable[[int], Array]
-"""Function that allocates zeroed bytes of a device's memory."""
 
 
 def new_base_model(
@@ -103,7 +101,7 @@ def new_base_model(
     learners: int = 1,
 ) -> BaseModel:
     """several: whether the mean of all learners is a sum over devices or ranks. mean_first: whether it has a vector of
-    its own on a single device, too. learners: number of learners on all devices of this rank."""
+    its own on a single device, too. learners: number of learners that merge slices of z."""
     used = rule.vectors(solver, ANY)
     two = isinstance(rule, BarrierRule)
     wanted = (True, two, "base_velocity" in used, several or mean_first, "base_second_moment" in used)

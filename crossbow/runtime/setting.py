@@ -9,6 +9,7 @@ import numpy as np
 
 from crossbow.cluster.placement import Placement
 from crossbow.cluster.ranks import Ranks
+from crossbow.cluster.shared_memory import SharedMemory
 from crossbow.compile import share_of
 from crossbow.data import Dataset
 from crossbow.data.bad_examples import BadExamples
@@ -51,6 +52,8 @@ class RunSetting:
     """With two levels, the rule between the hosts, which are the ranks."""
     recorder: Recorder = field(default_factory=Recorder)
     """Records the run's timeline, when it is wanted."""
+    shared: SharedMemory | None = None
+    """Memory of all ranks, which run on one host. Their learners combine vectors there, as those of one process."""
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
@@ -103,7 +106,7 @@ class RunSetting:
     @property
     def adds_parts(self) -> bool:
         """Whether the mean of all learners is a sum over devices or ranks, which a synchroniser computes."""
-        return self.barrier and (self.base_models > 1 or self.tick_ranks.several)
+        return self.barrier and (self.base_models > 1 or (self.tick_ranks.several and self.shared is None))
 
     @property
     def sums_through_host(self) -> bool:

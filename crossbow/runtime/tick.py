@@ -34,7 +34,7 @@ class TickCoordination:
         setting, ranges = assembly.setting, assembly.arithmetic.ranges
         self.rule: Rule = setting.rule
         self._flags, self._first = assembly.flags, setting.placement.first
-        learners, ranks = setting.tick_learners, setting.tick_ranks
+        learners = setting.tick_learners
         mean = total("sent", [1 / learners] * learners) if not setting.adds_parts else None
         self._formulas = tick_formulas(
             setting.barrier_rule,
@@ -49,11 +49,10 @@ class TickCoordination:
             assembly.arithmetic,
             setting.barrier_rule,
             learners,
-            setting.devices,
             setting.clips_own,
             setting.clips_mean,
-            first=setting.placement.first,
-            ranks=ranks.size,
+            first=0 if setting.shared else setting.placement.first,
+            adds_parts=setting.adds_parts,
             chained=setting.chained and collective is None,
             mean_first=setting.mean_first,
         )

@@ -24,6 +24,8 @@ class Usage:
         """Whether all submitted work is done and the learners agree with the base model's tick."""
         self._lost = False
         """Whether ranks left during the last training, which is not settled."""
+        self._trained = False
+        """Whether the last work was training."""
         self._process = os.getpid()
 
     @contextmanager
@@ -31,13 +33,13 @@ class Usage:
         """Do work on the learners. However it ends, nothing runs afterwards, and the next work can begin."""
         self.check_usable()
         try:
-            self._doing, self._settled, self._lost = doing, False, False
+            self._doing, self._settled, self._lost, self._trained = doing, False, False, doing == "training"
             yield
             self._settled = True
         except BaseException as error:
-            self._lost = doing == "training" and isinstance(error, ViewChangedError)
+            self._lost = self._trained and isinstance(error, ViewChangedError)
             if not self.is_forked:
-                self._settled = self._recovery.recover(lost=self._lost)
+                self._settled = self._recover()
             raise
         finally:
             self._doing = ""
@@ -69,9 +71,12 @@ class Usage:
         if self._doing:
             raise CrossbowError(f"this is not possible while {self._doing}. Monitor.record may do it, between epochs")
         if not self._settled:
-            self._settled = self._recovery.recover(lost=self._lost)
+            self._settled = self._recover()
         if not self._settled:
             raise CrossbowError(
                 "not possible while a learner is still in a task that another's failure or Ctrl-C left, nor after a "
                 "failure of ranks with GPUs. Make another context"
             )
+
+    def _recover(self) -> bool:
+        return self._recovery.recover(trained=self._trained, lost=self._lost)

@@ -30,8 +30,9 @@ class FakePending:
 class FakeNetwork:
     """Implements a `Transport` for each of its ranks."""
 
-    def __init__(self, size: int) -> None:
-        self.view = View(0, tuple(Rank(number, f"host{number}") for number in range(size)))
+    def __init__(self, size: int, *, one_host: bool = False) -> None:
+        hosts = ["host" if one_host else f"host{number}" for number in range(size)]
+        self.view = View(0, tuple(Rank(number, host) for number, host in enumerate(hosts)))
         self.lock = threading.RLock()
         self.messages: dict[tuple[int, int, Channel], deque[tuple[int, bytes]]] = defaultdict(deque)
         self.arrays: dict[tuple[int, int, int, Channel], deque[Any]] = defaultdict(deque)

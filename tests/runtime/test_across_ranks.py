@@ -85,13 +85,15 @@ def train(
         engine.close()
 
 
-def train_on(learners: list[int], model: ModelConf, system: SystemConf = SYSTEM, **more: Any) -> list[Trained]:
-    """Train on as many ranks, each with this number of learners."""
+def train_on(
+    learners: list[int], model: ModelConf, system: SystemConf = SYSTEM, *, one_host: bool = False, **more: Any
+) -> list[Trained]:
+    """Train on as many ranks, each with this number of learners. one_host: whether they can share memory."""
 
     def of(ranks: Ranks, own: int) -> Callable[[], Trained]:
         return lambda: train(ranks, model, replace(system, learners_per_device=own), **more)
 
-    pairs = zip(FakeNetwork(len(learners)).ranks(), learners, strict=True)
+    pairs = zip(FakeNetwork(len(learners), one_host=one_host).ranks(), learners, strict=True)
     return at_once([of(ranks, own) for ranks, own in pairs])
 
 
@@ -99,6 +101,8 @@ def losses(trained: Trained) -> list[Any]:
     return [(each.tasks, each.loss, each.test) for each in trained.history.records]
 
 
+ON_ONE_HOST = pytest.mark.parametrize("one_host", [False, True], ids=["messages", "shared memory"])
+"""How ranks exchange vectors."""
 RULES = [
     SMA(),
     SMA(alpha=0.15, tau=2, base_momentum=0.3),
@@ -108,57 +112,65 @@ RULES = [
 ]
 
 
+@ON_ONE_HOST
 @pytest.mark.parametrize("rule", [SMA(), SSGD()], ids=repr)
-def test_adaptive_methods_too(rule: BarrierRule) -> None:
+def test_adaptive_methods_too(rule: BarrierRule, one_host: bool) -> None:
     solver = SolverConf(method="adam", learning_rate=0.01)
     model = replace(MODEL, rule=rule)
     alone = train(None, model, replace(SYSTEM, learners_per_device=3), solver=solver)
-    assert all(same_weights(alone.weights, each.weights) for each in train_on([2, 1], model, solver=solver))
+    assert all(
+        same_weights(alone.weights, each.weights) for each in train_on([2, 1], model, solver=solver, one_host=one_host)
+    )
 
 
 @one_in(3)
+@ON_ONE_HOST
 @pytest.mark.parametrize("rule", RULES, ids=repr)
-def test_ranks_and_devices_compute_the_bits_of_one_device(rule: BarrierRule) -> None:
+def test_ranks_and_devices_compute_the_bits_of_one_device(rule: BarrierRule, one_host: bool) -> None:
     model = replace(MODEL, rule=rule)
     alone = train(None, model, replace(SYSTEM, learners_per_device=4))
     devices = train(None, model, replace(SYSTEM, learners_per_device=2, devices="cpu:0/2,cpu:1/2"))
-    several = [each for learners in ([2, 2], [1, 2, 1]) for each in train_on(learners, model)]
+    several = [each for learners in ([2, 2], [1, 2, 1]) for each in train_on(learners, model, one_host=one_host)]
     assert len(several) == 5
     for other in [devices, *several]:
         assert same_weights(alone.weights, other.weights)
         assert losses(alone) == losses(other)
 
 
+@ON_ONE_HOST
 @pytest.mark.parametrize(
     ("model", "solver"),
     [
+        (replace(MODEL, rule=SSGD()), replace(SOLVER, clip_gradient_norm=0.3)),
         (replace(MODEL, rule=SMA(), local_variables=("*bias*",)), SOLVER),
         (MODEL, replace(SOLVER, learning_rate_step_unit="merges", policy="step", gamma=0.7, step_size=3)),
         (MODEL, replace(SOLVER, learning_rate_step_unit="merges", policy="inv", gamma=0.1, power=0.75)),
     ],
-    ids=["local variables", "steps by merges", "decay by merges"],
+    ids=["clipped gradients", "local variables", "steps by merges", "decay by merges"],
 )
-def test_local_variables_and_schedules_by_merges(model: ModelConf, solver: SolverConf) -> None:
+def test_settings_of_the_solver_and_the_model(model: ModelConf, solver: SolverConf, one_host: bool) -> None:
     alone = train(None, model, replace(SYSTEM, learners_per_device=3), solver=solver)
-    for each in train_on([1, 2], model, solver=solver):
+    for each in train_on([1, 2], model, solver=solver, one_host=one_host):
         assert same_weights(alone.weights, each.weights)
         assert losses(alone) == losses(each)
 
 
-def test_restarts_where_the_learning_rate_steps_down() -> None:
+@ON_ONE_HOST
+def test_restarts_where_the_learning_rate_steps_down(one_host: bool) -> None:
     """Ranks restart one after the other, and results of those that have gone on belong to the next stretch."""
     solver = replace(SOLVER, policy="step", gamma=0.7, step_size=6)
     alone = train(None, MODEL, replace(SYSTEM, learners_per_device=3), solver=solver)
-    for each in train_on([1, 1, 1], MODEL, solver=solver):
+    for each in train_on([1, 1, 1], MODEL, solver=solver, one_host=one_host):
         assert same_weights(alone.weights, each.weights)
         assert losses(alone) == losses(each)
 
 
-def test_sequences_of_rules() -> None:
+@ON_ONE_HOST
+def test_sequences_of_rules(one_host: bool) -> None:
     """The same bits as on one machine, phase by phase."""
     model = replace(MODEL, rule=RuleSequence(((SMA(base_momentum=0.4), 2), (SSGD(), 3), (PolyakRuppert(), 1))))
     alone = train(None, model, replace(SYSTEM, learners_per_device=3))
-    for each in train_on([1, 2], model):
+    for each in train_on([1, 2], model, one_host=one_host):
         assert same_weights(alone.weights, each.weights)
         assert losses(alone) == losses(each)
 

@@ -58,6 +58,7 @@ BAD: list[BadValues] = [
     (SystemConf, "seed", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
     (SystemConf, "loader_threads", "an integer ≥ 1", (0, -1, None, *NO_INTEGERS), {}),
     (SystemConf, "servers", "an integer ≥ 1", (0, -1, None, *NO_INTEGERS), {}),
+    (SystemConf, "shared_memory", "True or False", (1, None, "no"), {}),
     (SystemConf, "sum_order", "one of 'auto', 'chain', 'tree'", ("ring", None, 1), {}),
     (SystemConf, "order", "one of 'examples', 'files'", ("file", None, 1), {}),
     (SystemConf, "files_together", "an integer ≥ 1 or None", (0, -1, *NO_INTEGERS), {"order": "files"}),
@@ -171,6 +172,8 @@ SystemConf.seed=0 --seed (0)
     an integer ≥ 0
 SystemConf.sum_order='auto' --sum-order (auto)
     one of 'auto', 'chain', 'tree'
+SystemConf.shared_memory=True --shared-memory (on)
+    True or False
 SystemConf.servers=1 --servers (1)
     an integer ≥ 1
 SystemConf.loader_threads=1 --loader-threads (1)

@@ -25,7 +25,7 @@ ELEMENTS = FakeTransport.block + 5
 
 def new_mean(ranks: Ranks, learners: int, devices: int = 1, collective: Any = None, *, chained: bool = True) -> Mean:
     library, _ = select_library("reference", DTYPE)
-    merging = Merging(VectorArithmetic(library, DTYPE), SMA(), learners, devices, ranks=ranks.size, chained=chained)
+    merging = Merging(VectorArithmetic(library, DTYPE), SMA(), learners, adds_parts=True, chained=chained)
     return Mean(merging, ranks, collective or HostCollective(devices), Flags(learners, 1))
 
 

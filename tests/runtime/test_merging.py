@@ -24,7 +24,7 @@ SIZE = 5
 
 def merging(rule: BarrierRule, learners: int = 4, devices: int = 2) -> Merging:
     library, _ = select_library("reference", DTYPE)
-    return Merging(VectorArithmetic(library, DTYPE), rule, learners, devices)
+    return Merging(VectorArithmetic(library, DTYPE), rule, learners, adds_parts=devices > 1)
 
 
 def vector(seed: int) -> np.ndarray:

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from crossbow import SMA, SSGD, SolverConf, TrainingUnit
+from crossbow.cluster.members import Rank, View
+from crossbow.cluster.ranks import Ranks
 from crossbow.runtime import recovery
 from crossbow.runtime.copies import WHOLE, Copies, Copy
 from crossbow.runtime.flags import Flags
@@ -83,7 +85,7 @@ class Parts:
         self.flags, self.position, self.backend = Flags(2, 1), Position(2), FakeBackend(runs_ahead=runs_ahead)
         self.coordination = FakeCoordination(reports, 2)
         self.flow = new_flow(self.coordination, reports)
-        setting = SimpleNamespace(barrier=barrier)
+        setting = SimpleNamespace(barrier=barrier, ranks=Ranks(View(0, (Rank(0, "host"),))), shared=None)
         vectors = {"bases": self.bases, "base": self.bases[0], "outer": None, "replicas": self.replicas, "mirrors": ()}
         assembly: Any = SimpleNamespace(**vectors, part=None, program=None, flags=self.flags, setting=setting)
         self.recovery = Recovery(assembly, self.backend, self.coordination, self.flow, self.position)  # type: ignore[arg-type]

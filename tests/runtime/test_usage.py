@@ -18,8 +18,10 @@ class Recovering:
     def __init__(self, *succeeds: bool) -> None:
         self.succeeds, self.stopped = list(succeeds), 0
         self.lost: list[bool] = []
+        self.trained: list[bool] = []
 
-    def recover(self, *, lost: bool) -> bool:
+    def recover(self, *, trained: bool, lost: bool) -> bool:
+        self.trained.append(trained)
         self.lost.append(lost)
         return self.succeeds.pop(0)
 
@@ -76,6 +78,7 @@ def test_only_training_loses_what_other_ranks_have_not_sent(doing: str, error: t
     with pytest.raises(KeyError):
         fail(KeyError)
     assert parts.lost == [lost, lost, False]
+    assert parts.trained == [doing == "training"] * 3
 
 
 def test_another_process_may_not(monkeypatch: pytest.MonkeyPatch) -> None:

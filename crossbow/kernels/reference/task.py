@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from crossbow.kernels.interface import State
 from crossbow.kernels.reference.prepare import Floats, computes
 from crossbow.kernels.requests import CheckFinite, LoadBatch, Signal, Wait
-from crossbow.types import Aborted, Array, NonFiniteError
+from crossbow.types import Aborted, Array, CrossbowError, NonFiniteError
 
 POLL_SECONDS = 50e-6
 
@@ -41,12 +41,14 @@ def check_finite(*, value: Floats, what: str) -> None:
 
 
 @computes(Wait)
-def wait(*, flags: NDArray[np.int64], abort: NDArray[np.int64], state: Array, averages: bool) -> None:
+def wait(*, flags: NDArray[np.int64], abort: NDArray[np.int64], state: Array, averages: bool, seconds: float) -> None:
     """Return once every flag ≥ state[TICK], regardless of `abort`: a merge that all learners may begin is completed."""
     began = state[State.SINCE] = time.monotonic_ns()
     while not (flags >= int(state[State.TICK])).all():
         if abort[0] != 0:
             raise Aborted("another learner failed")
+        if time.monotonic_ns() - began > seconds * 1e9:
+            raise CrossbowError(f"waited {seconds:g} s for other learners")
         time.sleep(POLL_SECONDS)
     now = time.monotonic_ns()
     state[State.WAITED] += now - began

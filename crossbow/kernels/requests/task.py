@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from crossbow.kernels.requests.request import Request
@@ -43,6 +44,8 @@ class Wait(Request):
 
     averages: bool = False
     """Whether the kernels up to the next `Signal` average."""
+    seconds: float = math.inf
+    """Limit of the wait, after which it raises CrossbowError."""
 
     reads, writes = ("flags", "abort", "state"), ()
 

@@ -12,9 +12,10 @@ from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import Examples
 from crossbow.data.loader import Loader
 from crossbow.data.order import Order
-from crossbow.host_memory import aligned_zeros
+from crossbow.host_memory import Zeros, aligned_zeros
 from crossbow.kernels import select_library
 from crossbow.kernels.cpu.threads import one_thread
+from crossbow.kernels.reference.library import Reference
 from crossbow.runtime.assembly import SLOTS, Assembly, Needs
 from crossbow.runtime.backend import TickLearners, batch_source
 from crossbow.runtime.coefficients import Formulas
@@ -26,7 +27,6 @@ from crossbow.runtime.cpu.synchroniser import new_synchroniser
 from crossbow.runtime.cpu.tick import Share, tick_learner
 from crossbow.runtime.device import CpuDevice, cpu_devices
 from crossbow.runtime.merging import Merging
-from crossbow.runtime.replica import Zeros
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Finished, Report
 from crossbow.synch import Collective, HostCollective
@@ -79,6 +79,11 @@ class CpuBackend:
                 f"expected at most {most} threads, of all learners together. Received: {wanted}, of {sum(counts)} "
                 "learners; lower learners_per_device or threads_per_learner"
             )
+
+    @property
+    def shares_memory(self) -> bool:
+        """True for one device, with compiled kernels: only these write flags in an order that other processes see."""
+        return len(self.devices) == 1 and not isinstance(self.library, Reference)
 
     # Streams
 
@@ -199,8 +204,12 @@ class CpuBackend:
     ) -> TickLearners:
         """Return learners whose task lists wait for each other and, for several devices, a synchroniser."""
         learners: list[CpuLearner] = []
+        first, shared = assembly.setting.placement.first, assembly.neighbours
         for number, device in enumerate(self.device_of):
-            share = Share(number, tuple(other for other, of in enumerate(self.device_of) if of == device))
+            if shared:
+                share = Share(first + number, tuple(range(len(shared))))
+            else:
+                share = Share(number, tuple(other for other, of in enumerate(self.device_of) if of == device))
             stream = self.streams[number]
             learners.append(tick_learner(assembly, merging, formulas, share, device, stream, reports.put))
         if not merging.adds_parts:

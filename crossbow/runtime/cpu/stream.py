@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import threading
@@ -12,6 +13,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from crossbow.cluster.sums import SECONDS_TO_WAIT
 from crossbow.compile import BoundStep
 from crossbow.kernels.library import KernelLibrary
 from crossbow.kernels.requests import Signal, Wait
@@ -86,17 +88,22 @@ class Signals:
 
     library: KernelLibrary
     flags: Flags
+    seconds: float = math.inf
+    """Limit of a wait."""
 
     @classmethod
     def of(cls, assembly: Assembly) -> Signals:
         """The signals of a run."""
-        return cls(assembly.arithmetic.library, assembly.flags)
+        limit = SECONDS_TO_WAIT if assembly.setting.shared else math.inf  # another process may hang
+        return cls(assembly.arithmetic.library, assembly.flags, limit)
 
     def wait(self, name: str, flags: Array, state: Array, *, averages: bool = False) -> list[BoundStep]:
         """A call that waits until all these flags have reached the task's tick. name: of the flags. averages: whether
         an average follows, up to the next signal."""
         buffers = {"flags": flags, "abort": self.flags.abort, "state": state}
-        return [BoundStep(f"wait {name}", call) for call in self.library.prepare(Wait(averages)).bind(buffers)]
+        return [
+            BoundStep(f"wait {name}", call) for call in self.library.prepare(Wait(averages, self.seconds)).bind(buffers)
+        ]
 
     def signal(self, name: str, flags: Array, index: int, state: Array) -> list[BoundStep]:
         """A call that sets one of these flags to the task's tick. name: of the flags."""

@@ -52,18 +52,19 @@ from crossbow.types import Array
 
 @dataclass(frozen=True)
 class Share:
-    """A learner's number, and the numbers of all learners on its device."""
+    """A learner's number, and the numbers of all learners with the same base model: those on its device or, if ranks
+    share memory, those of all ranks."""
 
     learner: int
     on_device: tuple[int, ...]
 
     @property
     def index(self) -> int:
-        """The learner's position among the learners of its device."""
+        """The learner's position among them."""
         return self.on_device.index(self.learner)
 
     def slice(self, elements: int) -> slice:
-        """This learner's share of a vector of its device."""
+        """This learner's share of a vector of the base model."""
         return share_of(elements, self.index, len(self.on_device))
 
 
@@ -76,7 +77,7 @@ class TickSteps:
     share: Share
     base: BaseModel
     replicas: Sequence[Replica]
-    """The replicas of the learner's device, in order."""
+    """Those of the learners in `share`, in order."""
     updates: Mapping[str, BoundUpdate]
     state: Array
 
@@ -171,7 +172,7 @@ def tick_learner(
         Signals.of(assembly),
         share,
         assembly.bases[device],
-        [assembly.replicas[other] for other in share.on_device],
+        [(assembly.neighbours or assembly.replicas)[other] for other in share.on_device],
         formulas.over(numbers.array),
         memory.state,
     )

@@ -13,6 +13,7 @@ from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import Examples
 from crossbow.data.loader import Loader, batch_tensors
 from crossbow.data.order import Order
+from crossbow.host_memory import Zeros
 from crossbow.kernels.cuda.api import api, gpus
 from crossbow.kernels.cuda.launch import Stream, on
 from crossbow.kernels.cuda.library import Cuda
@@ -30,7 +31,6 @@ from crossbow.runtime.cuda.tick import tick_learner
 from crossbow.runtime.cuda.work import task_ranges
 from crossbow.runtime.device import cuda_devices
 from crossbow.runtime.merging import Merging
-from crossbow.runtime.replica import Zeros
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Finished, Report
 from crossbow.synch import Collective, FreeRule
@@ -49,6 +49,7 @@ class CudaBackend:
 
     times_tasks = False  # the learners of a GPU are equally fast
     runs_ahead = True
+    shares_memory = False
 
     def __init__(self, system: SystemConf, *, between_ranks: bool = True) -> None:
         """between_ranks: whether a tick adds up the vectors of all ranks. Raises ConfigurationError."""

@@ -15,12 +15,13 @@ import numpy as np
 
 from crossbow.compile.memory import aligned
 from crossbow.data.loader import Loader
+from crossbow.host_memory import Zeros
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import Stream, on
 from crossbow.kernels.interface import State
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.cuda.stream import CudaStream, Event, LearnerStreams
-from crossbow.runtime.replica import Zeros, narrow_vectors
+from crossbow.runtime.replica import narrow_vectors
 from crossbow.types import Array, Tensor, address
 
 INPUTS = 2

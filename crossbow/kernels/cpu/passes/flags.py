@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,9 +27,9 @@ from crossbow.kernels.compiled import (
 )
 from crossbow.kernels.cpu.rooms import PASSES
 from crossbow.kernels.interface import Call, PreparedKernel, State
-from crossbow.kernels.native import ABORTED, NativeCall
+from crossbow.kernels.native import ABORTED, LATE, NativeCall
 from crossbow.kernels.requests import Signal, Wait
-from crossbow.types import Array, address
+from crossbow.types import Array, CrossbowError, address
 
 SPINS, YIELDS, SLEEP_MICROSECONDS = 200, 2000, 50
 """A wait spins for some microseconds, then yields its core for about a millisecond, then sleeps between checks. A sleep
@@ -45,12 +47,14 @@ WAIT = Arguments(
     abort=Address,
     state=Address,
     averages=int,
+    microseconds=int,
     sched_yield=Address,
     usleep=Address,
     clock_gettime=Address,
     timespec=Address,
 )
-"""stride: bytes between flags. averages: 1 if an average follows, else 0. timespec: memory for the clock's time."""
+"""stride: bytes between flags. averages: 1 if an average follows, else 0. microseconds: limit of the sleeps; 0: none.
+timespec: memory for the clock's time."""
 
 
 @native_pass(WAIT)
@@ -73,6 +77,8 @@ def wait_for_flags(block: Any) -> int:
             elif rounds <= SPINS + YIELDS:
                 call_address(block.sched_yield, 0, 0, 0, 0)
             else:
+                if 0 < block.microseconds < slept:
+                    return LATE
                 sleep = min(max(SLEEP_MICROSECONDS, slept // SLEEPS_IN_A_WAIT), LONGEST_SLEEP_MICROSECONDS)
                 call_address(block.usleep, sleep, 0, 0, 0)
                 slept += sleep
@@ -113,6 +119,9 @@ def resting_functions() -> tuple[int, int]:
 def wait(request: Wait) -> PreparedKernel:
     wait_for_flags.address  # noqa: B018
 
+    def explain() -> None:
+        raise CrossbowError(f"waited {request.seconds:g} s for other learners")
+
     def bind(buffers: Mapping[str, Array]) -> Sequence[Call]:
         flags, abort, state = (buffers[role] for role in request.reads)
         sched_yield, usleep = resting_functions()
@@ -124,12 +133,13 @@ def wait(request: Wait) -> PreparedKernel:
             abort=abort,
             state=state,
             averages=int(request.averages),
+            microseconds=0 if math.isinf(request.seconds) else int(request.seconds * 1e6),
             sched_yield=sched_yield,
             usleep=usleep,
             clock_gettime=clock_gettime(),
             timespec=np.zeros(2, np.int64),
         )
-        return (call,)
+        return (replace(call, explain=explain),)
 
     return request.prepared("numba", bind)
 

@@ -14,7 +14,7 @@ from crossbow.kernels.interface import State
 from crossbow.kernels.reference import Reference
 from crossbow.kernels.requests import Signal, Wait
 from crossbow.kernels.task_list import TaskList
-from crossbow.types import Aborted
+from crossbow.types import Aborted, CrossbowError
 from tests.support import SECONDS, until
 
 if why_not_compiled() is not None:
@@ -161,12 +161,28 @@ def test_a_wait_yields_its_core_before_it_sleeps() -> None:
         abort=np.zeros(1, np.int64),
         state=state,
         averages=0,
+        microseconds=0,
         sched_yield=addresses[0],
         usleep=addresses[1],
         clock_gettime=0,
         timespec=np.zeros(2, np.int64),
     )()
     assert calls == ["yield"] * YIELDS + [f"sleep {SLEEP_MICROSECONDS}"] * 3
+
+
+@pytest.mark.parametrize("library", ["compiled", "reference"])
+def test_a_wait_may_have_a_limit(library: str) -> None:
+    shared = flags(1)
+    shared["flags"] = shared["flags"][:1]
+    shared["state"][State.TICK] = 1
+    request = Wait(seconds=0.05)
+    (wait_,) = (wait(request) if library == "compiled" else Reference().prepare(request)).bind(shared)
+    began = time.monotonic()
+    with pytest.raises(CrossbowError, match=r"^waited 0\.05 s for other learners$"):
+        wait_()
+    assert time.monotonic() - began >= 0.05
+    shared["flags"][0] = 1
+    wait_()
 
 
 def test_a_long_wait_keeps_no_core_busy() -> None:
