@@ -20,7 +20,7 @@ class Flags:
 
         def new(count: int) -> Array:
             flags = zeros(count * COUNT_NBYTES).view(np.int64)
-            flags[own] = -1
+            flags[:] = -1
             return flags
 
         self._own = own

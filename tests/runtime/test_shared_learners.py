@@ -122,6 +122,9 @@ def test_an_engine_goes_back_to_an_earlier_tick() -> None:
     def work(engine: Engine, ranks: Ranks | None) -> list[dict[str, Array]]:
         found = []
         start = engine.snapshot()
+        if ranks is not None and ranks.rank == 1:
+            restart = engine.recovery._restart
+            engine.recovery._restart = lambda: (time.sleep(0.05), restart())  # type: ignore[assignment, func-returns-value]
         for number in range(4):
             if ranks is not None and ranks.rank == number % 2:
                 time.sleep(0.02)  # the other one begins before this one
@@ -179,6 +182,9 @@ def test_after_a_failure_every_rank_has_a_whole_base_model(failing: int, monkeyp
             train()
         found = engine.weights
         assert same_weights(found, whole[engine.tick])
+        for replica in engine.parts.replicas:  # others may still read it
+            assert not same_vector(replica.vectors()["weights"], engine.recovery.base[0])
+        assert not same_vector(*engine.parts.base.buffers)
         for vector in engine.recovery.base:
             vector[...] = np.nan
         ranks.transport.send(b"", 1 - ranks.rank, 99)
@@ -192,6 +198,9 @@ def test_after_a_failure_every_rank_has_a_whole_base_model(failing: int, monkeyp
     def base_of(engine: Engine) -> tuple[Array, Array]:
         base, tick = engine.parts.base, engine.tick
         return base.current(tick), base.statistics[tick % 2]
+
+    def same_vector(first: Array, second: Array) -> bool:
+        return bool((first == second).all())
 
     ticks = on_ranks([1, 2], work)
     assert max(ticks) - min(ticks) <= 2
@@ -222,8 +231,13 @@ def test_after_a_failed_test_training_goes_on(monkeypatch: pytest.MonkeyPatch) -
     def fail() -> Any:
         raise ValueError("on purpose")
 
-    first, second = on_ranks([1, 1], work, model=replace(MODEL, check_batch_size=4))
-    assert same_weights(first, second)
+    model = replace(MODEL, check_batch_size=4)
+    with engine_of(None, 2, model) as engine:
+        for tasks in (24, 36):
+            engine.load(engine.weights, "itself")  # which restarts the learners, as the failure does
+            engine.run(tasks, Callbacks())
+        alone = engine.weights
+    assert all(same_weights(alone, each) for each in on_ranks([1, 1], work, model=model))
 
 
 def test_a_rank_that_hangs_is_not_awaited_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
