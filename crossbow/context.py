@@ -641,7 +641,7 @@ class ExecutionContext:
         only: Sequence[str] = ("*",),
         exclude: Sequence[str] = (),
     ) -> Matching:
-        """Read a base model written by `save`, and restart all learners from it.
+        """Read a base model written by `save`, and restart all learners from it. All ranks must call this.
 
         path: the file, or the directory of a run.
         only, exclude: patterns of the names of variables that are taken, as ["conv*"], and of exceptions. The other
@@ -654,6 +654,7 @@ class ExecutionContext:
         variance; with strict=False, if nothing fits. Raises ConfigurationError for a pattern that matches nothing.
         """
         self._check_open()
+        self._check_ranks()
         selection, path, layouts = VariableSelection(only, exclude), model_path(path), self.engine.program.layouts
 
         def check(shapes: Mapping[str, Shape]) -> None:
@@ -663,20 +664,23 @@ class ExecutionContext:
                 others = {name: shape for name, shape in own.items() if name not in selection}
                 check_names({**others, **chosen}, layouts, str(path))
 
-        file = read_variables(path, check)
-        matching, values = match(self.engine.weights, file, selection, str(path))
-        self.engine.load(values, str(path))
+        with self._ranks.call():
+            file = read_variables(path, check)
+            matching, values = match(self.engine.weights, file, selection, str(path))
+            self.engine.load(values, str(path))
         return matching
 
     @without_own_frames
     def set_variables(self, values: Mapping[str, Array]) -> None:
         """Set variables and running statistics of the base model by name, as {"conv1.weights": array}, and restart all
-        learners from it. The other variables keep their values.
+        learners from it. The other variables keep their values. All ranks must call this, with the same values.
 
         Raises DataError, and changes nothing, if a name or shape is not the model's, or a number is not finite.
         """
         self._check_open()
-        self.engine.load(replaced_variables(self.engine.weights, values), "set_variables")
+        self._check_ranks()
+        with self._ranks.call():
+            self.engine.load(replaced_variables(self.engine.weights, values), "set_variables")
 
     def _settings(self) -> ModelSettings:
         """What a saved model tells of the data, and of the settings that the bits of a prediction depend on."""

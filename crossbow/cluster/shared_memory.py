@@ -46,15 +46,15 @@ class SharedMemory:
     def of(cls, process: int, file: int, mark: bytes) -> SharedMemory | None:
         """That of another process, as its descriptor there; None if this process cannot open it."""
         try:
-            opened = os.open(f"/proc/{process}/fd/{file}", os.O_RDWR)
-        except OSError:  # ranks in containers of their own
+            memory = cls(os.open(f"/proc/{process}/fd/{file}", os.O_RDWR))
+            return memory if os.pread(memory.file, len(mark), 0) == mark else None
+        except OSError:  # in a container of its own, where the process is another one
             return None
-        memory = cls(opened)
-        return memory if os.pread(opened, len(mark), 0) == mark else None
 
     def zeros(self, nbytes: int) -> Array:
-        """The next `nbytes` bytes (uint8, 1-D), zeroed and aligned to a page. All ranks call this with the same numbers
-        in the same order, and get the same memory. Raises ConfigurationError if there is too little."""
+        """The next `nbytes` bytes (uint8, 1-D), aligned to a page, and zeroed unless another rank has written to them.
+        All ranks call this with the same numbers in the same order, and get the same memory. Raises ConfigurationError
+        if there is too little."""
         if not nbytes:
             return np.zeros(0, np.uint8)
         room = -(-nbytes // PAGE) * PAGE
@@ -79,7 +79,7 @@ class SharedMemory:
 def shared_memory(ranks: Ranks) -> SharedMemory | None:
     """Memory that all ranks have; None if they run on several hosts, or in containers that keep them apart. All ranks
     must call this."""
-    if len({rank.host for rank in ranks.view.ranks}) > 1 or not hasattr(os, "memfd_create"):
+    if len({rank.host for rank in ranks.view.ranks}) > 1:
         return None
     memory, mark = None, secrets.token_bytes(MARK)
     if ranks.is_first:
@@ -92,6 +92,8 @@ def shared_memory(ranks: Ranks) -> SharedMemory | None:
 
 
 def _new(mark: bytes) -> SharedMemory | None:
+    if not hasattr(os, "memfd_create"):  # only Linux has it
+        return None
     try:
         return SharedMemory.new(mark)
     except OSError:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from crossbow.types import Array, Shape
+from crossbow.types import Array, CrossbowError, Shape
 
 Buffers = Mapping[str, Array]
 """Arrays by role. Activations have their logical shape (a strided view if the layout is channels-last). Variables have
@@ -47,6 +47,12 @@ class State:
     """Time in nanoseconds of a monotonic clock at which the learner began to wait (> 0) or to average (negated, < 0); 0
     while it does neither."""
     SIZE = 8
+
+
+def too_late(flags: Array, state: Array, seconds: float) -> CrossbowError:
+    """The error of a wait that has reached its limit. flags: one for each learner."""
+    missing = ", ".join(str(learner) for learner in np.flatnonzero(flags < state[State.TICK]))
+    return CrossbowError(f"waited {seconds:g} s for other learners" + (f": {missing}" if missing else ""))
 
 
 class Call(Protocol):

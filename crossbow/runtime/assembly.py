@@ -115,7 +115,7 @@ class Assembly:
     """On a server, under a rule without a barrier: the range of z that it has."""
     mirrors: tuple[Replica, ...] = ()
     """On a server, what other ranks' learners sent last, and their state: this range of it."""
-    neighbours: tuple[Replica, ...] = ()
+    all_replicas: tuple[Replica, ...] = ()
     """If ranks share memory, the replicas of the learners of all ranks; their base model is the same memory, too."""
 
     @property

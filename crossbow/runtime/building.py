@@ -10,7 +10,7 @@ import numpy as np
 
 from crossbow.cluster.placement import Placement
 from crossbow.cluster.ranks import Ranks
-from crossbow.cluster.shared_memory import SharedMemory, shared_memory
+from crossbow.cluster.shared_memory import shared_memory
 from crossbow.compile import BatchSource, Layouts, ModelLayout, Program, check_memory, compile_graph
 from crossbow.data import Dataset
 from crossbow.data.bad_examples import BadExamples
@@ -173,17 +173,12 @@ def new_setting(
             f"Received: wpc={wpc}"
         )
     clock = work_clock(len(threads), rule.tau, wpc, barrier=isinstance(rule, BarrierRule), host_ticks=host_ticks)
-    shared = None
-    if ranks.several and not ranks.elastic and isinstance(given, BarrierRule) and system.shared_memory:
-        shared = _shared_memory(ranks, backend)
+    shared, wanted = None, system.shared_memory and isinstance(given, BarrierRule) and backend.shares_memory
+    if ranks.several and not ranks.elastic and all(ranks.gather(wanted)):
+        shared = shared_memory(ranks)
     sizes = len(threads), len(backend.devices)
     confs = data, model, solver, system, given, rule
     return RunSetting(*confs, *sizes, clock, bad, ranks, placement, between, recorder, shared)
-
-
-def _shared_memory(ranks: Ranks, backend: Backend) -> SharedMemory | None:
-    """Memory of all ranks, if they run on one host and can use it."""
-    return shared_memory(ranks) if all(ranks.gather(backend.shares_memory)) else None
 
 
 def new_coordination(
@@ -296,11 +291,11 @@ def _assemble(
         backend.to_device,
     )
     confs = program, setting.rule, setting.solver
-    replicas, neighbours, flags = _new_learners_memory(setting, backend, program)
+    replicas, all_replicas, flags = _new_learners_memory(setting, backend, program)
     part = setting.parts(program.model.elements)[setting.ranks.rank] if setting.serves else None
     mirrors = tuple(new_replica(*confs, backend.zeros(0), part) for _ in range(setting.mirrored))
     parts = trained, checked, check_order, bases, replicas
-    return Assembly(setting, check, order, *parts, flags, arithmetic, needs, outer, part, mirrors, neighbours)
+    return Assembly(setting, check, order, *parts, flags, arithmetic, needs, outer, part, mirrors, all_replicas)
 
 
 def _new_learners_memory(
@@ -311,11 +306,11 @@ def _new_learners_memory(
     if shared is None:
         replicas = tuple(new_replica(*confs, backend.zeros(device)) for device in backend.device_of)
         return replicas, (), Flags(placement.own, 1 if setting.adds_parts else placement.own)
-    neighbours = tuple(new_replica(*confs, shared.zeros) for _ in range(placement.learners))
+    all_replicas = tuple(new_replica(*confs, shared.zeros) for _ in range(placement.learners))
     own = slice(placement.first, placement.first + placement.own)
     flags = Flags(placement.learners, placement.learners, shared.zeros, own)
     shared.close()
-    return neighbours[own], neighbours, flags
+    return all_replicas[own], all_replicas, flags
 
 
 def _new_loader(

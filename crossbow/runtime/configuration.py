@@ -142,10 +142,10 @@ class SystemConf:
     A chain passes the unfinished sum from rank to rank, which takes longer the more ranks there are. In a tree, the
     bits depend on the numbers of learners on each device and rank."""
     shared_memory: bool = setting(Flag(), default=True)
-    """Whether the ranks of one host combine their learners' vectors in common memory instead of sending messages.
+    """Whether the ranks of one host combine their learners' vectors in shared memory instead of sending messages.
 
-    It applies to CPUs under MPI if all ranks run on one host of Linux, each with one device, and the rule has a barrier
-    and one level. Sums are then added up as in a chain, whatever `sum_order`."""
+    It applies to CPUs under MPI, if all ranks run on one host with Linux, each with one device and compiled kernels,
+    and the rule has a barrier and one level. They then add up as in a chain, whatever `sum_order`."""
     servers: int = setting(Integer(at_least=1), default=1)
     """Rules without a barrier, across ranks: number of ranks, the first ones, each of which has a part of z.
 

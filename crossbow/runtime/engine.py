@@ -90,7 +90,11 @@ class Engine:
         self.observation = Observation(self.parts, self.coordination, self.recovery, self.flow)
         self._usage = Usage(self.recovery)
         self._evaluation = Evaluation(self.parts, self.backend, self.scheduler, self.flow, self._usage)
-        self.recovery.restart()
+        try:
+            self.recovery.restart()
+        except BaseException:  # another rank has failed
+            self.close()
+            raise
 
     # Components
 

@@ -7,7 +7,8 @@ import numpy as np
 from crossbow.host_memory import Zeros, aligned_zeros
 from crossbow.types import Array
 
-COUNT_NBYTES = 8
+NUMBER_NBYTES = 8
+"""Bytes of a flag, or of a squared norm."""
 
 
 class Flags:
@@ -19,18 +20,18 @@ class Flags:
         own: the flags of this process, if others have the same memory."""
 
         def new(count: int) -> Array:
-            flags = zeros(count * COUNT_NBYTES).view(np.int64)
-            flags[:] = -1
+            flags = zeros(count * NUMBER_NBYTES).view(np.int64)
+            flags[own] = -1
             return flags
 
         self._own = own
         self.ready = new(learners)
         """Learner i's contribution to this tick is ready, and does not change until the tick is merged."""
         self.contributed = new(learners)
-        """Learner i has added up its slice of its device's contributions (several devices or ranks only)."""
+        """Learner i has added up its slice of its device's contributions (with a synchroniser)."""
         self.measured = new(learners)
         """Learner i has squared its slice of the mean gradient (rules that send gradients and clip them)."""
-        self.squares = zeros(learners * COUNT_NBYTES).view(np.float64)
+        self.squares = zeros(learners * NUMBER_NBYTES).view(np.float64)
         """The squared norm that learner i has measured."""
         self.merged = new(parties)
         """Party p has written its part of the next z."""

@@ -1,4 +1,4 @@
-"""The mean of all learners' vectors over several devices or ranks, as calls of a synchroniser."""
+"""The mean of all learners' vectors, over devices or over ranks without shared memory, as calls of a synchroniser."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Merging:
     clips_mean: bool = False
     """Whether the mean gradient is clipped."""
     first: int = 0
-    """Number of the first of the learners that the backend counts from 0."""
+    """Number of this rank's first learner."""
     adds_parts: bool = False
     """Whether a synchroniser computes the mean of all learners, which are on several devices or ranks."""
     chained: bool = False

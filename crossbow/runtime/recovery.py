@@ -19,7 +19,7 @@ from crossbow.runtime.memory import assign, on_host
 from crossbow.runtime.position import Position
 from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.runtime.task import Completed
-from crossbow.types import Array, NonFiniteLossError
+from crossbow.types import Array, CrossbowError, NonFiniteLossError
 
 DRAIN_SECONDS = 0.5
 """Time for which recovery waits for the other learners' current tasks."""
@@ -53,6 +53,8 @@ class Recovery:
         self._ranks, self._shares = assembly.setting.ranks, assembly.setting.shared is not None
         may_lose = backend.runs_ahead or self._shares or assembly.outer is not None
         self._keeps = may_lose or not assembly.setting.barrier
+        self._stopped = False
+        """Whether training has failed in memory that ranks share."""
         self._kept: tuple[int, Sequence[Array]] | None = None
         """Tick, z and its statistics at the beginning of the last training call, if a failure may lose them."""
         self.part: PartOfModel | None = None
@@ -100,9 +102,9 @@ class Recovery:
             )
 
     def recover(self, *, trained: bool = True, lost: bool = False) -> bool:
-        """After a failure, wait for running tasks, then restart the learners from the last complete base model.
-        Returns False if a task takes too long, or if the learners cannot go on. trained: whether it was in training.
-        lost: whether ranks left then."""
+        """After a failure, wait for running tasks, then restart the learners from the last complete base model. If
+        ranks share memory, a failure of training stops the learners. Returns False if a task takes too long, or if the
+        learners of GPUs cannot go on. trained: whether training failed. lost: whether ranks left then."""
         self.base_changes += 1
         goes_on = self._coordination.abandon()
         self._flags.raise_abort()
@@ -128,16 +130,24 @@ class Recovery:
             kept_tick, values = self._kept
             self._position.go_to(kept_tick)
             self._assign(values)
-        self._restart()
+        if self._stopped:
+            self._flow.restart(self._position.tasks)
+        else:
+            self._restart()
         return True
 
     def _stop_sharing(self, tick: int) -> None:
         """Copy the base model of this tick to memory of this rank alone. Learners of other ranks may go on for a while:
-        they still read the replicas of this rank, and write another tick's base model. Then all ranks have failed, and
-        do not train again."""
+        they still read the replicas and the flags of this rank, and write another tick's base model. Then all ranks
+        have failed, and do not train again."""
         z, statistics = (np.array(each) for each in (self._base.current(tick), self._base.statistics[tick % 2]))
         self._base = BaseModel((z, z), None, None, (statistics, statistics), None)
-        self._bases, self._replicas, self._shares = (self._base,), (), False
+        self._shares, self._stopped = False, True
+
+    def check_learners(self) -> None:
+        """Raise CrossbowError if the learners have stopped."""
+        if self._stopped:
+            raise CrossbowError("the learners cannot go on after a failure of ranks that share memory")
 
     def set_base(self, values: Sequence[Array]) -> None:
         """Assign z and its statistics, on all ranks together. A `restart` must follow."""
@@ -157,6 +167,7 @@ class Recovery:
 
     def restart(self) -> None:
         """Let all learners, with two levels all hosts, begin at z. Called on all ranks together."""
+        self.check_learners()
         self._restart()
         self._meet()
 

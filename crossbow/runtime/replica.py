@@ -29,12 +29,12 @@ class BaseModel:
     buffers: tuple[Array, Array]
     velocity: Array | None
     mean: Array | None
-    """With several devices or ranks: a part of the mean of what learners send, and then the whole mean. On one device:
-    the mean, under rules that combine it with other vectors."""
+    """Where a synchroniser computes the mean: a part of the mean of what learners send, and then the whole mean.
+    Otherwise the mean, under rules that combine it with other vectors."""
     statistics: tuple[Array, Array]
     """The mean of the learners' statistics, double-buffered by parity like z."""
     statistics_mean: Array | None
-    """With several devices or ranks: a part of their next mean, and then the whole mean."""
+    """Where a synchroniser computes the mean: a part of their next mean, and then the whole mean."""
     second_moment: Array | None = None
     step_count: Array | None = None
     """Number of adaptive steps of z, once for each learner: on CPUs, learners count the steps of their slices."""

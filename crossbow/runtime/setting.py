@@ -53,7 +53,7 @@ class RunSetting:
     recorder: Recorder = field(default_factory=Recorder)
     """Records the run's timeline, when it is wanted."""
     shared: SharedMemory | None = None
-    """Memory of all ranks, which run on one host. Their learners combine vectors there, as those of one process."""
+    """Memory of all ranks, if they share it: their learners combine vectors there, as those of one process."""
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
@@ -105,7 +105,8 @@ class RunSetting:
 
     @property
     def adds_parts(self) -> bool:
-        """Whether the mean of all learners is a sum over devices or ranks, which a synchroniser computes."""
+        """Whether a synchroniser computes the mean of all learners, as a sum over devices, or over ranks that do not
+        share memory."""
         return self.barrier and (self.base_models > 1 or (self.tick_ranks.several and self.shared is None))
 
     @property
@@ -117,7 +118,7 @@ class RunSetting:
     @property
     def chained(self) -> bool:
         """Whether CPUs add up what all learners send in the learners' order, whatever their devices and ranks."""
-        return adds_in_chain(self.system, self.ranks.size)
+        return self.shared is not None or adds_in_chain(self.system, self.ranks.size)
 
     @property
     def mean_first(self) -> bool:

@@ -17,6 +17,8 @@ from crossbow.runtime.task import Completed, Failed
 
 SHORTEST_SLEEP, LONGEST_SLEEP = 1e-3, 20e-3
 """Seconds between two looks at what other ranks have sent; they grow while nothing comes."""
+LATE = 0.25
+"""Part of the time between two results by which one may be noticed late: schedulers are several tasks ahead."""
 SECONDS_TO_LOOK = 0.05
 """Seconds between two looks at other ranks while no results are exchanged."""
 
@@ -115,14 +117,17 @@ class Sharing:
 
     def _run(self) -> None:
         """Body of the thread."""
-        sleep = SHORTEST_SLEEP
+        sleep, last = SHORTEST_SLEEP, time.monotonic()
         while not self._closed.is_set():
             if not self._exchanges.wait(SECONDS_TO_LOOK):
                 self._look_for_failure()
                 continue
             busy = self._send() | self._receive()
             self._look_for_failure()
-            sleep = SHORTEST_SLEEP if busy else min(LONGEST_SLEEP, sleep * GROWTH)
+            if busy:
+                before, last = last, time.monotonic()
+                sleep = max(SHORTEST_SLEEP, (last - before) * LATE)
+            sleep = min(LONGEST_SLEEP, sleep * GROWTH)
             time.sleep(sleep)
         self._send()
 

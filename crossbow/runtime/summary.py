@@ -48,6 +48,8 @@ class RunSummary:
     """Number of learners on all devices of all ranks."""
     ranks: tuple[Rank, ...]
     """This process, or all that train together."""
+    shared_memory: bool
+    """Whether the learners of all ranks combine their vectors in memory that these share."""
     library: str
     """Name of the kernel library."""
     parameters: int
@@ -87,6 +89,7 @@ def summarise(backend: Backend, assembly: Assembly, position: Position) -> RunSu
         devices=tuple(devices),
         learners=setting.learners,
         ranks=setting.ranks.view.ranks,
+        shared_memory=setting.shared is not None,
         library=backend.library.name,
         parameters=program.model.parameters,
         elements=program.model.elements,

@@ -51,7 +51,7 @@ class TickCoordination:
             learners,
             setting.clips_own,
             setting.clips_mean,
-            first=0 if setting.shared else setting.placement.first,
+            first=setting.placement.first,
             adds_parts=setting.adds_parts,
             chained=setting.chained and collective is None,
             mean_first=setting.mean_first,

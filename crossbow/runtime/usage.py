@@ -30,8 +30,10 @@ class Usage:
 
     @contextmanager
     def busy(self, doing: str, loader: Loader) -> Iterator[None]:
-        """Do work on the learners. However it ends, nothing runs afterwards, and the next work can begin."""
+        """Do work on the learners. However it ends, nothing runs afterwards, and the next work can begin, unless the
+        learners have stopped."""
         self.check_usable()
+        self._recovery.check_learners()
         try:
             self._doing, self._settled, self._lost, self._trained = doing, False, False, doing == "training"
             yield

@@ -40,7 +40,9 @@ def print_configuration(
     ]
     if len(summary.ranks) > 1:
         hosts = ", ".join(dict.fromkeys(rank.host for rank in summary.ranks))
-        rows.append(("ranks", f"{len(summary.ranks)} on {hosts}; {summary.learners} learners together; below: rank 0"))
+        shared = ", with shared memory" if summary.shared_memory else ""
+        learners = f"{summary.learners} learners together"
+        rows.append(("ranks", f"{len(summary.ranks)} on {hosts}{shared}; {learners}; below: rank 0"))
     for device in summary.devices:
         learners = count(device.learners, "learner")
         if device.threads_per_learner is not None:

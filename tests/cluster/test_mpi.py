@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.numpy import load_file
@@ -163,8 +164,8 @@ if how == "before" and here:
 if how.startswith("data") and here:
     object.__setattr__(data.train, "write_images", fail)
 network = Sequential(InnerProduct(10), SoftMax(), SoftMaxLoss())
-rules = {"one": SMA(), "two": TwoLevel(SMA(), DiLoCo(tau=5)), "free": EASGD()}
-model, system = ModelConf(rule=rules[rule]), SystemConf(learners_per_device=1)
+rules = {"one": SMA(), "messages": SMA(), "two": TwoLevel(SMA(), DiLoCo(tau=5)), "free": EASGD()}
+model, system = ModelConf(rule=rules[rule]), SystemConf(learners_per_device=1, shared_memory=rule != "messages")
 monitors = [Failing()] if how == "monitor" else []
 with ExecutionContext(network, data=data, model=model, system=system, monitors=monitors) as context:
     try:
@@ -193,6 +194,7 @@ with ExecutionContext(network, data=data, model=model, system=system, monitors=m
         ("interrupt", 1, "one"),
         ("monitor", 0, "one"),
         ("data", 0, "one"),
+        ("data", 1, "messages"),
         ("data", 1, "two"),
         ("data", 2, "free"),
         ("data, caught", 0, "free"),
@@ -240,8 +242,10 @@ def fail(*given):
 
 object.__setattr__(data.train, "write_images", fail)
 network = Sequential(InnerProduct(10), SoftMax(), SoftMaxLoss())
-rules = {"one": SMA(), "two": TwoLevel(SMA(), DiLoCo(tau=5)), "free": EASGD(), "gossip": Gossip()}
-model, system = ModelConf(rule=rules[sys.argv[1]]), SystemConf(learners_per_device=1)
+one = {"one": SMA(), "messages": SMA()}
+rules = {**one, "two": TwoLevel(SMA(), DiLoCo(tau=5)), "free": EASGD(), "gossip": Gossip()}
+system = SystemConf(learners_per_device=1, shared_memory=sys.argv[1] != "messages")
+model = ModelConf(rule=rules[sys.argv[1]])
 for again in (False, True):
     with ExecutionContext(network, data=data, model=model, system=system) as context:
         try:
@@ -260,12 +264,48 @@ for again in (False, True):
 
 @NEEDS_MPI
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", ["one", "two", "free", "gossip"])
+@pytest.mark.parametrize("rule", ["one", "messages", "two", "free", "gossip"])
 def test_another_context_trains_after_a_failure_that_was_caught(rule: str) -> None:
     """What was on its way between the ranks does not reach it."""
     done = mpirun(2, "-c", GOING_ON, rule)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(" tested 296\n") == 2
+
+
+LOADING = """
+import sys
+from pathlib import Path
+from crossbow import DataError, ExecutionContext, Sequential, SystemConf, cluster
+from crossbow.cluster.members import RankFailedError
+from crossbow.data import digits
+from crossbow.ops import InnerProduct, SoftMax, SoftMaxLoss
+
+path = Path(sys.argv[1]) / f"{cluster.rank}.safetensors"
+network, system = Sequential(InnerProduct(10), SoftMax(), SoftMaxLoss()), SystemConf(learners_per_device=1)
+with ExecutionContext(network, data=digits(), system=system) as context:
+    context.train(1, verbose=0)
+    context.save(path)
+    context.train(1, verbose=0)
+    try:
+        context.load(path if cluster.rank == 0 else path.with_name("missing"))
+        raise AssertionError
+    except (DataError, RankFailedError) as error:
+        print(f"rank {cluster.rank}: {type(error).__name__}", flush=True)
+    context.load(path)
+    context.set_variables({name: value / 2 for name, value in context.variables.items()})
+    context.train(1, verbose=0)
+    sums = [float(each.sum()) for each in context.variables.values()]
+    first, second = cluster.join().gather(sums)
+    assert first == second
+"""
+
+
+@NEEDS_MPI
+@pytest.mark.slow
+def test_a_rank_that_cannot_load_a_model_fails_on_all(tmp_path: Path) -> None:
+    done = mpirun(2, "-c", LOADING, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert [done.stdout.count(text) for text in ("rank 0: RankFailedError", "rank 1: DataError")] == [1, 1]
 
 
 KILLED = """
@@ -323,6 +363,27 @@ def test_a_script_trains_on_two_ranks_and_resumes_on_three(tmp_path: Path) -> No
     assert "after 94 tasks" in done.stdout
     assert "all learners begin at the base model" in done.stdout
     assert done.stdout.count("epoch 2/2") == 1
+
+
+@NEEDS_MPI
+@pytest.mark.slow
+@pytest.mark.parametrize("learners", [1, 2])
+def test_ranks_have_the_bits_of_one_process(learners: int, tmp_path: Path) -> None:
+    options = ["--dataset", "digits", "--epochs", "1", "--threads-per-learner", "1", "--output-directory"]
+
+    def trained(name: str, ranks: int, own: int, *more: str) -> tuple[str, Any]:
+        directory = tmp_path / name
+        done = mpirun(ranks, "-m", "models.lenet", *options, str(directory), "--learners", str(own), *more)
+        assert done.returncode == 0, done.stderr
+        return done.stdout, load_file(directory / "model.safetensors")
+
+    _, one = trained("one", 1, 2 * learners)
+    text, shared = trained("shared", 2, learners)
+    assert f", with shared memory; {2 * learners} learners together" in text
+    assert same_weights(one, shared)
+    text, sent = trained("sent", 2, learners, "--no-shared-memory")
+    assert "with shared memory" not in text
+    assert same_weights(one, sent)
 
 
 @NEEDS_MPI

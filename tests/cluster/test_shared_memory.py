@@ -87,6 +87,16 @@ def test_if_one_rank_cannot_open_it_none_has_it(monkeypatch: pytest.MonkeyPatch)
     assert descriptors() == before
 
 
+def test_a_descriptor_that_is_no_memory() -> None:
+    """That of another program, which has the same numbers in another container."""
+    read, write = os.pipe()
+    try:
+        assert SharedMemory.of(os.getpid(), write, MARK) is None
+    finally:
+        os.close(read)
+        os.close(write)
+
+
 def test_a_system_that_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*given: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

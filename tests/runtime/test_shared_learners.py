@@ -20,7 +20,7 @@ from crossbow.runtime.engine import Engine
 from crossbow.runtime.scheduler import Callbacks
 from crossbow.runtime.setting import RunSetting
 from crossbow.synch import EASGD, BarrierRule, DiLoCo, TwoLevel
-from crossbow.types import Array, TaskError
+from crossbow.types import Array, CrossbowError, NonFiniteLossError, TaskError
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.runtime.test_across_ranks import DATA, MODEL, SOLVER, SYSTEM
 from tests.support import FAST_KERNELS, same_weights, training
@@ -65,7 +65,7 @@ def weights_after(ticks: int, learners: int) -> dict[str, Array]:
 
 def shared(engine: Engine, ranks: Ranks) -> bool:
     setting: RunSetting = engine.parts.setting
-    assert (setting.shared is not None) == bool(engine.parts.neighbours)
+    assert (setting.shared is not None) == bool(engine.parts.all_replicas)
     assert setting.adds_parts == (setting.shared is None and setting.barrier and engine.parts.outer is None)
     return setting.shared is not None
 
@@ -105,7 +105,7 @@ def test_learners_merge_slices_of_one_base_model() -> None:
     def work(engine: Engine, ranks: Ranks) -> Any:
         assert engine.coordination.synchroniser is None  # type: ignore[attr-defined]
         engine.run(30, Callbacks())
-        vectors = engine.parts.neighbours[2].vectors()["weights"], engine.parts.base.buffers[0]
+        vectors = engine.parts.all_replicas[2].vectors()["weights"], engine.parts.base.buffers[0]
         ranks.gather(None)
         if ranks.rank == 1:
             for vector in vectors:
@@ -206,6 +206,37 @@ def test_after_a_failure_every_rank_has_a_whole_base_model(failing: int, monkeyp
     assert max(ticks) - min(ticks) <= 2
 
 
+def test_weights_that_are_not_finite_are_left_for_those_of_the_beginning() -> None:
+    """Ranks go back one after the other, which does not change the flags that they share."""
+
+    def work(engine: Engine, ranks: Ranks) -> None:
+        engine.run(12, Callbacks())
+        before, flags = engine.weights, engine.parts.flags
+        weights = engine.parts.replicas[0].weights
+        assert weights is not None
+        weights[...] = np.nan
+        ranks.gather(None)
+        recover = engine.recovery.recover
+
+        def late(**given: bool) -> bool:
+            time.sleep(0.1 * ranks.rank)
+            return recover(**given)
+
+        engine.recovery.recover = late  # type: ignore[method-assign]
+        with pytest.raises((NonFiniteLossError, TaskError)):
+            engine.run(30, Callbacks())
+        assert engine.tick == 6
+        assert same_weights(engine.weights, before)
+        ranks.gather(None)
+        assert flags.whole_ticks > 6
+        with pytest.raises(CrossbowError, match="the learners cannot go on after a failure of ranks that share memory"):
+            engine.run(30, Callbacks())
+        with pytest.raises(CrossbowError, match="the learners cannot go on"):
+            engine.load(before, "itself")
+
+    on_ranks([1, 1], work)
+
+
 def test_after_a_failed_test_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crossbow.cluster.ranks.SECONDS_TO_END", 0.1)
 
@@ -255,7 +286,7 @@ def test_a_rank_that_hangs_is_not_awaited_for_ever(monkeypatch: pytest.MonkeyPat
 
     message, _ = on_ranks([1, 1], work)
     assert message == (
-        "task 0 failed in operator 'wait ready' on learner 0: CrossbowError: waited 0.1 s for other learners"
+        "task 0 failed in operator 'wait ready' on learner 0: CrossbowError: waited 0.1 s for other learners: 1"
     )
 
 

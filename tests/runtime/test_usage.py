@@ -25,6 +25,8 @@ class Recovering:
         self.lost.append(lost)
         return self.succeeds.pop(0)
 
+    def check_learners(self) -> None: ...
+
     def stop(self) -> None:
         self.stopped += 1
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.kernels.interface import State
+from crossbow.kernels.interface import State, too_late
 from crossbow.kernels.reference.prepare import Floats, computes
 from crossbow.kernels.requests import CheckFinite, LoadBatch, Signal, Wait
-from crossbow.types import Aborted, Array, CrossbowError, NonFiniteError
+from crossbow.types import Aborted, Array, NonFiniteError
 
 POLL_SECONDS = 50e-6
 
@@ -48,7 +48,7 @@ def wait(*, flags: NDArray[np.int64], abort: NDArray[np.int64], state: Array, av
         if abort[0] != 0:
             raise Aborted("another learner failed")
         if time.monotonic_ns() - began > seconds * 1e9:
-            raise CrossbowError(f"waited {seconds:g} s for other learners")
+            raise too_late(flags, state, seconds)
         time.sleep(POLL_SECONDS)
     now = time.monotonic_ns()
     state[State.WAITED] += now - began

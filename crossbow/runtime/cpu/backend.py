@@ -204,14 +204,14 @@ class CpuBackend:
     ) -> TickLearners:
         """Return learners whose task lists wait for each other and, for several devices, a synchroniser."""
         learners: list[CpuLearner] = []
-        first, shared = assembly.setting.placement.first, assembly.neighbours
-        for number, device in enumerate(self.device_of):
-            if shared:
-                share = Share(first + number, tuple(range(len(shared))))
+        first, of_all = assembly.setting.placement.first, len(assembly.all_replicas)
+        for learner, device in enumerate(self.device_of):
+            if of_all:
+                share = Share(first + learner, tuple(range(of_all)))
             else:
-                share = Share(number, tuple(other for other, of in enumerate(self.device_of) if of == device))
-            stream = self.streams[number]
-            learners.append(tick_learner(assembly, merging, formulas, share, device, stream, reports.put))
+                share = Share(learner, tuple(other for other, of in enumerate(self.device_of) if of == device))
+            numbers, stream = (first + learner, device), self.streams[learner]
+            learners.append(tick_learner(assembly, merging, formulas, share, *numbers, stream, reports.put))
         if not merging.adds_parts:
             return TickLearners(learners, None)
         stream, between = self.streams[-1], collective or HostCollective(len(self.devices))

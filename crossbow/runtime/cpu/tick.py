@@ -16,9 +16,9 @@ and a rule that sends the weights merges after the step, and then changes them:
 
     forward → backward → step → signal ready → wait ready → merge own slice → signal merged → wait merged → reply
 
-With several devices or ranks, a synchroniser computes the mean of all learners (`synchroniser.py`). In a chain, it
-waits for `ready` and adds up all contributions. In a tree, the learners add up the contributions of their device and
-signal `contributed` instead of `merged`.
+With several devices, or ranks without shared memory, a synchroniser computes the mean of all learners
+(`synchroniser.py`). In a chain, it waits for `ready` and adds up all contributions. In a tree, the learners add up the
+contributions of their device and signal `contributed` instead of `merged`.
 
 Clipping limits the norm of the whole gradient, so no blocks are used. It changes the coefficients of an update, which
 wait for the norm, and writes no vector. If weights are sent, each learner clips its own gradient:
@@ -52,20 +52,20 @@ from crossbow.types import Array
 
 @dataclass(frozen=True)
 class Share:
-    """A learner's number, and the numbers of all learners with the same base model: those on its device or, if ranks
-    share memory, those of all ranks."""
+    """A learner among those that have its base model together: the learners of its device or, if ranks share memory,
+    of all ranks. Each merges a part of it."""
 
     learner: int
-    on_device: tuple[int, ...]
+    together: tuple[int, ...]
 
     @property
     def index(self) -> int:
         """The learner's position among them."""
-        return self.on_device.index(self.learner)
+        return self.together.index(self.learner)
 
     def slice(self, elements: int) -> slice:
         """This learner's share of a vector of the base model."""
-        return share_of(elements, self.index, len(self.on_device))
+        return share_of(elements, self.index, len(self.together))
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class TickSteps:
         return self.merging.arithmetic.step(parts.blocks, self.updates[name], vectors, clipped=clipped)
 
     def _merge(self, parity: int) -> list[BoundStep]:
-        """Wait for the device's learners, then compute this learner's slice of the merge or of the device's sum."""
+        """Wait for the learners of the base model, then compute a slice of the merge or of the device's sum."""
         merging, arithmetic, flags, learner = (
             self.merging,
             self.merging.arithmetic,
@@ -122,7 +122,7 @@ class TickSteps:
         sent = merging.sent(self.replicas)
         share = self.share.slice(self.base.buffers[0].size)
         vectors = {name: vector[share] for name, vector in {**self.base.vectors(parity), **sent}.items()}
-        first, last = self.share.on_device[0], self.share.on_device[-1] + 1
+        first, last = self.share.together[0], self.share.together[-1] + 1
         steps = self.signals.wait("ready", flags.ready[first:last], self.state, averages=True)
         steps += self._merge_statistics(parity)
         if merging.adds_parts:
@@ -161,18 +161,19 @@ def tick_learner(
     merging: Merging,
     formulas: Formulas,
     share: Share,
+    number: int,
     device: int,
     stream: CpuStream,
     report: Report,
 ) -> CpuLearner:
-    """Create a learner with its task lists of both parities."""
+    """Create a learner with its task lists of both parities. number: its number among those of all ranks."""
     numbers, memory = HostNumbers(formulas.length), CpuLearnerMemory(assembly)
     steps = TickSteps(
         merging,
         Signals.of(assembly),
         share,
         assembly.bases[device],
-        [(assembly.neighbours or assembly.replicas)[other] for other in share.on_device],
+        [(assembly.all_replicas or assembly.replicas)[other] for other in share.together],
         formulas.over(numbers.array),
         memory.state,
     )
@@ -180,7 +181,7 @@ def tick_learner(
     for parity in (0, 1):
         tasks.update(_bind(assembly, steps, memory, assembly.tested(device), parity))
     return CpuLearner(
-        merging.first + share.learner,
+        number,
         stream,
         tasks,
         numbers,

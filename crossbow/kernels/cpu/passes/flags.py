@@ -26,10 +26,10 @@ from crossbow.kernels.compiled import (
     store_release,
 )
 from crossbow.kernels.cpu.rooms import PASSES
-from crossbow.kernels.interface import Call, PreparedKernel, State
+from crossbow.kernels.interface import Call, PreparedKernel, State, too_late
 from crossbow.kernels.native import ABORTED, LATE, NativeCall
 from crossbow.kernels.requests import Signal, Wait
-from crossbow.types import Array, CrossbowError, address
+from crossbow.types import Array, address
 
 SPINS, YIELDS, SLEEP_MICROSECONDS = 200, 2000, 50
 """A wait spins for some microseconds, then yields its core for about a millisecond, then sleeps between checks. A sleep
@@ -119,11 +119,12 @@ def resting_functions() -> tuple[int, int]:
 def wait(request: Wait) -> PreparedKernel:
     wait_for_flags.address  # noqa: B018
 
-    def explain() -> None:
-        raise CrossbowError(f"waited {request.seconds:g} s for other learners")
-
     def bind(buffers: Mapping[str, Array]) -> Sequence[Call]:
         flags, abort, state = (buffers[role] for role in request.reads)
+
+        def explain() -> None:
+            raise too_late(flags, state, request.seconds)
+
         sched_yield, usleep = resting_functions()
         call = wait_for_flags.call(
             "wait",
