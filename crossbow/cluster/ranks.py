@@ -27,6 +27,9 @@ SECONDS_AFTER_CHANGE = 1.0
 """Time in which an answer arrives that rank 0 has sent before it knew that the view has changed."""
 SECONDS_TO_CHANGE = 120.0
 """Limit of the wait for a view that follows from a decision of the ranks."""
+GROWTH_AHEAD = 1.3
+"""Growth of the sleep while a rank waits for a decision of rank 0. It may be noticed late, because schedulers are
+several tasks ahead of the learners."""
 CALL = 4
 """Bytes of the number of a call at the beginning of a message."""
 ENDED = 0
@@ -353,7 +356,7 @@ class Ranks:
         if self.several and self.rank == of:
             self._to_others(_framed(value, self._call), Channel.AGREEMENT)
         elif self.several:
-            value = self._await(Channel.AGREEMENT, of, Waiting())
+            value = self._await(Channel.AGREEMENT, of, Waiting(growth=GROWTH_AHEAD))
         if self._admission is not None:
             self._admission.note(CommonStep.AGREEMENT, value)
         return value

@@ -47,11 +47,15 @@ class Waiting:
     """Waits for transfers without keeping a core busy."""
 
     def __init__(
-        self, aborted: Callable[[], bool] = lambda: False, seconds: float = SECONDS_TO_WAIT, ranks: int = 2
+        self,
+        aborted: Callable[[], bool] = lambda: False,
+        seconds: float = SECONDS_TO_WAIT,
+        ranks: int = 2,
+        growth: float = GROWTH,
     ) -> None:
         """aborted: whether to give up. seconds: limit of a wait. ranks: number of ranks that wait for each other in
-        turn, and so are late together."""
-        self._aborted, self._seconds = aborted, seconds
+        turn, and so are late together. growth: of the sleep between two looks."""
+        self._aborted, self._seconds, self._growth = aborted, seconds, growth
         self._longest = max(LONGEST_IN_A_SUM, LONGEST_SLEEP / max(1, ranks - 1))
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
@@ -65,7 +69,7 @@ class Waiting:
             if now >= deadline:
                 raise CrossbowError(f"waited {self._seconds:g} s for {what}")
             time.sleep(sleep)
-            sleep = min(self._longest, sleep * GROWTH)
+            sleep = min(self._longest, sleep * self._growth)
 
 
 def chain(transport: Transport, partial: Array, whole: Array, adds: Sequence[tuple[slice, Add]], wait: Waiting) -> None:

@@ -18,7 +18,8 @@ from crossbow.runtime.task import Completed, Failed
 SHORTEST_SLEEP, LONGEST_SLEEP = 1e-3, 20e-3
 """Seconds between two looks at what other ranks have sent; they grow while nothing comes."""
 LATE = 0.25
-"""Part of the time between two results by which one may be noticed late: schedulers are several tasks ahead."""
+"""Part of the time between two results by which one may be noticed late, because schedulers are several tasks ahead. If
+the exchange was deferred, a scheduler waits, and the first look comes soon."""
 SECONDS_TO_LOOK = 0.05
 """Seconds between two looks at other ranks while no results are exchanged."""
 
@@ -119,8 +120,10 @@ class Sharing:
         """Body of the thread."""
         sleep, last = SHORTEST_SLEEP, time.monotonic()
         while not self._closed.is_set():
-            if not self._exchanges.wait(SECONDS_TO_LOOK):
+            if not self._exchanges.is_set():
+                self._exchanges.wait(SECONDS_TO_LOOK)
                 self._look_for_failure()
+                sleep, last = SHORTEST_SLEEP, time.monotonic()
                 continue
             busy = self._send() | self._receive()
             self._look_for_failure()

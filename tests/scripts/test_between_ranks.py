@@ -66,8 +66,10 @@ def choose(seconds: float, monkeypatch: pytest.MonkeyPatch, confs: Configuration
 @pytest.mark.parametrize(("exchange", "tick"), [(0.001, 0.01), (0.03, 0.01), (1.0, 0.004)])
 def test_the_exchange_takes_its_share_at_most(exchange: float, tick: float) -> None:
     tau = ticks_between(exchange, tick, 10**6)
-    assert exchange / (tau * tick + exchange) <= SHARE
-    assert tau == 1 or exchange / ((tau - 1) * tick + exchange) > SHARE
+    lost = exchange + tick  # with two levels
+    assert tau > 1
+    assert lost / (tau * tick + lost) <= SHARE < lost / ((tau - 1) * tick + lost)
+    assert ticks_between(0.05 * tick, tick, 10**6) == 1
 
 
 def test_a_fast_network_averages_at_every_tick(monkeypatch: pytest.MonkeyPatch) -> None:
