@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -212,6 +213,16 @@ def close_all(members: Sequence[Learner], backend: Backend) -> None:
     for member in members:
         member.close(CLOSE_SECONDS)
     backend.close(CLOSE_SECONDS)
+
+
+@contextmanager
+def closed_on_error(close: Callable[[], None]) -> Iterator[None]:
+    """Call `close` if the context ends with an exception, as of another rank."""
+    try:
+        yield
+    except BaseException:
+        close()
+        raise
 
 
 def assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetting, beside: int) -> Assembly:

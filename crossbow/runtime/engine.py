@@ -20,6 +20,7 @@ from crossbow.runtime.backend import Learner
 from crossbow.runtime.building import (
     assemble,
     close_all,
+    closed_on_error,
     new_backend,
     new_coordination,
     new_flow,
@@ -71,9 +72,8 @@ class Engine:
         sharing: Sharing | None = None,
     ) -> None:
         """beside: bytes of the machine's memory that other engines use at the same time. bad: the bad examples of each
-        phase; None if a bad example is an error. recorder: records the timeline of several engines; None if this engine
-        has one of its own. ranks: by default those of this process. sharing: shares results between ranks for several
-        engines. Raises GraphError or ConfigurationError, after ending all threads."""
+        phase; None if a bad example is an error. recorder, sharing: of several engines; None if this one has its own.
+        ranks: by default those of this process. Raises GraphError or ConfigurationError, after ending all threads."""
         recorder, ranks = recorder or Recorder(), ranks or join()
         self.backend = new_backend(model.rule, system)
         setting = new_setting(data, model, solver, system, self.backend, bad or {}, recorder, ranks, collective)
@@ -90,11 +90,8 @@ class Engine:
         self.observation = Observation(self.parts, self.coordination, self.recovery, self.flow)
         self._usage = Usage(self.recovery)
         self._evaluation = Evaluation(self.parts, self.backend, self.scheduler, self.flow, self._usage)
-        try:
+        with closed_on_error(self.close):
             self.recovery.restart()
-        except BaseException:  # another rank has failed
-            self.close()
-            raise
 
     # Components
 

@@ -17,6 +17,7 @@ from crossbow.cluster.members import RankFailedError
 from crossbow.cluster.ranks import Ranks
 from crossbow.ops import BatchNorm, InnerProduct, ReLU
 from crossbow.runtime.engine import Engine
+from crossbow.runtime.recovery import Recovery
 from crossbow.runtime.scheduler import Callbacks
 from crossbow.runtime.setting import RunSetting
 from crossbow.synch import EASGD, BarrierRule, DiLoCo, TwoLevel
@@ -97,6 +98,17 @@ def test_if_one_rank_has_two_devices_none_shares() -> None:
 
     pairs = zip(FakeNetwork(2, one_host=True).ranks(), ("cpu", "cpu:0/2,cpu:1/2"), strict=True)
     assert at_once([of(*pair) for pair in pairs]) == [False, False]
+
+
+def test_an_engine_that_cannot_begin_with_the_others_ends_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(recovery: Recovery) -> None:
+        raise RankFailedError("on purpose")
+
+    monkeypatch.setattr(Recovery, "restart", fail)
+    before = threading.active_count()
+    with pytest.raises(RankFailedError), engine_of(None, 2):
+        pass
+    assert threading.active_count() == before
 
 
 def test_learners_merge_slices_of_one_base_model() -> None:
