@@ -24,6 +24,9 @@ class ArenaPlace:
     def array(self, memory: Memory) -> Array:
         return self.tensor.view(memory.arena[self.offset : self.offset + self.tensor.nbytes])
 
+    def same(self, one: Memory, other: Memory) -> bool:
+        return one.arena is other.arena
+
     def __str__(self) -> str:
         return f"arena+{self.offset}"
 
@@ -47,6 +50,9 @@ class VectorPlace:
         segment = layout.segments[self.operator, self.name]
         return segment.flat(vector) if self.flat else segment.view(vector)
 
+    def same(self, one: Memory, other: Memory) -> bool:
+        return one.vectors[self.vector] is other.vectors[self.vector]
+
     def __str__(self) -> str:
         return f"{self.vector}[{self.label}]"
 
@@ -60,6 +66,9 @@ class WholeVector:
     def array(self, memory: Memory) -> Array:
         return memory.vectors[self.vector]
 
+    def same(self, one: Memory, other: Memory) -> bool:
+        return one.vectors[self.vector] is other.vectors[self.vector]
+
     def __str__(self) -> str:
         return self.vector
 
@@ -72,6 +81,9 @@ class NamedPlace:
 
     def array(self, memory: Memory) -> Array:
         return memory.named[self.name]
+
+    def same(self, one: Memory, other: Memory) -> bool:
+        return one.named[self.name] is other.named[self.name]
 
     def __str__(self) -> str:
         return self.name
@@ -126,14 +138,25 @@ class BoundBlock:
     place: slice
 
 
-@dataclass(frozen=True)
 class Parts:
     """The calls of a program on given buffers."""
 
-    forward: list[BoundStep]
-    backward: list[BoundStep]
-    blocks: list[BoundBlock]
-    """Weight gradients outside the gradient vector. Each must be used before the next block's calls."""
+    def __init__(
+        self, memory: Memory, steps: Sequence[Step], bound: Sequence[Sequence[BoundStep | BoundBlock]]
+    ) -> None:
+        """bound: the calls of each step."""
+        self.memory = memory
+        self.bound = bound
+        self.forward: list[BoundStep] = []
+        self.backward: list[BoundStep] = []
+        self.blocks: list[BoundBlock] = []
+        """Weight gradients outside the gradient vector. Each must be used before the next block's calls."""
+        for step, calls in zip(steps, bound, strict=True):
+            for call in calls:
+                if isinstance(call, BoundBlock):
+                    self.blocks.append(call)
+                else:
+                    (self.backward if step.backward else self.forward).append(call)
 
 
 @dataclass(frozen=True)
@@ -155,20 +178,27 @@ class Program:
     def layouts(self) -> Layouts:
         return self.model, self.statistics
 
-    def bind(self, memory: Memory, *, in_blocks: bool = False) -> Parts:
-        """The calls on these buffers. in_blocks: whether weight gradients are computed in blocks, if kernels support
-        it."""
-        parts = Parts([], [], [])
-        for step in self.steps:
+    def bind(self, memory: Memory, *, in_blocks: bool = False, like: Parts | None = None) -> Parts:
+        """The calls on these buffers.
+
+        in_blocks: whether weight gradients are computed in blocks, if kernels support it. like: the calls on other
+        buffers for the same thread. Those of them whose buffers are here the same are used again.
+        """
+        bound: list[Sequence[BoundStep | BoundBlock]] = []
+        for number, step in enumerate(self.steps):
             if step.elided:
-                continue
-            buffers = {role: place.array(memory) for role, place in step.places.items()}
-            if in_blocks and step.kernel.blocks is not None:
-                parts.blocks.extend(self._bind_blocks(step, step.kernel.blocks(buffers)))
+                bound.append(())
+            elif like is not None and all(place.same(memory, like.memory) for place in step.places.values()):
+                bound.append(like.bound[number])
             else:
-                calls = [BoundStep(step.operator, call) for call in step.kernel.bind(buffers)]
-                (parts.backward if step.backward else parts.forward).extend(calls)
-        return parts
+                bound.append(self._bind(step, memory, in_blocks))
+        return Parts(memory, self.steps, bound)
+
+    def _bind(self, step: Step, memory: Memory, in_blocks: bool) -> Sequence[BoundStep | BoundBlock]:
+        buffers = {role: place.array(memory) for role, place in step.places.items()}
+        if in_blocks and step.kernel.blocks is not None:
+            return self._bind_blocks(step, step.kernel.blocks(buffers))
+        return [BoundStep(step.operator, call) for call in step.kernel.bind(buffers)]
 
     def _bind_blocks(self, step: Step, blocks: Sequence[GradientBlock]) -> list[BoundBlock]:
         place = step.places["weights_gradient"]

@@ -188,14 +188,21 @@ def new_coordination(
     """Return the coordination, under the setting's rule, of the backend's learners, bound to the assembly. If this
     raises ConfigurationError, the backend is closed."""
     try:
-        if assembly.setting.barrier:
-            return TickCoordination(assembly, backend, reports, collective)
-        if collective is not None:
-            raise ConfigurationError("collective must be None under a rule without a barrier. Received: one")
-        return FreeCoordination(assembly, backend, reports)
+        with PausedCollection():
+            return _coordination(assembly, backend, reports, collective)
     except BaseException:
         backend.close(CLOSE_SECONDS)
         raise
+
+
+def _coordination(
+    assembly: Assembly, backend: Backend, reports: Reports, collective: Collective | None
+) -> Coordination:
+    if assembly.setting.barrier:
+        return TickCoordination(assembly, backend, reports, collective)
+    if collective is not None:
+        raise ConfigurationError("collective must be None under a rule without a barrier. Received: one")
+    return FreeCoordination(assembly, backend, reports)
 
 
 def new_flow(reports: Reports, setting: RunSetting, coordination: Coordination, sharing: Sharing | None) -> Flow:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crossbow import Dataflow, Phase, SubGraph
+from crossbow import Dataflow, DataflowNode, Phase, SubGraph
 from crossbow.compile import BatchSource, Memory, compile_graph
 from crossbow.compile.program import ArenaPlace, NamedPlace, VectorPlace
 from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.interface import State
 from crossbow.kernels.reference import Reference
-from crossbow.ops import EuclideanLoss, ReLU, SoftMax, SoftMaxLoss
+from crossbow.ops import BatchNorm, EuclideanLoss, ReLU, SoftMax, SoftMaxLoss
 from crossbow.types import Layout, Tensor
 from tests.compile.execution import Execution, compile_network, draw, draw_labels
 from tests.dataflow.networks import branched, chain, inner_product, node, perceptron
@@ -161,6 +161,41 @@ def test_two_bindings_of_one_program_do_not_disturb_each_other() -> None:
         assert made.output("loss")[0] == loss
         for name, gradient in made.backward().items():
             np.testing.assert_array_equal(gradient, gradients[name])
+
+
+def normalised() -> DataflowNode:
+    return chain(inner_product("ip1", 4), node("norm", BatchNorm()), node("relu", ReLU()), inner_product("ip2", 3),
+                 node("softmax", SoftMax()), node("loss", SoftMaxLoss()))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "bound_anew"),
+    [
+        ("statistics", {"norm"}),
+        ("statistics_next", {"norm"}),
+        ("weights", {"ip1", "norm", "ip2", "ip2.gradient", "norm.gradient"}),
+        ("gradient", {"ip1.gradient", "norm.gradient", "ip2.gradient"}),
+        ("slots", {"batch"}),
+        ("arena", None),
+    ],
+)
+def test_calls_whose_buffers_are_the_same_are_used_again(changed: str, bound_anew: set[str] | None) -> None:
+    program = compile_network(normalised(), (4, 5))
+    first = Execution(program)
+    memory = first.memory
+    vectors, named, arena = dict(memory.vectors), dict(memory.named), memory.arena
+    if changed == "arena":
+        arena = arena.copy()
+    else:
+        place = named if changed in named else vectors
+        place[changed] = place[changed].copy()
+    bound = program.bind(memory)
+    again = program.bind(Memory(arena, program.model, vectors, named, program.statistics), like=bound)
+    pairs = [*zip(bound.forward, again.forward, strict=True), *zip(bound.backward, again.backward, strict=True)]
+    assert len(pairs) == len(first.forward_steps) + len(first.backward_steps)
+    every = {step.operator for step, _ in pairs}
+    assert {new.operator for old, new in pairs if new is not old} == (every if bound_anew is None else bound_anew)
+    assert all(old.operator == new.operator for old, new in pairs)
 
 
 @NEEDS_ONEDNN

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from crossbow import SMA
 from crossbow.runtime import building, collection
 from crossbow.runtime.collection import PausedCollection
+from crossbow.synch import EASGD, Rule
 from tests.support import context, perceptron
 
 
@@ -44,14 +46,16 @@ def test_threads_pause_it_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None
     assert seen == [("isenabled", True), ("disable", True), ("disable", True), ("enable", True)]
 
 
-def test_it_is_paused_while_a_run_is_assembled(monkeypatch: pytest.MonkeyPatch) -> None:
-    enabled, assembled = [], building._assemble
+@pytest.mark.parametrize("part", ["_assemble", "_coordination"])
+@pytest.mark.parametrize("rule", [SMA(), EASGD()])
+def test_it_is_paused_while_a_run_is_built(part: str, rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    enabled, built = [], getattr(building, part)
 
     def observed(*arguments: Any) -> Any:
         enabled.append(gc.isenabled())
-        return assembled(*arguments)
+        return built(*arguments)
 
-    monkeypatch.setattr(building, "_assemble", observed)
-    with context(perceptron()):
+    monkeypatch.setattr(building, part, observed)
+    with context(perceptron(), rule=rule):
         assert gc.isenabled()
     assert enabled == [False]

@@ -177,9 +177,7 @@ def tick_learner(
         formulas.over(numbers.array),
         memory.state,
     )
-    tasks: dict[TaskKey, BoundTask] = {}
-    for parity in (0, 1):
-        tasks.update(_bind(assembly, steps, memory, assembly.tested(device), parity))
+    tasks = _bind(assembly, steps, memory, assembly.tested(device))
     return CpuLearner(
         number,
         stream,
@@ -193,23 +191,26 @@ def tick_learner(
 
 
 def _bind(
-    assembly: Assembly, steps: TickSteps, memory: CpuLearnerMemory, tested: BaseModel, parity: int
+    assembly: Assembly, steps: TickSteps, memory: CpuLearnerMemory, tested: BaseModel
 ) -> dict[TaskKey, BoundTask]:
-    """A learner's task lists for ticks of one parity."""
+    """A learner's task lists, for ticks of both parities. They share the calls whose buffers are the same in both."""
     setting, training, base, own = assembly.setting, assembly.training, steps.base, steps.own
-    weights = base.buffers[parity] if own.weights is None else own.weights
-    present, following = own.statistics[parity], own.statistics[1 - parity]
-    bound = memory.of(training, weights, own.gradient, (present, following))
-    parts = training.program.bind(bound, in_blocks=setting.in_blocks)
-    tasks: dict[TaskKey, BoundTask] = {
-        ("synchronise", parity): bound_task(training, bound, steps.synchronising(parts, parity))
-    }
-    if setting.clock.tau > 1:
-        bound = memory.of(training, weights, own.gradient, (present, present))
-        parts = training.program.bind(bound, in_blocks=setting.in_blocks)
-        tasks["local", parity] = bound_task(training, bound, steps.local(parts))
-    if assembly.check is not None:
-        observed = tested.statistics[parity]
-        bound = memory.of(assembly.check, tested.buffers[parity], own.gradient, (observed, observed))
-        tasks["check", parity] = bound_task(assembly.check, bound, assembly.check.program.bind(bound).forward)
+    tasks: dict[TaskKey, BoundTask] = {}
+    trained: Parts | None = None
+    checked: Parts | None = None
+    for parity in (0, 1):
+        weights = base.buffers[parity] if own.weights is None else own.weights
+        present, following = own.statistics[parity], own.statistics[1 - parity]
+        bound = memory.of(training, weights, own.gradient, (present, following))
+        trained = training.program.bind(bound, in_blocks=setting.in_blocks, like=trained)
+        tasks["synchronise", parity] = bound_task(training, bound, steps.synchronising(trained, parity))
+        if setting.clock.tau > 1:
+            bound = memory.of(training, weights, own.gradient, (present, present))
+            parts = training.program.bind(bound, in_blocks=setting.in_blocks, like=trained)
+            tasks["local", parity] = bound_task(training, bound, steps.local(parts))
+        if assembly.check is not None:
+            observed = tested.statistics[parity]
+            bound = memory.of(assembly.check, tested.buffers[parity], own.gradient, (observed, observed))
+            checked = assembly.check.program.bind(bound, like=checked)
+            tasks["check", parity] = bound_task(assembly.check, bound, checked.forward)
     return tasks

@@ -221,12 +221,15 @@ def create(name: str, *arguments: object) -> Handle:
 def shared(make: Callable[[], Handle]) -> Callable[[], Handle]:
     """Decorator: all threads receive the same handle, which is made once. `functools.cache` alone lets two threads make
     one each, and keeps one; the other would be destroyed while descriptors refer to it."""
-    lock, cached = threading.Lock(), functools.cache(make)
+    lock, made = threading.Lock(), list[Handle]()
 
     @functools.wraps(make)
     def handle() -> Handle:
-        with lock:
-            return cached()
+        if not made:
+            with lock:
+                if not made:
+                    made.append(make())
+        return made[0]
 
     return handle
 
