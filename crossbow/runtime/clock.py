@@ -34,7 +34,12 @@ class WorkClock:
     @property
     def tasks_per_tick(self) -> int:
         """Number of tasks, of all learners, in a tick of z."""
-        return self.tasks_per_host_tick * (self.host_ticks or 1)
+        return self.tasks_per_host_tick * self.ticks
+
+    @property
+    def ticks(self) -> int:
+        """Number of ticks of the hosts in a tick of z; 1 with one level."""
+        return self.host_ticks or 1
 
     @property
     def tasks_per_host_tick(self) -> int:

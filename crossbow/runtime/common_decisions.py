@@ -104,14 +104,15 @@ class CommonDecisions:
         self.interrupted = self.decide(self._signal)
         return self.interrupted
 
-    def fault_is_due(self, tick: int) -> bool:
-        """Whether the view is to change on purpose at this tick, for which all ranks pause."""
+    def fault_is_due(self, tick: int, ticks: int) -> bool:
+        """Whether the view is to change on purpose at this tick, for which all ranks pause. ticks: number of ticks
+        since they could pause before."""
         view = self._ranks.view.number
-        return view < len(self._faults) and view != self._struck and self._faults[view].tick == tick
+        return view < len(self._faults) and view != self._struck and 0 <= tick - self._faults[view].tick < ticks
 
-    def strike(self, tick: int, *, elastic: bool) -> None:
+    def strike(self, tick: int, ticks: int, *, elastic: bool) -> None:
         """Do what the fault that is due does to this rank. All ranks have paused."""
-        if self.fault_is_due(tick):
+        if self.fault_is_due(tick, ticks):
             self._struck = self._ranks.view.number
             fault = self._faults[self._struck]
             if fault.kind == "leave" and elastic and self._ranks.several:

@@ -47,13 +47,15 @@ def end_of_training(limits: Limits, engine: TrainingEngine, start: int) -> float
 
 
 def check_tick(limits: Limits, engine: TrainingEngine) -> None:
-    """Reject a τ with which the first tick is longer than the training. (One task of each learner is allowed.)"""
+    """Reject a τ with which the first tick is longer than the training. (One task of each learner is allowed, and with
+    two levels, a last tick of the hosts.)"""
     clock, count = engine.clock, limits.count
     if count is None:
         return
     asked = count if limits.unit is TrainingUnit.TASKS else engine.order.tasks_in_epochs(count)
-    tau = clock.tau * (clock.host_ticks or 1)
-    if tau > 1 and clock.tasks_per_tick > asked:
+    tau = clock.tau * clock.ticks
+    last = 0 if clock.host_ticks is None else clock.tasks_per_host_tick - 1
+    if tau > 1 and clock.tasks_per_tick - last > asked:
         raise ConfigurationError(
             f"expected at most {asked} tasks in a tick, those of the training asked for. "
             f"Received: {clock.tasks_per_tick}, tau={tau} for each of the {clock.learners} learners"

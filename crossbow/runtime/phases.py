@@ -20,7 +20,7 @@ class Phases:
         self._sequence, self._engines = sequence, engines
         now = engines.now
         self._ends = sequence.ends(now.parts.setting.learners, now.clock.tasks_per_tick)
-        self._host_ticks = now.clock.host_ticks or 1
+        self._host_ticks = now.clock.ticks
         (_, self._end), self._following = next(self._ends), next(self._ends)
         self._phase = 0
         """Number of the current phase, from the beginning of training."""

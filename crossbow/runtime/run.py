@@ -314,7 +314,7 @@ class TrainingRun:
             finally:
                 began, self._began = self._began, time.perf_counter()
                 stretch.extend(self._began - began, one_engine=measurement.is_of(engine.observation))
-            common.strike(engine.tick, elastic=self._elastic)
+            common.strike(engine.tick, engine.clock.ticks, elastic=self._elastic)
             common.change_view()
             if not self._pause_now() or engine.tasks >= until or common.decide(self._over):
                 break
@@ -509,7 +509,9 @@ class TrainingRun:
             self.profiler.advance(self.engine.tasks)
             if self.profiler.is_complete():
                 return True
-        return self._common.fault_is_due(self.engine.tick) or (self.keeper is not None and self.keeper.is_due(self))
+        return self._common.fault_is_due(self.engine.tick, self.engine.clock.ticks) or (
+            self.keeper is not None and self.keeper.is_due(self)
+        )
 
     def _progress(self) -> None:
         now, stretch = time.perf_counter(), self.stretch

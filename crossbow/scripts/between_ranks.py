@@ -1,4 +1,5 @@
-"""How often ranks on several hosts average by default: so that an exchange, which is measured, costs little."""
+"""How often ranks average by default, on Ray and on several hosts: so that an exchange, which is measured, costs
+little."""
 
 from __future__ import annotations
 
@@ -44,16 +45,16 @@ class RankPace(NamedTuple):
 
 
 def chosen_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dataset) -> tuple[ModelConf, str]:
-    """The model's configuration, with two levels if ranks on several hosts would otherwise spend more than `SHARE` of
-    their time in exchanges, and a sentence on what was measured; no sentence on one host, where nothing is. All ranks
-    must call this, and have the same result."""
-    if len({rank.host for rank in ranks.view.ranks}) == 1:
+    """The model's configuration, with two levels if the ranks would otherwise spend more than `SHARE` of their time in
+    exchanges, and a sentence on what was measured; no sentence with MPI on one host, where nothing is. All ranks must
+    call this, and have the same result."""
+    if not ranks.elastic and len({rank.host for rank in ranks.view.ranks}) == 1:
         return confs.model, ""
     return measured_between(ranks, confs, dataflow, data)
 
 
 def measured_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dataset) -> tuple[ModelConf, str]:
-    """As `chosen_between`, also on one host."""
+    """As `chosen_between`, also with MPI on one host."""
     model = confs.model
     rule = model.rule or SMA()
     if not isinstance(rule, BarrierRule):
@@ -82,12 +83,12 @@ def _measured(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dat
     exchange = math.fsum(measure_sum(ranks, size, dtype, chained=chained) for size in pace.vectors)
     tick = max(each.tasks_in_a_tick * model.batch_size / each.examples_per_second for each in paces)
     examples = len(data.train) if data.share is None else data.share.whole
-    most = examples // (sum(each.tasks_in_a_tick for each in paces) * model.batch_size)
+    epoch = examples / (sum(each.tasks_in_a_tick for each in paces) * model.batch_size)
     if number_to_begin_with(system, ranks) != FIXED:
-        most = most // 2  # the ticks of more learners have more examples
+        epoch /= 2  # the ticks of more learners have more examples
     nbytes = sum(pace.vectors) * dtype.itemsize
-    text = f"hosts    an exchange of {nbytes / 1e6:,.3g} MB takes {in_words(exchange)}, a tick {in_words(tick)}"
-    return ticks_between(exchange, tick, most), text
+    text = f"between  an exchange of {nbytes / 1e6:,.3g} MB takes {in_words(exchange)}, a tick {in_words(tick)}"
+    return ticks_between(exchange, tick, epoch), text
 
 
 def _differ(ranks: Ranks, values: Sequence[int | str]) -> bool:
@@ -104,17 +105,19 @@ def in_words(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:,.0f} s"
 
 
-def ticks_between(exchange: float, tick: float, most: int) -> int:
-    """Number of ticks after which an exchange takes at most `SHARE` of the time; at most `most`, those of an epoch.
+def ticks_between(exchange: float, tick: float, epoch: float) -> int:
+    """Number of ticks after which an exchange takes at most `SHARE` of the time, at most about those of an epoch.
 
     With two levels, about a tick is lost besides: all wait for the slowest learner, and then learners begin anew.
+    Training ends, and is tested, after an exchange, so an epoch has a whole number of them, rounded up to ticks.
 
-    >>> ticks_between(0.0004, 0.01, 1000), ticks_between(0.03, 0.01, 1000), ticks_between(0.03, 0.01, 20)
-    (1, 76, 20)
+    >>> ticks_between(0.0004, 0.01, 1000), ticks_between(0.03, 0.01, 1000), ticks_between(0.03, 0.01, 19.2)
+    (1, 77, 20)
     """
     if exchange * (1 - SHARE) <= SHARE * tick:
         return 1
-    return max(1, min(most, math.ceil((exchange + tick) * (1 - SHARE) / (SHARE * tick))))
+    least = math.ceil((exchange + tick) * (1 - SHARE) / (SHARE * tick))
+    return math.ceil(epoch / max(1, epoch // least))
 
 
 def pace_of_rank(confs: Configurations, dataflow: Dataflow, data: Dataset, seconds: float, ranks: Ranks) -> RankPace:

@@ -239,15 +239,16 @@ def test_faults_happen_once_in_their_view_and_tick(monkeypatch: pytest.MonkeyPat
     ranks.join_wanted = True
     common.at_tick(no, no, elastic=True)
     assert not common.pauses  # a fault lets it join later
-    assert [tick for tick in range(10) if common.fault_is_due(tick)] == [4]
-    common.strike(3, elastic=True)
-    common.strike(4, elastic=True)
-    assert not common.fault_is_due(4)
+    assert [tick for tick in range(10) if common.fault_is_due(tick, 1)] == [4]
+    assert [tick for tick in range(10) if common.fault_is_due(tick, 3)] == [4, 5, 6]
+    common.strike(3, 1, elastic=True)
+    common.strike(4, 1, elastic=True)
+    assert not common.fault_is_due(4, 1)
     common.change_view()
     assert ranks.log == [("gather", None), ("await_view",)]
     ranks.view.number = 1
     common.regrouped()
-    common.strike(6, elastic=True)
+    common.strike(6, 1, elastic=True)
     common.change_view()
     assert ranks.log[2:] == [("gather", None), ("admit",), ("await_view",)]
     ranks.view.number = 2
@@ -256,21 +257,21 @@ def test_faults_happen_once_in_their_view_and_tick(monkeypatch: pytest.MonkeyPat
     assert common.pauses  # no further fault lets a rank join
     struck: list[Fault] = []
     monkeypatch.setattr(Fault, "strike", lambda fault: struck.append(fault))
-    common.strike(8, elastic=True)
+    common.strike(8, 1, elastic=True)
     ranks.view.number = 3
-    common.strike(9, elastic=True)
+    common.strike(9, 1, elastic=True)
     assert struck == [Fault(0, 8)]
     ranks.view.number = 4
-    assert not any(map(common.fault_is_due, range(10)))
+    assert not any(common.fault_is_due(tick, 9) for tick in range(10))
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_where_no_rank_can_leave_a_fault_ends_training(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = FakeRanks(rank)
     common = decisions(ranks, monkeypatch, "leave:2@4,join@5")
-    common.strike(4, elastic=False)
+    common.strike(4, 1, elastic=False)
     assert common.received == (0 if rank else signal.SIGTERM)
     ranks.view.number = 1
-    common.strike(5, elastic=False)
+    common.strike(5, 1, elastic=False)
     common.change_view()
     assert ranks.log == []

@@ -10,6 +10,7 @@ import pytest
 
 from crossbow import SMA, TrainingUnit
 from crossbow.data.order import TrainingOrder
+from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.limits import Limits, check_tick, end_of_training, epochs_done, next_multiple
 from crossbow.types import ConfigurationError
 from tests.runtime.test_run import EPOCHS, TASKS, Listener
@@ -72,9 +73,7 @@ def test_a_tick_as_long_as_the_training_may_be_asked_for_again_and_again() -> No
 
 def engine(tasks: int = 0, *, tau: int = 1, learners: int = 4, host_ticks: int | None = None) -> Any:
     """42 examples in batches of 4: epochs end with tasks 11, 21, 32, …"""
-    clock = SimpleNamespace(
-        tau=tau, learners=learners, host_ticks=host_ticks, tasks_per_tick=tau * learners * (host_ticks or 1)
-    )
+    clock = WorkClock(learners, tau, host_ticks=host_ticks)
     return SimpleNamespace(clock=clock, order=TrainingOrder(42, 4, 0), tasks_per_epoch=10.5, tasks=tasks)
 
 
@@ -106,8 +105,9 @@ def test_an_epoch_ends_with_a_tick(tasks: int, expected: float) -> None:
         (3, 4, None, 11, "tau=3"),
         (1, 4, None, 3, None),  # one task of each learner
         (1, 4, 3, 12, None),
-        (1, 4, 3, 11, "tau=3"),
-        (2, 2, 3, 11, "tau=6"),
+        (1, 4, 3, 9, None),
+        (1, 4, 3, 8, "tau=3"),
+        (2, 2, 3, 8, "tau=6"),
         (3, 4, None, None, None),
     ],
 )

@@ -21,7 +21,7 @@ from crossbow.scripts.between_ranks import SHARE, chosen_between, ticks_between
 from crossbow.scripts.data_sources import DataSource
 from crossbow.scripts.parser import Configurations
 from crossbow.synch import EASGD, SMA, ModelAveraging, TwoLevel
-from tests.cluster.fake_network import FakeNetwork, at_once
+from tests.cluster.fake_network import FakeNetwork, FakeTransport, at_once
 from tests.cluster.test_mpi import NEEDS_MPI, mpirun
 from tests.support import blobs, training
 
@@ -65,11 +65,19 @@ def choose(seconds: float, monkeypatch: pytest.MonkeyPatch, confs: Configuration
 
 @pytest.mark.parametrize(("exchange", "tick"), [(0.001, 0.01), (0.03, 0.01), (1.0, 0.004)])
 def test_the_exchange_takes_its_share_at_most(exchange: float, tick: float) -> None:
-    tau = ticks_between(exchange, tick, 10**6)
+    tau = ticks_between(exchange, tick, 1e9)
     lost = exchange + tick  # with two levels
     assert tau > 1
-    assert lost / (tau * tick + lost) <= SHARE < lost / ((tau - 1) * tick + lost)
-    assert ticks_between(0.05 * tick, tick, 10**6) == 1
+    assert lost / (tau * tick + lost) <= SHARE < lost / ((tau - 2) * tick + lost)
+    assert ticks_between(0.05 * tick, tick, 1e9) == 1
+
+
+@pytest.mark.parametrize("epoch", [19.0, 46.9, 47.0, 300.2])
+def test_an_epoch_has_a_whole_number_of_exchanges(epoch: float) -> None:
+    for exchange in (0.001, 0.01, 0.1, 1.0):
+        tau = ticks_between(exchange, 0.01, epoch)
+        exchanges = round(epoch / tau)
+        assert 0 <= tau * exchanges - epoch < exchanges
 
 
 def test_a_fast_network_averages_at_every_tick(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +90,7 @@ def test_a_slow_network_averages_at_least_once_in_an_epoch(monkeypatch: pytest.M
     model, text = choose(60.0, monkeypatch)
     assert isinstance(model.rule, TwoLevel)
     assert model.rule.between == ModelAveraging(tau=30)  # 240 examples, of which a tick has 8
-    assert text.startswith("hosts    an exchange of 0.000192 MB takes 60 s, a tick ")
+    assert text.startswith("between  an exchange of 0.000192 MB takes 60 s, a tick ")
     assert text.endswith("the ranks average once in 30 ticks (--between none: at every tick)")
 
 
@@ -114,7 +122,7 @@ def test_with_a_part_of_the_data_each_an_epoch_is_that_of_all(
     assert {len(part.train) for part in parts} == {127, 128}
     for model, _ in choose_apart(60.0, monkeypatch, [(CONFS, part) for part in parts]):
         assert isinstance(model.rule, TwoLevel)
-        assert model.rule.between == ModelAveraging(tau=31)  # 255 examples, of which a tick has 8
+        assert model.rule.between == ModelAveraging(tau=32)  # 255 examples, of which a tick has 8
     assert all(part.share is not None for part in parts)
 
 
@@ -145,6 +153,19 @@ def test_one_host_and_rules_without_a_barrier_are_not_measured(monkeypatch: pyte
     assert chosen_between(alone, CONFS, training(InnerProduct(number_of_outputs=3)), DATA) == (CONFS.model, "")
 
 
+@pytest.mark.parametrize("elastic", [False, True])
+def test_ranks_of_one_host_are_measured_on_ray(elastic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeTransport, "elastic", elastic)
+    monkeypatch.setattr(between_ranks, "SECONDS", 0.02)
+    monkeypatch.setattr(between_ranks, "measure_sum", lambda *given, **how: 60.0)
+    flow, both = training(InnerProduct(number_of_outputs=3)), FakeNetwork(2).ranks()
+    for ranks in both:
+        ranks.view = View(0, (Rank(0, "here"), Rank(1, "here")))
+    one, other = at_once([functools.partial(chosen_between, ranks, CONFS, flow, DATA) for ranks in both])
+    assert one == other
+    assert isinstance(one[0].rule, TwoLevel) == bool(one[1]) == elastic
+
+
 def test_gpus_have_one_level(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = replace(CONFS, system=SystemConf(devices="cuda"))
     assert choose(60.0, monkeypatch, gpus) == (gpus.model, "")
@@ -165,8 +186,8 @@ sys.exit(lenet.main(["--dataset", "digits", "--learners", "1", "--epochs", "1", 
 def test_a_script_prints_what_it_has_measured(tmp_path: Path) -> None:
     done = mpirun(2, "-c", HOSTS, "--output-directory", str(tmp_path / "one"))
     assert done.returncode == 0, done.stderr
-    assert "hosts    an exchange of " in done.stdout
+    assert "between  an exchange of " in done.stdout
     done = mpirun(2, "-c", HOSTS, "--between", "none", "--output-directory", str(tmp_path / "two"))
     assert done.returncode == 0, done.stderr
-    assert "hosts    " not in done.stdout
+    assert "between  " not in done.stdout
     assert "an average every 2 tasks" in done.stdout

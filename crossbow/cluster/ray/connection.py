@@ -93,7 +93,12 @@ def quiet_ray() -> Any:
     """The package ray, without its announcements. Raises ConfigurationError if it is not installed."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    return optional_module("ray", "training on Ray", "ray")
+    ray = optional_module("ray", "training on Ray", "ray")
+    # Without `log_to_driver`, too, Ray prints a report of each process that was killed. The launcher says who has left.
+    worker: Any = sys.modules.get("ray._private.worker")
+    if hasattr(worker, "print_to_stdstream"):
+        worker.print_to_stdstream = lambda *_, **__: None
+    return ray
 
 
 @contextmanager

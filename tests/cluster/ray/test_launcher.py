@@ -59,8 +59,9 @@ def launch(*options: str, fault: str = "") -> tuple[int, str, str]:
 
 
 def lenet(directory: Path, *more: str) -> list[str]:
+    """Training whose ranks average at every tick."""
     options = ["--dataset", "digits", "--learners", "1", "--epochs", "1", "--output-directory", str(directory)]
-    return ["-m", "models.lenet", *options, *more]
+    return ["-m", "models.lenet", *options, "--between", "none", *more]
 
 
 def test_a_stop_at_a_tick_waits_for_rank_0() -> None:
@@ -327,6 +328,19 @@ def test_a_script_prints_on_every_rank(tmp_path: Path) -> None:
 
 @NEEDS_RAY
 @pytest.mark.slow
+def test_by_default_ranks_average_as_rarely_as_measured(tmp_path: Path) -> None:
+    options = lenet(tmp_path / "run")
+    del options[options.index("--between") :]
+    status, out, err = launch("-n", "3", *options, "--epochs", "2", fault="kill:1@20")
+    assert (status, err) == (0, "")
+    (measured,) = re.findall(r"^between  an exchange of .* the ranks average once in (\d+) ticks", out, re.MULTILINE)
+    assert f"between ranks model-averaging, tau {measured}," in out
+    assert "left: its process has ended. Training goes on after task 96, with 2 ranks and 2 learners" in out
+    assert out.count("epoch 2/2") == 1
+
+
+@NEEDS_RAY
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "reason"), [("kill:1@20", "its process has ended"), ("leave:1@20", "it was asked to leave")]
 )
@@ -335,6 +349,7 @@ def test_training_goes_on_without_a_rank(tmp_path: Path, fault: str, reason: str
     status, out, err = launch("-n", "3", *lenet(directory), fault=fault)
     assert (status, err) == (0, "")
     assert f"left: {reason}. Training goes on after task 60, with 2 ranks and 2 learners" in out
+    assert "raylet" not in out
     assert out.count("epoch 1/1") == 1
     lines = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
     (left,) = [line for line in lines if "left" in line]
