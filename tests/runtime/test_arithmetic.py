@@ -82,8 +82,8 @@ def trained(
     whole = Program.bind
     found = []
 
-    def bind(self: Program, memory: Any, *, in_blocks: bool = False, allowed: bool = in_blocks) -> Any:
-        parts = whole(self, memory, in_blocks=in_blocks and allowed)
+    def bind(self: Program, *given: Any, in_blocks: bool = False, allowed: bool = in_blocks, **how: Any) -> Any:
+        parts = whole(self, *given, in_blocks=in_blocks and allowed, **how)
         found.extend(parts.blocks)
         return parts
 

@@ -159,11 +159,11 @@ def test_a_link_between_hosts_is_cut(tmp_path: Path) -> None:
     with namespaces.hosts(2) as found:
         file = tmp_path / "hosts"
         file.write_text("".join(f"{host.address}\n" for host in found))
-        options = lenet(tmp_path / "run", "--epochs", "100000")
+        options = lenet(tmp_path / "run", "--epochs", "100000", one_level=False)
         with begin("--hosts", str(file), "--agent", namespaces.agent_for(found, tmp_path), *options) as process:
             assert process.stdout is not None
             lines = list(itertools.takewhile(lambda line: not line.startswith("epoch "), process.stdout))
-            assert any(re.match(r"hosts +an exchange of 4.\d+ MB takes ", line) for line in lines), lines
+            assert any(re.match(r"between +an exchange of 4.\d+ MB takes ", line) for line in lines), lines
             found[1].cut()
             cut = time.monotonic()
             left = next(line for line in process.stdout if " left: " in line)

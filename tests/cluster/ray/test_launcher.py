@@ -58,10 +58,10 @@ def launch(*options: str, fault: str = "") -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def lenet(directory: Path, *more: str) -> list[str]:
-    """Training whose ranks average at every tick."""
+def lenet(directory: Path, *more: str, one_level: bool = True) -> list[str]:
+    """one_level: whether ranks average at every tick, not by default."""
     options = ["--dataset", "digits", "--learners", "1", "--epochs", "1", "--output-directory", str(directory)]
-    return ["-m", "models.lenet", *options, "--between", "none", *more]
+    return ["-m", "models.lenet", *options, *(["--between", "none"] if one_level else []), *more]
 
 
 def test_a_stop_at_a_tick_waits_for_rank_0() -> None:
@@ -329,9 +329,8 @@ def test_a_script_prints_on_every_rank(tmp_path: Path) -> None:
 @NEEDS_RAY
 @pytest.mark.slow
 def test_by_default_ranks_average_as_rarely_as_measured(tmp_path: Path) -> None:
-    options = lenet(tmp_path / "run")
-    del options[options.index("--between") :]
-    status, out, err = launch("-n", "3", *options, "--epochs", "2", fault="kill:1@20")
+    options = lenet(tmp_path / "run", "--epochs", "2", one_level=False)
+    status, out, err = launch("-n", "3", *options, fault="kill:1@20")
     assert (status, err) == (0, "")
     (measured,) = re.findall(r"^between  an exchange of .* the ranks average once in (\d+) ticks", out, re.MULTILINE)
     assert f"between ranks model-averaging, tau {measured}," in out
