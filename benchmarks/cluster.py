@@ -2,7 +2,7 @@
 PyTorch in two processes: DistributedDataParallel on gloo, and a parameter server on Ray.
 
 All run on one machine, with one thread each. All but the ranks on Ray exchange the model in every tick or step; those
-average as ranks on several hosts do by default. The contestants of a round run one after the other, each in fresh
+average as those of model scripts do by default. The contestants of a round run one after the other, each in fresh
 processes; ratios are of the same round. Contestants whose packages are missing are left out.
 
     python -m benchmarks.cluster  # LeNet, batches of 8 and 32, and ResNet-32, batches of 16
@@ -33,7 +33,7 @@ from benchmarks.torch_runner import TorchRunner
 from benchmarks.zoo_networks import network_named
 from crossbow import ModelConf, SolverConf, SystemConf
 from crossbow.cluster.process import join
-from crossbow.scripts.between_ranks import measured_between
+from crossbow.scripts.between_ranks import chosen_between
 from crossbow.scripts.data_sources import DataSource
 from crossbow.scripts.parser import Configurations
 from crossbow.synch import Rule, TwoLevel
@@ -175,7 +175,7 @@ def _crossbow(options: argparse.Namespace, learners: int, rule: Rule | TwoLevel 
 
 
 def _hosts(options: argparse.Namespace) -> None:
-    """Train on a rank that averages with the others as one on another host would."""
+    """Train on a rank that averages with the others as those of a model script on Ray do."""
     network = network_named(options.network)
     confs = Configurations(
         DataSource("synthetic", None, network.image_shape, CLASSES, network.examples, 1),
@@ -183,7 +183,7 @@ def _hosts(options: argparse.Namespace) -> None:
         SolverConf(learning_rate=LEARNING_RATE, momentum=MOMENTUM),
         SystemConf(learners_per_device=1, threads_per_learner=1),
     )
-    model, text = measured_between(join(), confs, network.build(), dataset(network))
+    model, text = chosen_between(join(), confs, network.build(), dataset(network))
     print(text, file=sys.stderr)
     _crossbow(options, 1, model.rule)
 

@@ -15,7 +15,7 @@ VARIABLE = "CROSSBOW_FAULT"
 
 @dataclass(frozen=True)
 class Fault:
-    """A change of the view when all ranks have reached a tick."""
+    """A change of the view when all ranks have reached a tick; with two levels, after the next exchange."""
 
     rank: int
     """-1 for a rank that joins."""

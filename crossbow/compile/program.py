@@ -142,11 +142,15 @@ class Parts:
     """The calls of a program on given buffers."""
 
     def __init__(
-        self, memory: Memory, steps: Sequence[Step], bound: Sequence[Sequence[BoundStep | BoundBlock]]
+        self,
+        memory: Memory,
+        in_blocks: bool,
+        steps: Sequence[Step],
+        bound: Sequence[Sequence[BoundStep | BoundBlock]],
     ) -> None:
         """bound: the calls of each step."""
-        self.memory = memory
-        self.bound = bound
+        self.memory, self.in_blocks = memory, in_blocks
+        self.steps, self.bound = steps, bound
         self.forward: list[BoundStep] = []
         self.backward: list[BoundStep] = []
         self.blocks: list[BoundBlock] = []
@@ -181,9 +185,11 @@ class Program:
     def bind(self, memory: Memory, *, in_blocks: bool = False, like: Parts | None = None) -> Parts:
         """The calls on these buffers.
 
-        in_blocks: whether weight gradients are computed in blocks, if kernels support it. like: the calls on other
-        buffers for the same thread. Those of them whose buffers are here the same are used again.
+        in_blocks: whether weight gradients are computed in blocks, if kernels support it. like: calls of this program
+        with the same `in_blocks` for the same thread, on other buffers. Those whose buffers are the same here are used
+        again.
         """
+        assert like is None or (like.steps is self.steps and like.in_blocks == in_blocks)
         bound: list[Sequence[BoundStep | BoundBlock]] = []
         for number, step in enumerate(self.steps):
             if step.elided:
@@ -192,7 +198,7 @@ class Program:
                 bound.append(like.bound[number])
             else:
                 bound.append(self._bind(step, memory, in_blocks))
-        return Parts(memory, self.steps, bound)
+        return Parts(memory, in_blocks, self.steps, bound)
 
     def _bind(self, step: Step, memory: Memory, in_blocks: bool) -> Sequence[BoundStep | BoundBlock]:
         buffers = {role: place.array(memory) for role, place in step.places.items()}

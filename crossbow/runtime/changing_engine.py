@@ -55,7 +55,7 @@ def new_engine(
     check_served(model.rule, system)
     ranks = ranks or join()
     sharing = Sharing(ranks, number) if ranks.several else None
-    bad = _new_bad_examples(data, ranks) if system.on_bad_record == "skip" else None
+    bad = new_bad_examples(data, ranks) if system.on_bad_record == "skip" else None
 
     def make(changed_model: ModelConf, changed_system: SystemConf, beside: int) -> Engine:
         confs = changed_model, solver, changed_system
@@ -88,7 +88,8 @@ def number_to_begin_with(system: SystemConf, ranks: Ranks) -> int:
     return found.pop() if len(found) == 1 else FIXED  # devices may have different numbers of cores
 
 
-def _new_bad_examples(data: Dataset, ranks: Ranks) -> dict[Phase, BadExamples]:
+def new_bad_examples(data: Dataset, ranks: Ranks) -> dict[Phase, BadExamples]:
+    """Of each phase: which examples are bad, none so far."""
     numbers = None if data.share is None else data.share.numbers(ranks.rank)
     found = {Phase.TRAIN: BadExamples(len(data.train), numbers)}
     if data.check is not None:

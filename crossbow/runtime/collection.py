@@ -1,4 +1,4 @@
-"""Pauses Python's cyclic garbage collector while large graphs are compiled."""
+"""Pauses Python's cyclic garbage collector while large graphs are compiled and bound to buffers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _enabled = False
 class PausedCollection:
     """Context manager: disables the cyclic garbage collector.
 
-    Compilation allocates many objects and keeps nearly all of them. The collector would traverse them again and again,
-    which takes a quarter of the time. A class, as a generator's frames would show in users' tracebacks.
+    Compiling and binding allocates many objects, and nearly all of them are kept. The collector would traverse them
+    again and again, which takes a quarter of the time. A class, because a generator's frames would show in users'
+    tracebacks.
     """
 
     def __enter__(self) -> None:

@@ -105,8 +105,8 @@ class CommonDecisions:
         return self.interrupted
 
     def fault_is_due(self, tick: int, ticks: int) -> bool:
-        """Whether the view is to change on purpose at this tick, for which all ranks pause. ticks: number of ticks
-        since they could pause before."""
+        """Whether the view is to change on purpose at this tick, for which all ranks pause: the first one at which they
+        can, at or after the fault's. ticks: number of ticks from one at which ranks can pause to the next."""
         view = self._ranks.view.number
         return view < len(self._faults) and view != self._struck and 0 <= tick - self._faults[view].tick < ticks
 

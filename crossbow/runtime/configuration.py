@@ -129,7 +129,8 @@ class SystemConf:
     """Whether a GPU computes the same bits in every run with the same seed, under a rule with a barrier.
 
     Convolution algorithms are then selected in a fixed order of preference instead of by timing. On the CPU this is
-    always so, under such a rule and with a fixed number of learners; "auto" then keeps its first number."""
+    always so, under such a rule and with a fixed number of learners; "auto" then keeps its first number. Model
+    scripts then choose one level for ranks."""
     seed: int = setting(Integer(at_least=0), default=0)
     """Seed of all random numbers: initial weights, order of the examples, dropout.
 

@@ -141,7 +141,8 @@ class TrainingRun:
         if state is not None:
             self._restore(state)
         self.end = end_of_training(limits, engine, self.start)
-        check_tick(limits, engine)
+        if not self._ranks.joins and not self._ranks.view.number:  # ranks that have joined make ticks longer
+            check_tick(limits, engine)
         self._began = time.perf_counter()
         """When the current stretch began, or went on after a pause; while the engine does not run, when it ended."""
         self.next_progress = 0.0

@@ -16,7 +16,7 @@ from crossbow.cluster.probe import measure_sum
 from crossbow.cluster.ranks import Ranks
 from crossbow.data import Dataset
 from crossbow.dataflow import Dataflow
-from crossbow.runtime.changing_engine import FIXED, number_to_begin_with
+from crossbow.runtime.changing_engine import FIXED, new_bad_examples, number_to_begin_with
 from crossbow.runtime.configuration import ModelConf
 from crossbow.runtime.device import CudaDevice, parse_devices
 from crossbow.runtime.engine import Engine
@@ -31,6 +31,8 @@ SHARE = 0.05
 """Part of the time that the exchange may take."""
 SECONDS = 0.5
 """Duration of the measurement of a rank's speed."""
+SECONDS_BETWEEN = 10.0
+"""Limit of the time between two exchanges, before it is rounded to parts of an epoch."""
 WARM_UP = 0.25
 """Seconds of training that do not count, as a share of those that do."""
 
@@ -46,18 +48,15 @@ class RankPace(NamedTuple):
 
 def chosen_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dataset) -> tuple[ModelConf, str]:
     """The model's configuration, with two levels if the ranks would otherwise spend more than `SHARE` of their time in
-    exchanges, and a sentence on what was measured; no sentence with MPI on one host, where nothing is. All ranks must
-    call this, and have the same result."""
-    if not ranks.elastic and len({rank.host for rank in ranks.view.ranks}) == 1:
-        return confs.model, ""
-    return measured_between(ranks, confs, dataflow, data)
+    exchanges, and a sentence on what was measured. Nothing is measured, and there is no sentence, with MPI on one host,
+    for one rank, without a barrier, for a sequence of rules, with GPUs, and if runs must be deterministic.
 
-
-def measured_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dataset) -> tuple[ModelConf, str]:
-    """As `chosen_between`, also with MPI on one host."""
+    All ranks must call this, and have the same result. A rank that joins has that of the others.
+    """
     model = confs.model
     rule = model.rule or SMA()
-    if not isinstance(rule, BarrierRule):
+    one_host = not ranks.elastic and len({rank.host for rank in ranks.view.ranks}) == 1
+    if one_host or not isinstance(rule, BarrierRule):
         return model, ""
     tau, text = ranks.together(lambda: _measured(ranks, confs, dataflow, data))
     if not text:
@@ -69,12 +68,16 @@ def measured_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, da
 
 
 def _measured(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dataset) -> tuple[int, str]:
-    """In how many ticks ranks average, and what was measured. No text with GPUs, which have one level by default, nor
-    if ranks differ in what decides how they measure: the context reports the difference."""
+    """In how many ticks ranks average, and what was measured. No text if nothing is measured, as with GPUs, which have
+    one level by default, nor if ranks differ in what decides how they measure: the context reports the difference."""
+    if not ranks.several:
+        return 1, ""
     model, system = confs.model, confs.system
     on_gpu = isinstance(parse_devices(system.devices)[0], CudaDevice)
     dtype, chained = np.dtype(system.dtype), adds_in_chain(system, ranks.size)
     if _differ(ranks, [on_gpu, model.batch_size, dtype.name, chained, system.deterministic]) or on_gpu:
+        return 1, ""
+    if system.deterministic:  # τ would depend on timing
         return 1, ""
     pace = pace_of_rank(confs, dataflow, data, SECONDS, ranks)
     if _differ(ranks, pace.vectors):
@@ -109,7 +112,9 @@ def ticks_between(exchange: float, tick: float, epoch: float) -> int:
     """Number of ticks after which an exchange takes at most `SHARE` of the time, at most about those of an epoch.
 
     With two levels, about a tick is lost besides: all wait for the slowest learner, and then learners begin anew.
-    Training ends, and is tested, after an exchange, so an epoch has a whole number of them, rounded up to ticks.
+    Training ends, and is tested, after an exchange, so an epoch has a whole number of them, rounded up to ticks. If
+    ticks are so long that they would then take more than `SECONDS_BETWEEN`, the exchanges take more of the time,
+    because ranks also stop, leave and join after an exchange.
 
     >>> ticks_between(0.0004, 0.01, 1000), ticks_between(0.03, 0.01, 1000), ticks_between(0.03, 0.01, 19.2)
     (1, 77, 20)
@@ -117,6 +122,7 @@ def ticks_between(exchange: float, tick: float, epoch: float) -> int:
     if exchange * (1 - SHARE) <= SHARE * tick:
         return 1
     least = math.ceil((exchange + tick) * (1 - SHARE) / (SHARE * tick))
+    least = min(least, max(1, int(SECONDS_BETWEEN / tick)))
     return math.ceil(epoch / max(1, epoch // least))
 
 
@@ -126,7 +132,8 @@ def pace_of_rank(confs: Configurations, dataflow: Dataflow, data: Dataset, secon
     alone = ranks.alone()
     own = copy.copy(data)
     own.share = None
-    engine = Engine(dataflow.graph, check.graph, own, confs.model, confs.solver, confs.system, ranks=alone)
+    bad = new_bad_examples(own, alone) if confs.system.on_bad_record == "skip" else None
+    engine = Engine(dataflow.graph, check.graph, own, confs.model, confs.solver, confs.system, bad=bad, ranks=alone)
     try:
         ranks.gather(None)  # all begin together
         tick, tasks_per_second = engine.clock.tasks_per_tick, 0.0

@@ -208,15 +208,16 @@ def new_context(
     monitors: Sequence[Monitor] = (),
     profile: Profile | None = None,
 ) -> tuple[ExecutionContext, Dataflow, list[str]]:
-    """The context of a run, its training dataflow, and what it says of its initial values."""
+    """The context of a run, its training dataflow, and what is printed of the measured exchange and the initial
+    values."""
     confs = configurations(options, defaults)
     options.image_shape, options.classes = confs.data.image_shape, confs.data.number_of_classes
     dataflow = script.build(options)
     parse_devices(confs.system.devices)  # reports an invalid name before data are read, or downloaded
     data = script.data(options, confs)
-    model, hosts = confs.model, ""
+    model, exchange = confs.model, ""
     if options.between is None:
-        model, hosts = chosen_between(join(), confs, dataflow, data)
+        model, exchange = chosen_between(join(), confs, dataflow, data)
     checkpoints = Checkpoints(options.output_directory, **those_given(options, settings(Checkpoints)))
     create: Callable[..., ExecutionContext] = functools.partial(ExecutionContext, checkpoints=checkpoints)
     if options.resume:
@@ -232,7 +233,7 @@ def new_context(
     )
     try:
         initial = [] if options.resume else load_initial_model(context, options)
-        return context, dataflow, [*([hosts] if hosts else []), *initial]
+        return context, dataflow, [*([exchange] if exchange else []), *initial]
     except BaseException:
         context.close()
         raise

@@ -39,8 +39,9 @@ def add_rule(group: argparse._ArgumentGroup) -> None:
         type=_between,
         metavar="RULE[:SETTING=VALUE,…]",
         help="two levels: --rule combines the learners of a rank, and this rule with a barrier combines the ranks, as "
-        "model-averaging:tau=64 or diloco:tau=50,outer-momentum=0.5; none: one level (default: one level with MPI "
-        "on one host; else model averaging so rarely that the exchange takes less than 5 %% of the time, as measured)",
+        "model-averaging:tau=64 or diloco:tau=50,outer-momentum=0.5; none: one level (default: with CPUs "
+        "and one rule with a barrier, ranks on Ray or on several hosts use model averaging, so rarely that the "
+        "exchange takes at most 5 %% of the time, as measured; else one level)",
     )
     for having in rule_settings().values():
         domains = list(dict.fromkeys(setting.domain for setting in having.values()))

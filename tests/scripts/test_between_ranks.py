@@ -14,13 +14,14 @@ from crossbow import ModelConf, SolverConf, SystemConf
 from crossbow.cluster.members import Rank, View
 from crossbow.cluster.ranks import Ranks
 from crossbow.data import Dataset
+from crossbow.data.examples import ArrayExamples, BadExample, Selection
 from crossbow.data.rank_shares import Sharding, share_of_rank
 from crossbow.ops import InnerProduct
 from crossbow.scripts import between_ranks
 from crossbow.scripts.between_ranks import SHARE, chosen_between, ticks_between
 from crossbow.scripts.data_sources import DataSource
 from crossbow.scripts.parser import Configurations
-from crossbow.synch import EASGD, SMA, ModelAveraging, TwoLevel
+from crossbow.synch import EASGD, ModelAveraging, TwoLevel
 from tests.cluster.fake_network import FakeNetwork, FakeTransport, at_once
 from tests.cluster.test_mpi import NEEDS_MPI, mpirun
 from tests.support import blobs, training
@@ -63,13 +64,18 @@ def choose(seconds: float, monkeypatch: pytest.MonkeyPatch, confs: Configuration
     return first
 
 
-@pytest.mark.parametrize(("exchange", "tick"), [(0.001, 0.01), (0.03, 0.01), (1.0, 0.004)])
+@pytest.mark.parametrize(("exchange", "tick"), [(0.001, 0.01), (0.03, 0.01), (0.4, 0.004)])
 def test_the_exchange_takes_its_share_at_most(exchange: float, tick: float) -> None:
     tau = ticks_between(exchange, tick, 1e9)
     lost = exchange + tick  # with two levels
     assert tau > 1
     assert lost / (tau * tick + lost) <= SHARE < lost / ((tau - 2) * tick + lost)
     assert ticks_between(0.05 * tick, tick, 1e9) == 1
+
+
+def test_exchanges_are_not_minutes_apart() -> None:
+    assert ticks_between(0.7, 3.0, 1e9) == 4  # instead of 24
+    assert ticks_between(0.7, 30.0, 1e9) == 1
 
 
 @pytest.mark.parametrize("epoch", [19.0, 46.9, 47.0, 300.2])
@@ -109,8 +115,25 @@ def test_the_number_of_learners_is_searched_for_by_all_ranks_or_none(monkeypatch
     for model, _ in choose_apart(60.0, monkeypatch, [(CONFS, DATA), (auto, DATA)]):
         assert isinstance(model.rule, TwoLevel)
         assert model.rule.between == ModelAveraging(tau=30)
-    fixed = replace(auto, system=replace(auto.system, deterministic=True))
-    assert choose(60.0, monkeypatch, fixed)[0].rule == TwoLevel(SMA(), ModelAveraging(tau=30))
+
+
+def test_what_depends_on_timing_is_not_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed = replace(CONFS, system=replace(CONFS.system, deterministic=True))
+    assert choose(60.0, monkeypatch, fixed) == (fixed.model, "")
+
+
+def test_bad_examples_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = ArrayExamples.write_images
+
+    def broken(self: ArrayExamples, selection: Selection, images: np.ndarray) -> None:
+        for index in selection.indices.tolist():
+            if index % 3 == 0:
+                raise BadExample(index, f"file {index}", "broken")
+        write(self, selection, images)
+
+    monkeypatch.setattr(ArrayExamples, "write_images", broken)
+    skips = replace(CONFS, system=replace(CONFS.system, on_bad_record="skip"))
+    assert isinstance(choose(60.0, monkeypatch, skips)[0].rule, TwoLevel)
 
 
 @pytest.mark.parametrize("sharding", ["stride", ((0.0, 0.5), (0.5, 1.0))])
@@ -150,7 +173,9 @@ def test_one_host_and_rules_without_a_barrier_are_not_measured(monkeypatch: pyte
     free = replace(CONFS, model=ModelConf(batch_size=4, rule=EASGD()))
     assert choose(60.0, monkeypatch, free) == (free.model, "")
     alone = Ranks(View(0, (Rank(0, "here"),)))
-    assert chosen_between(alone, CONFS, training(InnerProduct(number_of_outputs=3)), DATA) == (CONFS.model, "")
+    monkeypatch.setattr(FakeTransport, "elastic", True)
+    for ranks in (alone, *FakeNetwork(1).ranks()):
+        assert chosen_between(ranks, CONFS, training(InnerProduct(number_of_outputs=3)), DATA) == (CONFS.model, "")
 
 
 @pytest.mark.parametrize("elastic", [False, True])

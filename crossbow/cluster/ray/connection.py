@@ -14,6 +14,7 @@ from typing import Any
 
 from crossbow.cluster.host_files import Host
 from crossbow.cluster.ray.head import own_head
+from crossbow.console import say
 from crossbow.extras import optional_module
 from crossbow.types import ConfigurationError
 
@@ -94,11 +95,18 @@ def quiet_ray() -> Any:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     ray = optional_module("ray", "training on Ray", "ray")
-    # Without `log_to_driver`, too, Ray prints a report of each process that was killed. The launcher says who has left.
+    # Without `log_to_driver`, too, Ray prints a report of each process or node that has died.
     worker: Any = sys.modules.get("ray._private.worker")
     if hasattr(worker, "print_to_stdstream"):
-        worker.print_to_stdstream = lambda *_, **__: None
+        worker.print_to_stdstream = _pass_on
     return ray
+
+
+def _pass_on(report: Mapping[str, Any], **_: object) -> None:
+    """Print a report of Ray's, in one line, if it is of a lack of memory. The launcher itself says who has left."""
+    for text in report["lines"]:
+        if "low on memory" in text:
+            say(f"Ray: {text.splitlines()[0]}")
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -126,3 +126,21 @@ def test_the_descriptors_of_libraries_lead_nowhere(capfd: pytest.CaptureFixture[
         os.write(2, b"chatter\n")
     os.write(1, b"after\n")
     assert capfd.readouterr() == ("ours\nafter\n", "error\n")
+
+
+def test_of_rays_reports_those_of_memory_are_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    worker: Any = ModuleType("ray._private.worker")
+    worker.print_to_stdstream = print
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    monkeypatch.setitem(sys.modules, "ray._private.worker", worker)
+    connection.quiet_ray()
+    killed, memory = (
+        "A worker died.\nSee its logs.",
+        "1 worker(s) were killed due to the node running low on memory. 1\n2",
+    )
+    worker.print_to_stdstream({"lines": [killed], "pid": "raylet", "is_err": False}, ignore_prefix=False)
+    worker.print_to_stdstream({"lines": [killed, memory], "pid": "raylet", "is_err": False}, ignore_prefix=False)
+    expected = "Ray: 1 worker(s) were killed due to the node running low on memory. 1\n"
+    assert capsys.readouterr() == ("", expected)

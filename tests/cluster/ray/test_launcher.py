@@ -454,7 +454,7 @@ def test_an_exception_ends_all_and_is_printed_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_training_with_a_checkpoint(tmp_path: Path, number: signal.Signals, status: int) -> None:
     directory = tmp_path / "run"
-    with begin("-n", "2", *lenet(directory, "--epochs", "100000")) as process:
+    with begin("-n", "2", *lenet(directory, "--epochs", "100000", one_level=False)) as process:
         assert process.stdout is not None
         assert any(line.startswith("epoch ") for line in process.stdout)
         process.send_signal(number)
@@ -647,6 +647,16 @@ def test_a_rank_that_differs_does_not_join(tmp_path: Path) -> None:
 
 @NEEDS_RAY
 @pytest.mark.slow
+def test_with_a_rank_that_joins_a_tick_may_be_longer_than_the_training(tmp_path: Path) -> None:
+    options = lenet(tmp_path / "run", "--between", "model-averaging:tau=50", one_level=False)
+    status, out, err = launch("-n", "1", *options, fault="join@20")
+    assert (status, err) == (0, "")
+    assert "joined. Training goes on after task 50, with 2 ranks and 2 learners" in out
+    assert "trained 1 epoch (150 tasks)" in out
+
+
+@NEEDS_RAY
+@pytest.mark.slow
 def test_a_node_that_joins_the_cluster_gets_a_rank(tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
 
@@ -654,7 +664,7 @@ def test_a_node_that_joins_the_cluster_gets_a_rank(tmp_path: Path) -> None:
     cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
         cluster.add_node(num_cpus=1)
-        options = lenet(directory, "--epochs", "100000")
+        options = lenet(directory, "--epochs", "100000", one_level=False)
         with begin("--address", cluster.address, "--per-host", "1", *options) as process:
             assert process.stdout is not None
             assert any(line.startswith("epoch ") for line in process.stdout)

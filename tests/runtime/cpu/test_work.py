@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from crossbow.compile import BoundStep
+from crossbow.compile.program import Parts, Program
 from crossbow.ops import InnerProduct, SoftMax, SoftMaxLoss
 from crossbow.runtime.cpu.memory import CpuLearnerMemory
 from crossbow.runtime.cpu.work import bound_task, task_list
@@ -54,6 +55,23 @@ def test_loss_and_accuracy_are_where_the_program_writes_them() -> None:
             assert np.shares_memory(task.loss, memory.arena)
             assert (task.accuracy is not None) == measured
             assert task.release == pipeline.loader.release
+
+
+def test_the_tasks_of_both_parities_share_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under SMA a learner without running statistics trains on the same buffers in both."""
+    made: list[Parts] = []
+    bind = Program.bind
+
+    def observed(self: Program, *given: Any, **how: Any) -> Parts:
+        made.append(bind(self, *given, **how))
+        return made[-1]
+
+    monkeypatch.setattr(Program, "bind", observed)
+    with context(learners=1):
+        first, second = (parts for parts in made if parts.backward)
+    pairs = [*zip(first.forward, second.forward, strict=True), *zip(first.backward, second.backward, strict=True)]
+    assert pairs
+    assert all(one is other for one, other in pairs)
 
 
 def test_a_task_runs_forward_and_backward() -> None:
