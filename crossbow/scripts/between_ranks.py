@@ -122,7 +122,9 @@ def ticks_between(exchange: float, tick: float, epoch: float) -> int:
     if exchange * (1 - SHARE) <= SHARE * tick:
         return 1
     least = math.ceil((exchange + tick) * (1 - SHARE) / (SHARE * tick))
-    least = min(least, max(1, int(SECONDS_BETWEEN / tick)))
+    least = min(least, int(SECONDS_BETWEEN / tick))
+    if least <= 1:
+        return 1
     return math.ceil(epoch / max(1, epoch // least))
 
 
