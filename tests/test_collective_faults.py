@@ -208,6 +208,7 @@ def test_ctrl_c_once_waits_for_a_sum_that_is_late(rule: Any) -> None:
         assert same_weights(running.variables, weights_after(done + 20, rule=rule))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("default_handler")
 @pytest.mark.parametrize("rule", [SMA(), SSGD()], ids=str)
 def test_ctrl_c_twice_does_not_wait_for_a_sum_that_is_late(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:

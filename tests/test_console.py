@@ -25,7 +25,6 @@ from crossbow.console import (
     run_command,
 )
 from crossbow.types import ConfigurationError, NonFiniteError, NonFiniteLossError, TaskError
-from tests.combinations import one_in
 
 ROOT = Path(__file__).parents[1]
 POSIX = pytest.mark.skipif(os.name != "posix", reason="descriptors are closed by a POSIX shell")
@@ -158,7 +157,7 @@ def test_a_run_whose_output_is_not_utf_8(tmp_path: Path) -> None:
     assert "epoch 1/1" in text
 
 
-@one_in(4)
+@pytest.mark.slow
 @POSIX
 @pytest.mark.parametrize(
     ("command", "status", "said"),

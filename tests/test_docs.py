@@ -54,6 +54,7 @@ def pattern(output: str) -> list[str]:
     return [re.sub(r"-{3,}", "---", re.sub(r"\s+", " ", line)) for line in lines]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tutorial",
     [pytest.param(path, id=path.stem, marks=MARKS.get(path.name, [])) for path in TUTORIALS if path.stem != "index"],

@@ -316,7 +316,7 @@ def test_a_failure_of_one_model_that_is_caught_does_not_reach_another(monkeypatc
     assert same_weights(first, second)
 
 
-@one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=named)
 def test_another_context_goes_on_after_an_operator_that_failed(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> None:
     """What was on its way when it failed in the middle of a tick does not reach the next call."""

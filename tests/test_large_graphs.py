@@ -173,7 +173,7 @@ def test_deriving_compiling_and_showing_a_graph(
     check_linear(work)
 
 
-@one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "model", "system"),
     [

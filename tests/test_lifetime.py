@@ -166,6 +166,7 @@ print("monitor", os.waitstatus_to_exitcode(os.waitpid(monitor.process, 0)[1]), f
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
 def test_a_forked_process_is_told_that_it_has_no_threads() -> None:
     """It ends as if nothing were wrong, may have a context of its own, and leaves its parent's alone."""

@@ -117,6 +117,7 @@ print("trained")
     assert python(code) == "trained"
 
 
+@pytest.mark.slow
 def test_every_module_can_be_imported_without_a_warning() -> None:
     packages = pkgutil.walk_packages(crossbow.__path__, "crossbow.")
     modules = [info.name for info in packages if not info.name.endswith("__main__")]

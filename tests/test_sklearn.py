@@ -122,6 +122,7 @@ def test_numbers_that_are_too_large_are_named() -> None:
         CrossbowClassifier().fit(X * 1e39, Y)
 
 
+@pytest.mark.slow
 def test_without_scikit_learn_one_sentence_tells_what_to_install() -> None:
     code = "import sys; sys.modules['sklearn'] = None\ntry: import crossbow.sklearn\nexcept Exception as e: print(e)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

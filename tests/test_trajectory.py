@@ -74,7 +74,7 @@ def assert_as_recorded(loss: float, weights: dict[str, Array], line: dict[str, A
 @pytest.mark.parametrize(
     ("kernels", "precision", "tolerance"),
     [
-        pytest.param("reference", "float64", 1e-9, id="reference-float64"),
+        pytest.param("reference", "float64", 1e-9, id="reference-float64", marks=pytest.mark.slow),
         pytest.param("reference", "float32", 1e-4, id="reference-float32", marks=pytest.mark.slow),
         pytest.param("onednn", "float32", 1e-4, id="onednn-float32", marks=FAST.marks),
     ],

@@ -6,7 +6,6 @@ import pytest
 
 from benchmarks.gpu_calls import DEFAULT, GOALS, MOST_HOST_CALLS, count_calls, count_host_calls, main
 from benchmarks.networks import NETWORKS
-from tests.combinations import one_in
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n == "resnet-50" else ()) for n in GOALS])
@@ -14,7 +13,7 @@ def test_no_task_makes_more_calls_than_its_goal(name: str) -> None:
     assert count_calls(NETWORKS[name], DEFAULT[name]).task.total() <= GOALS[name]
 
 
-@one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "batch", "each"), [("float32", 64, 2), ("float32", 128, 4), ("float64", 64, 2), ("bfloat16", 2, 2)]
 )

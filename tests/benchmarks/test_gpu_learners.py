@@ -45,7 +45,6 @@ from crossbow import Dataflow, Sequential
 from crossbow.dataflow.validate import infer_shapes, variables_of
 from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool, ReLU
 from models.layers import classifier
-from tests.combinations import in_turn
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 
 TORCH = importlib.util.find_spec("torch") is not None or "CROSSBOW_REQUIRE_TORCH" in os.environ
@@ -444,7 +443,6 @@ def test_the_clocks_numbers_of_one_learner() -> None:
 
 
 @pytest.mark.slow
-@in_turn
 @needs_torch
 @pytest.mark.parametrize("models", [{}, {"replicas": 2}, {"streams": 2}], ids=["one", "replicas", "streams"])
 @pytest.mark.parametrize("network", ["small", "lenet", "resnet-32"])
@@ -494,6 +492,7 @@ def test_models_on_streams_are_trained_as_each_would_be_alone() -> None:
             torch.testing.assert_close(received, expected)
 
 
+@pytest.mark.slow
 @needs_torch
 def test_replicas_are_trained_as_each_would_be_alone() -> None:
     import copy

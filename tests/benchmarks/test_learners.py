@@ -174,6 +174,7 @@ def test_a_failing_contestant_ends_the_contest(fails: str) -> None:
         contest.rounds(1, 0.0, 0.01)
 
 
+@pytest.mark.slow
 def test_a_contestant_that_is_killed_is_named() -> None:
     killed = Contestant("bad", Steady, {"rate": 1.0, "fails": "for lack of memory"})
     with Contest([killed]) as contest:

@@ -278,6 +278,7 @@ def test_an_epoch_takes_as_long_as_its_tasks() -> None:
     assert few.date
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_speed_is_measured_in_turns_and_what_is_missing_of_it_later(start: Start, tmp_path: Path) -> None:
     measured: list[str] = []
@@ -305,6 +306,7 @@ def test_speed_is_measured_in_turns_and_what_is_missing_of_it_later(start: Start
     assert "Missing" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_a_speed_that_could_not_be_measured_is_missing(
     start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -332,6 +334,7 @@ def test_a_speed_that_could_not_be_measured_is_missing(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_no_speed_is_measured_when_the_budget_is_spent(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -374,6 +377,7 @@ def test_speeds_that_are_none_are_said(
 # Refused rules
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_a_refused_rule_is_kept_and_tried_again_when_asked(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -14,9 +14,10 @@ import pytest
 from benchmarks import time_to_accuracy
 from benchmarks.time_to_accuracy import TASKS, Contest, Point, Run, Setting, main, report, select, train_crossbow
 from crossbow.data import synthetic
+from crossbow.solver import Schedule
 from crossbow.types import DataError
 
-SETTING = Setting("lenet", "crossbow", 16, 0.02, 0, 100.0, "measurement")
+SETTING = Setting("lenet", "crossbow", 16, 0.02, 0, 2, 100.0, "measurement")
 
 
 class Simulated(Contest):
@@ -46,6 +47,34 @@ def test_the_fastest_setting_is_selected_and_others_are_cut_off() -> None:
     limits = [setting.limit for setting in contest.settings]
     assert limits == sorted(limits, reverse=True)
     assert limits[-1] == pytest.approx(best.seconds, abs=1e-3)
+
+
+class Trials(Contest):
+    """Runs whose accuracy at the end is a function of batch size and learning rate; rates above 0.5 diverge."""
+
+    def __init__(self) -> None:
+        self.settings: list[Setting] = []
+
+    def run(self, setting: Setting) -> Run:
+        self.settings.append(setting)
+        accuracy = 0.8 - 0.01 * abs(math.log2(setting.batch / 64)) - 0.01 * abs(math.log2(setting.rate / 0.2))
+        return Run(setting, () if setting.rate > 0.5 else (Point(1.0, 10.0, 0.83), Point(3.0, 30.0, accuracy)))
+
+
+def test_where_the_rate_decays_the_highest_accuracy_of_short_runs_is_selected() -> None:
+    contest = Trials()
+    best = select(contest, "resnet-20", "pytorch", None, seed=1)
+    assert (best.setting.batch, best.setting.rate) == (64, 0.2)
+    assert len(contest.settings) == 15
+    assert {(setting.epochs, setting.limit) for setting in contest.settings} == {(3, 1e4)}
+
+
+def test_the_rate_falls_to_zero_within_the_epochs_of_a_run() -> None:
+    setting = Setting("resnet-20", "pytorch", 50, 0.1, 0, 4, 100.0, "selection")
+    rate = Schedule(TASKS["resnet-20"].solver(setting), tasks_per_epoch=1000)
+    assert [round(rate(task).rate, 4) for task in (99, 1000, 2000, 3000, 4000)] == [0.01, 0.0854, 0.05, 0.0146, 0.0]
+    constant = Schedule(TASKS["lenet"].solver(SETTING), tasks_per_epoch=1000)
+    assert {constant(task).rate for task in (0, 1000, 4000)} == {0.02}
 
 
 def test_batches_to_select_from() -> None:
@@ -93,7 +122,7 @@ def test_a_run_with_a_file_is_not_repeated(tmp_path: Path, monkeypatch: pytest.M
 
 def small(**changes: Any) -> time_to_accuracy.Task:
     data = synthetic((1, 28, 28), 10, training=640, check=1000)
-    return replace(TASKS["lenet"], data=lambda directory: data, max_epochs=2, target=1.0, **changes)
+    return replace(TASKS["lenet"], data=lambda directory: data, target=1.0, **changes)
 
 
 @pytest.mark.slow

@@ -14,10 +14,9 @@ from tests.cluster.test_mpi import NEEDS_MPI, mpirun
 pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("sklearn", reason="scikit-learn, which has the digits, is not installed")
 from examples.torch_learner import RULES, main, train
-from tests.combinations import one_in
 
 
-@one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_it_learns_under_every_rule(rule: str) -> None:
     data = digits().shard(fraction=(0.0, 0.4))

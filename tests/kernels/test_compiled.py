@@ -141,6 +141,7 @@ def run_python(program: str, **environment: str) -> str:
     ).stdout
 
 
+@pytest.mark.slow
 def test_the_second_process_finds_the_compiled_passes(tmp_path: Path) -> None:
     assert run_python(SIGNAL_ONCE, NUMBA_CACHE_DIR=str(tmp_path)).split() == ["3", "False", "False"]
     assert run_python(SIGNAL_ONCE, NUMBA_CACHE_DIR=str(tmp_path)).split() == ["3", "True", "True"]

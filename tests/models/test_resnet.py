@@ -223,6 +223,7 @@ def test_a_task_is_one_native_call(options: dict[str, Any]) -> None:
     assert python_calls(network, (3, 32, 32)) == []
 
 
+@pytest.mark.slow
 @NEEDS_ONEDNN
 @pytest.mark.parametrize(
     "transform",

@@ -129,6 +129,7 @@ def test_export(variant: str, tmp_path: Path) -> None:
     check_export(vgg(variant, number_of_outputs=2, transform=DataTransform(mean=0.5)), (3, 32, 32), tmp_path)
 
 
+@pytest.mark.slow
 @NEEDS_ONEDNN
 def test_a_task_is_one_native_call() -> None:
     transform = DataTransform(padding=4, mirror=True, mean=0.5, scale=2.0)

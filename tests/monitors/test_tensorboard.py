@@ -57,6 +57,7 @@ def test_a_record_is_read_at_once(tmp_path: Path) -> None:
     monitor.close()
 
 
+@pytest.mark.slow
 def test_resumed_training_replaces_what_came_after_its_start(tmp_path: Path) -> None:
     train(tmp_path, 1, 4, 1.0)
     next_second()
@@ -85,6 +86,7 @@ def test_a_record_after_the_checkpoint_is_dropped(tmp_path: Path) -> None:
     assert [step for step, _ in scalars(tmp_path)["loss/training"]] == [100, 200]
 
 
+@pytest.mark.slow
 def test_another_process_goes_on_with_the_records(tmp_path: Path) -> None:
     train(tmp_path, 1, 2, 1.0)
     next_second()

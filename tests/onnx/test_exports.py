@@ -159,7 +159,7 @@ EXPORTS = [
 ]
 
 
-@one_in(2)
+@one_in(4)
 @pytest.mark.parametrize(("name", "way"), EXPORTS)
 def test_it_predicts_trains_and_is_saved(name: str, way: str, tmp_path: Path) -> None:
     proto = exported(made(name), way)

@@ -106,7 +106,7 @@ def test_the_gradient_of_the_input_is_left_out_where_nothing_needs_it() -> None:
     assert TransposedConv(2).gradient() == TransposedConvGradient()
 
 
-@pytest.mark.parametrize("learners", [1, 2])
+@pytest.mark.parametrize("learners", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_an_autoencoder_trains(learners: int) -> None:
     """Digits through four channels of 7×7 and back: far closer than their mean."""
     x = np.asarray(digits().train.images[:256], np.float32)

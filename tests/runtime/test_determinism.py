@@ -90,7 +90,7 @@ def assert_same(train: Train, where: str, **options: Any) -> None:
 
 @pytest.mark.parametrize(
     ("rule", "devices", "learners", "kernels"),
-    covering(RULES, [pytest.param(*place) for place in PLACES], ["reference", FAST]),
+    covering(RULES, [pytest.param(*place) for place in PLACES], ["reference", FAST], together=1),
 )
 def test_same_seed_same_weights(rule: Any, devices: str, learners: int, kernels: str) -> None:
     train = functools.partial(ExecutionContext.train, count=26, unit=TrainingUnit.TASKS)

@@ -153,6 +153,7 @@ def test_a_slow_learner_gets_a_group_of_its_own_and_its_place_again(kernels: str
         until_grouped(running, {(0, 1, 2)})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 def test_what_learners_do_with_each_other_does_not_count() -> None:
     with context(perceptron(Probe(action=Slow(-1))), rule=Grouping(), learners=2) as running:
@@ -168,6 +169,7 @@ def test_what_learners_do_with_each_other_does_not_count() -> None:
         assert min(first.speeds) > 0.3 * max(first.speeds)  # else a tenth
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 def test_what_is_said_makes_the_same_groups() -> None:
     with context(perceptron(Probe(action=Slow(0))), rule=Grouping(), learners=3) as running:
@@ -179,7 +181,7 @@ def test_what_is_said_makes_the_same_groups() -> None:
     assert configurations(options, defaults).model.rule == rule
 
 
-@one_in(2)
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize(
     "rule", [Grouping(((0, 1),)), pytest.param(Grouping(1), marks=pytest.mark.slow), AsynchronousSGD()], ids=str
@@ -195,6 +197,7 @@ def test_groups_that_were_given_stay(rule: Any) -> None:
         assert engine_of(running).coordination.rule == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 def test_other_numbers_of_learners_are_measured_anew() -> None:
     with scripted(2, 3, dataflow=perceptron(Probe(action=Slow(0))), rule=Grouping()) as running:

@@ -526,6 +526,7 @@ def test_ranks_leave_and_join_one_after_the_other(monkeypatch: pytest.MonkeyPatc
     assert same_weights(results[0][0], results[2][0])
 
 
+@pytest.mark.slow
 def test_with_too_few_ranks_training_pauses_until_another_joins(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = ranks_continued(MODEL, 3, 3, 3)
     results, events = train_and_join(monkeypatch, "kill:1@3,join@1000", 3, needed=3)
@@ -536,6 +537,7 @@ def test_with_too_few_ranks_training_pauses_until_another_joins(monkeypatch: pyt
     assert results[0][1].records[-1].epoch == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated), (LOSS, SystemExit)]
 )

@@ -299,7 +299,7 @@ def test_the_number_that_was_found_has_the_bits_of_one_that_is_given() -> None:
     assert all(same_weights(each, given[0]) for each in (*found, *given))
 
 
-@one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize(("tick", "lost"), [(5, 1), (5, 0), (150, 2), (150, 0)])
 def test_when_a_rank_is_lost_the_number_stays(
     speeds: dict[int, float], monkeypatch: pytest.MonkeyPatch, tick: int, lost: int
@@ -324,6 +324,7 @@ def test_when_a_rank_is_lost_the_number_stays(
         assert same_weights(weights, found[0][2])
 
 
+@pytest.mark.slow
 def test_a_rank_that_joins_gets_the_number(speeds: dict[int, float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "WINDOW_SECONDS", 0.0)  # of one tick each: the number is found before tick 150
     monkeypatch.setenv("CROSSBOW_FAULT", "join@150")

@@ -412,6 +412,7 @@ def test_a_monitor_that_breaks_is_named(
     assert "in fail" in error, "the traceback of the monitor's own line"
 
 
+@pytest.mark.slow
 def test_logs_in_other_formats_and_patience(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With a learning rate that hardly changes the model, the first test is the best."""
     solver = SolverConf(learning_rate=1e-9)
@@ -457,6 +458,7 @@ def test_a_directory_where_a_file_should_be(name: str, tmp_path: Path, capsys: p
     assert "epoch 1/1" not in printed.out
 
 
+@pytest.mark.slow
 def test_a_picture_that_fails_leaves_the_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "learning_curves.png"
     script = broken(perceptron(Probe(action=Trap(picture.mkdir, call=40)), classes=10))

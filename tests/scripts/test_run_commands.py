@@ -100,6 +100,7 @@ def test_the_description_of_a_run(tmp_path: Path) -> None:
     assert found["process"] == os.getpid()
 
 
+@pytest.mark.slow
 def test_an_older_run_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(tmp_path, "--epochs", "1")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()}
@@ -124,6 +125,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFix
         assert f"{newest}: expected a checkpoint as it was written" in getattr(capsys.readouterr(), stream)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_cannot_be_written_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

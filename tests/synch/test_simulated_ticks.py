@@ -163,6 +163,7 @@ def learners_and_ticks(learners: int, ticks: int) -> float:
     return time.process_time() - start
 
 
+@pytest.mark.slow
 def test_a_thousand_learners() -> None:
     assert learners_and_ticks(1000, 10) < 2
 

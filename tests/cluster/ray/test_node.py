@@ -45,6 +45,7 @@ def test_the_command_has_address_and_resource_and_not_the_token() -> None:
     assert environment_with("x") == {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "x"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_signal", [False, True])
 def test_it_ends_its_command(by_signal: bool) -> None:
     with begin(WAITS) as process:

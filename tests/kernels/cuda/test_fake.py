@@ -506,6 +506,7 @@ def pairs(
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "devices", "small"),
     covering(

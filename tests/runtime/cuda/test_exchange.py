@@ -157,6 +157,7 @@ def test_a_group_of_all_is_s_sgd_whoever_does_which_task() -> None:
         engine.assert_same(received, running.variables)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [AsynchronousSGD(), Default(), SSP(), Gossip(probability=1)], ids=str)
 def test_every_missing_wait_is_reported(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a learner for its copies, and of the learners for each other's exchanges. (Copies wait for tasks that have
@@ -332,7 +333,7 @@ def test_tensors_of_16_bits(rule: Rule, precision: str) -> None:
     assert_near(received, engine.train("cpu", tasks=6, **options), precision)
 
 
-@one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", NARROW)
 def test_several_learners_with_tensors_of_16_bits(precision: str) -> None:
     rule = AsynchronousSGD()
@@ -362,7 +363,7 @@ def test_polyak_ruppert_in_turn() -> None:
         np.testing.assert_allclose(cpu._flat(running.variables), made.base[-1], rtol=0, atol=1e-12)
 
 
-@one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [AsynchronousSGD(), Gossip(probability=1)], ids=str)
 def test_the_number_of_learners_may_change(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the next number all begin with the z of those before."""
@@ -495,6 +496,7 @@ def test_ctrl_c_while_a_learner_waits_for_another() -> None:
         assert_usable(running)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.03, 0.1])
 def test_what_is_closed_from_another_thread_gives_no_handle_back_while_it_is_used(seconds: float) -> None:
     with gpu(AsynchronousSGD()), small(rule=AsynchronousSGD()) as running:
@@ -505,6 +507,7 @@ def test_what_is_closed_from_another_thread_gives_no_handle_back_while_it_is_use
         closing.join()
 
 
+@pytest.mark.slow
 def test_who_has_just_done_a_task_when_all_is_closed_exchanges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """And its stream is given back behind its thread."""
     original, late = CudaStream.close, threading.Event()

@@ -103,7 +103,7 @@ def test_gossip_as_the_simulator_in_turn(rule: Gossip, learners: list[int]) -> N
         check_in_turn(rule, learners, EXACT)
 
 
-@one_in(3)
+@one_in(7)
 @pytest.mark.parametrize(
     "rule",
     [
@@ -122,6 +122,7 @@ def test_all_ranks_have_the_same_model_and_count_alike(rule: Any, servers: int) 
     check_alike(train_on([1, 2], rule, servers=servers))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "solver", "options"),
     [
@@ -153,6 +154,7 @@ def check_alike(found: list[Trained]) -> None:
 # Who waits for whom
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "servers"),
     [(AsynchronousSGD(), 2), (SSP(), 1), (EASGD(tau=2), 2), (Gossip(probability=1), 1)],
@@ -170,6 +172,7 @@ def test_every_missing_wait_of_a_stream_is_reported(rule: Rule, servers: int, mo
         assert any(isinstance(error, RaceError) for error in causes(caught.value)), ignored
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [AsynchronousSGD(), EASGD(), Gossip(probability=1)], ids=str)
 @pytest.mark.parametrize("missing", ["copy to the host", "handling of a message"])
 def test_every_missing_wait_of_the_host_is_reported(rule: Rule, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,6 +189,7 @@ def test_every_missing_wait_of_the_host_is_reported(rule: Rule, missing: str, mo
     assert any(isinstance(error, NonFiniteLossError | FakeError) for error in causes(caught.value))
 
 
+@pytest.mark.slow
 def test_coefficients_of_a_message_wait_for_those_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two messages to a learner may follow each other, without a task of the learner in between."""
     wait, store, stored = CudaMeeting._wait, CudaMeeting._store, dict[CudaMeeting, Event]()
@@ -212,7 +216,7 @@ def test_coefficients_of_a_message_wait_for_those_of_the_one_before(monkeypatch:
 # When ranks leave, join, or fail
 
 
-@one_in(3)
+@one_in(8)
 @pytest.mark.parametrize("fault", ["kill:0@3", "kill:1@3", "leave:2@3"])
 @pytest.mark.parametrize(
     ("rule", "servers"),
@@ -302,6 +306,7 @@ def fail_together(rule: Rule, fail: Callable[[Ranks], None]) -> list[str]:
         return at_once([of(ranks) for ranks in FakeNetwork(2).ranks()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("thread", ["watcher-0", "crossbow-messages"])
 def test_a_failure_in_one_rank_ends_all(monkeypatch: pytest.MonkeyPatch, thread: str) -> None:
     """On a learner's thread, or on that of messages."""
@@ -343,6 +348,7 @@ def test_after_a_failure_an_exchange_says_only_why() -> None:
                 each.close()
 
 
+@pytest.mark.slow
 def test_a_context_is_closed_while_ranks_exchange() -> None:
     """No thread or stream is left behind, and nothing waits for ever."""
     engines, errors = dict[int, Any](), list[str]()

@@ -136,8 +136,8 @@ STALE = AsynchronousSGD(weight="1/staleness")
     ("rule", "precision"),
     [
         *covering([SMA(), SMA(tau=2), SSGD()], ["float32", "float16"], together=1),
-        *((rule, "float32") for rule in (STALE, Gossip(probability=1))),
-        *(pytest.param(rule, "float32", marks=pytest.mark.slow) for rule in (SSP(), Hogwild())),
+        (Gossip(probability=1), "float32"),
+        *(pytest.param(rule, "float32", marks=pytest.mark.slow) for rule in (STALE, SSP(), Hogwild())),
     ],
     ids=str,
 )

@@ -257,7 +257,6 @@ def test_a_loss_that_is_not_finite_ends_the_run(precision: str) -> None:
 
 
 @pytest.mark.slow
-@one_in(2)
 @types
 def test_numbers_are_checked_where_asked(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A gradient of float16 that overflows is no mistake; a weight that does is."""

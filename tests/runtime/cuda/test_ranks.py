@@ -200,7 +200,7 @@ GPU = SystemConf(devices="cuda:0", learners_per_device=1, seed=3)
 BARRIERS = (SMA(), SMA(tau=2, base_momentum=0.3), SSGD(), ModelAveraging(tau=2), PolyakRuppert())
 
 
-@one_in(4)
+@one_in(8)
 @pytest.mark.parametrize("fault", ["kill:1@3", "kill:0@3", "leave:1@3", "join@3"])
 @pytest.mark.parametrize("rule", BARRIERS, ids=str)
 def test_ranks_leave_and_join_as_those_with_cpus(monkeypatch: pytest.MonkeyPatch, rule: Rule, fault: str) -> None:
@@ -220,6 +220,7 @@ def test_ranks_leave_and_join_as_those_with_cpus(monkeypatch: pytest.MonkeyPatch
         np.testing.assert_allclose(first[name], value, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [SMA(), SSGD(), ModelAveraging()], ids=str)
 def test_every_missing_wait_is_reported_where_hosts_add_up(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     model = replace(regrouping.MODEL, rule=rule)
@@ -259,6 +260,7 @@ def test_a_task_runs_while_hosts_add_up_the_weights_from_before_it(monkeypatch: 
     assert all(submitted)
 
 
+@pytest.mark.slow
 def test_a_sum_that_is_aborted_is_not_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     """A learner of rank 1 has failed, but its report comes later."""
     engines, add_up, sums = dict[int, Any](), mean.tree, list[int]()
@@ -291,6 +293,7 @@ def test_a_sum_that_is_aborted_is_not_the_cause(monkeypatch: pytest.MonkeyPatch)
     assert "ValueError: the cause" in second
 
 
+@pytest.mark.slow
 def test_a_context_is_closed_while_its_host_waits_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which are late for the sixth sum."""
     engines, errors, late = dict[int, Any](), dict[int, str](), threading.Event()

@@ -174,6 +174,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_the_context_stays_usable() -
         assert all(np.isfinite(value).all() for value in running.variables.values())
 
 
+@pytest.mark.slow
 def test_numbers_are_checked_where_asked() -> None:
     system = {"check_numerics": True}
     assert_same(train("cuda:0", system=system), train("cpu"))

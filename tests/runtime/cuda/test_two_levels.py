@@ -94,6 +94,7 @@ def test_a_rank_with_a_gpu_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (departure.tick, departure.ranks) == (4, 2)
 
 
+@pytest.mark.slow
 def test_a_rank_with_a_gpu_is_lost_while_others_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     regrouping.fail_in_exchange(monkeypatch)
     with fake_cuda(threads_tell=True):
