@@ -118,7 +118,7 @@ class Run:
         return next((point for point in self.points if point.accuracy >= TARGET), None)
 
     def at_speed(self, seconds: float) -> Run:
-        """The same run, if an epoch takes so many seconds."""
+        """The same run, if an epoch takes this many seconds."""
         points = (Point(point.accuracy, seconds * (index + 1)) for index, point in enumerate(self.points))
         return Run(self.setting, tuple(points))
 
@@ -335,7 +335,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--batch-size", type=int, default=64, metavar="N", help="images in a batch, of each learner")
     add("--learning-rate", type=float, default=0.1, metavar="X", help="rate after the warm-up")
     add("--weight-decay", type=float, default=5e-4, metavar="X", help="penalty of the weights")
-    add("--speed-rounds", type=int, default=0, metavar="N", help="measure an epoch's seconds, so many times")
+    add("--speed-rounds", type=int, default=0, metavar="N", help="measure an epoch's seconds this many times")
     add("--run", help=argparse.SUPPRESS)
     add("--speed", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)

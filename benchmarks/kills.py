@@ -233,7 +233,7 @@ def _wait(process: subprocess.Popen[bytes], shared: np.ndarray, *, inside: bool,
 
 
 def results(names: Sequence[str], kills: int, seed: int) -> Iterator[Killed]:
-    """Kill runs under each rule, so many times altogether."""
+    """Kill runs under each rule, this many times altogether."""
     generator = random.Random(seed)
     for number, name in enumerate(names):
         share = kills * (number + 1) // len(names) - kills * number // len(names)

@@ -216,7 +216,7 @@ def wait_for_process(job: Job, before: Mapping[int, str]) -> tuple[int, str]:
 
 
 def results(names: Sequence[str], kills: int, seed: int) -> Iterator[Losses]:
-    """Kill ranks of a job under each rule, at least so many altogether."""
+    """Kill ranks of a job under each rule, at least this many altogether."""
     generator, number, nodes = random.Random(seed), 0, Nodes()
     try:
         for _ in range(NODES):

@@ -219,7 +219,7 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
         type=int,
         choices=VERSIONS,
         default=1,
-        help="1: normalisation and ReLU behind the convolutions; 2: before them (default: %(default)s)",
+        help="1: normalisation and ReLU after the convolutions; 2: before them (default: %(default)s)",
     )
     group.add_argument(
         "--shortcut",

@@ -118,7 +118,7 @@ class Admission:
             return Journal(self._ranks, tuple(self._entries)) if self._open else None
 
     def request(self, known: int, *, trains: bool) -> Journal | str | None:
-        """For a rank that has come to the end of a journal with so many entries. trains: whether that is a training
+        """For a rank that has come to the end of a journal with `known` entries. trains: whether that is a training
         call.
 
         Returns None as soon as all ranks have paused at a tick, so that it can join; a longer journal, if they have

@@ -11,8 +11,8 @@ from crossbow.data.dataset import Dataset
 from crossbow.data.examples import ArrayExamples, Examples
 
 LARGEST = 64 << 20
-"""Size in bytes of the images in memory that count: all of a data set that is not larger, otherwise so many, evenly
-spaced. Images in files are known by their labels alone."""
+"""Size in bytes of the images in memory that count: all of a data set that is not larger, otherwise as many bytes, in
+evenly spaced images. Images in files are known by their labels alone."""
 
 
 def fingerprint(data: Dataset) -> dict[str, Any]:

@@ -1,18 +1,76 @@
-"""The parser of command lines: it offers the nearest of the possible values."""
+"""The parser of command lines: it offers the nearest of the possible options and values."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
+from collections.abc import Sequence
 from typing import Any
 
 from crossbow.scripts.values import meant
 
+MOST_OFFERED = 3
+
 
 class CommandParser(argparse.ArgumentParser):
-    """Offers the most similar choice for a value that is not one of the choices. Its commands' parsers do the same."""
+    """Offers the most similar options for one that does not exist, and the most similar choice for a value that is not
+    one of the choices. Its commands' parsers do the same."""
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
+        options: argparse.Namespace
+        options, unknown = self.parse_known_args(args, namespace)
+        self.refuse(unknown, options)
+        return options
+
+    def add_subparsers(self, **options: Any) -> Any:
+        return super().add_subparsers(parser_class=_Command, **options)
+
+    def refuse(self, unknown: Sequence[str], options: argparse.Namespace) -> None:
+        """End the process with an error if arguments are unknown."""
+        if not unknown:
+            return
+        received = [text.partition("=")[0] for text in unknown if text.startswith("--")]
+        offered = [name for each in received for name in similar_options(each, list(self._option_string_actions))]
+        sentences = [f"Did you mean {_either(offered)}?" if offered else "", self.hint(options)]
+        more = " ".join(sentence for sentence in sentences if sentence)
+        self.error(f"unrecognized arguments: {' '.join(unknown)}" + (f". {more}" if more else ""))
+
+    def hint(self, options: argparse.Namespace) -> str:
+        """The end of the report of unknown arguments."""
+        return ""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
             raise argparse.ArgumentError(action, error.message + meant(str(value), action.choices or ())) from None
+
+
+class _Command(CommandParser):
+    """The parser of a command. It refuses unknown options itself, because it knows what is similar."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        options, unknown = super().parse_known_args(args, namespace)
+        self.refuse(unknown, options)
+        return options, unknown
+
+
+def similar_options(received: str, known: Sequence[str]) -> list[str]:
+    """The options that may be meant: those that begin with the received one, or have it as their initials, or else the
+    most similar one.
+
+    >>> similar_options("--batch", ["--batch-size", "--rate"]), similar_options("--lr", ["--learning-rate", "--l"])
+    (['--batch-size'], ['--learning-rate'])
+    >>> similar_options("--epoch", ["--epochs"]), similar_options("--epcohs", ["--epochs"]), similar_options("--x", [])
+    (['--epochs'], ['--epochs'], [])
+    """
+    begin = [name for name in known if name.startswith(received)]
+    initials = [name for name in known if "--" + "".join(word[:1] for word in name[2:].split("-")) == received]
+    found = [*begin, *initials] or difflib.get_close_matches(received, known, n=1, cutoff=0.75)
+    return found[:MOST_OFFERED]
+
+
+def _either(names: Sequence[str]) -> str:
+    """The names in words: "a", "a or b", "a, b or c"."""
+    *first, last = dict.fromkeys(names)
+    return f"{', '.join(first)} or {last}" if first else last

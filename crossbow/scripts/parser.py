@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -88,21 +87,10 @@ class Defaults:
 
 
 class _Parser(CommandParser):
-    """Reports an unknown option with similar ones, and with those of the rule."""
+    """Reports an unknown option with those of the rule, too."""
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
-        options: argparse.Namespace
-        options, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            received = f"unrecognized arguments: {' '.join(unknown)}."
-            self.error(" ".join([received, *self._meant(unknown), "; ".join(rule_hints(options))]))
-        return options
-
-    def _meant(self, unknown: Sequence[str]) -> list[str]:
-        names = [text.partition("=")[0] for text in unknown if text.startswith("--")]
-        known = self._option_string_actions
-        close = [close for name in names for close in difflib.get_close_matches(name, known, n=1, cutoff=0.75)]
-        return [f"Did you mean {', '.join(close)}?"] if close else []
+    def hint(self, options: argparse.Namespace) -> str:
+        return "; ".join(rule_hints(options))
 
 
 def new_parser(name: str, title: str, defaults: Defaults) -> tuple[argparse.ArgumentParser, argparse._ArgumentGroup]:
@@ -269,7 +257,7 @@ def _add_length(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
         "--time-limit",
         type=number(0, math.inf, above=True),
         metavar="SECONDS",
-        help="end after so many seconds of training, tests not included (default: none)",
+        help="end after this many seconds of training, tests not included (default: none)",
     )
     group.add_argument(
         "--patience",

@@ -301,7 +301,7 @@ class SolverConf:
             raise refuse(self, "annihilation_steps", 0, "an integer ≥ 1 with super_convergence=True")
 
     def _check_use(self) -> None:
-        """No field is set that does nothing beside the others: whoever sets it expects something of it."""
+        """Refuse a field that has no effect beside the others: a person who sets it expects one."""
         values = vars(self)
         texts = {name: f"{float(value):g}" if is_number(value) else repr(value) for name, value in values.items()}
         for name, reasons in idle_fields(values).items():

@@ -187,6 +187,7 @@ def test_passes_compile_where_nothing_can_be_kept(error: Exception, why: str, mo
     assert not again.loaded_from_disk
 
 
+@pytest.mark.slow
 def test_without_numba_lists_of_python_calls_run() -> None:
     program = """
 import sys

@@ -205,6 +205,7 @@ def test_other_numbers_of_learners_are_measured_anew() -> None:
         assert decision == Regrouping(engine_of(running).coordination.rule.groups, decision.speeds)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 def test_rules_in_turn() -> None:
     rules = RuleSequence(((AsynchronousSGD(), 2), (Grouping(), 10**6)))

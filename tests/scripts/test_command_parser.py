@@ -31,13 +31,30 @@ def test_options_of_scripts(arguments: list[str], meant: str, capsys: pytest.Cap
 
 @pytest.mark.parametrize(
     ("arguments", "meant"),
-    [(["grph", "models.lenet"], "graph"), (["plot", "out", "--x", "epoch"], "epochs")],
+    [
+        (["grph", "models.lenet"], "graph"),
+        (["plot", "out", "--x", "epoch"], "epochs"),
+        (["models", "--jsn"], "--json"),
+        (["data", "encode", "digits", "--output=x", "--batch-size=8", "--partition-sise=9"], "--partition-size"),
+    ],
 )
 def test_commands_and_their_options(arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
     assert error(capsys).endswith(f"Did you mean {meant}?")
+
+
+def test_all_options_that_begin_with_a_received_one_are_offered(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        lenet(["--test-interval=3", "--image", "x"])
+    assert "unrecognized arguments: --image x. Did you mean --image-size or --image-shape? Options of sma: " in error(
+        capsys
+    )
+    with pytest.raises(SystemExit):
+        lenet(["--check", "3", "--lr", "2"])
+    meant = "--checkpoint-interval, --check-batch-size, --check-numerics or --learning-rate"
+    assert f"unrecognized arguments: --check 3 --lr 2. Did you mean {meant}? Options of sma: " in error(capsys)
 
 
 def test_nothing_is_offered_if_nothing_is_similar(capsys: pytest.CaptureFixture[str]) -> None:

@@ -196,7 +196,11 @@ def test_bad_configurations(arguments: str, message: str) -> None:
         ("--step-values 1,x", "argument --step-values: expected integers, separated by commas. Received: '1,x'"),
         ("--seed -1", "argument --seed: expected an integer ≥ 0"),
         ("--output-directory=~nobody-has-this-name/x", "expected a path whose home directory exists. Received: '~nob"),
-        ("--learn 2", "unrecognized arguments: --learn 2. Did you mean --learners? Options of sma: --alpha, --tau, "),
+        (
+            "--learner 2",
+            "unrecognized arguments: --learner 2. Did you mean --learners? Options of sma: --alpha, --tau, ",
+        ),
+        ("--lr=0.1", "unrecognized arguments: --lr=0.1. Did you mean --learning-rate? Options of sma: --alpha, "),
         ("--rule ssp --staleness 3", "unrecognized arguments: --staleness 3. Options of ssp: --bound, --weight"),
         (
             "--rule async:2,ssgd:2 x",

@@ -55,7 +55,7 @@ class Roster:
         return self._change((lost,))
 
     def launch_of(self, process: int, number: int) -> RankLaunch:
-        """How a process that was added is started, as the rank after so many others."""
+        """How a process that was added is started, as rank `number`."""
         host = self._hosts[process]
         before = [self._hosts[each] for each in self._alive].count(host)
         return RankLaunch(number, number + 1, before, before + 1)

@@ -248,6 +248,7 @@ def test_a_rank_joins(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> None:
     assert same_weights(results[0][0], results[2][0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [AsynchronousSGD(), Gossip(probability=1)], ids=str)
 def test_what_a_rank_keeps_of_statistics_and_z_is_its_part(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> None:
     """Although its learners have been aborted."""

@@ -135,6 +135,7 @@ def test_testing_and_predicting(precision: str) -> None:
         assert running.test().loss == pytest.approx(tested.loss, rel=TOLERANCES[precision])
 
 
+@pytest.mark.slow
 @types
 def test_intermediate_results_take_half_the_memory(precision: str) -> None:
     arenas = {}

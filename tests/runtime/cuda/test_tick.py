@@ -24,6 +24,7 @@ from tests.support import engine_of
 from tests.timeline.test_timeline import check_nesting
 
 
+@pytest.mark.slow
 @one_in(3)
 @pytest.mark.parametrize(
     "rule",

@@ -63,6 +63,7 @@ def trained(path: Path, devices: str, rule: Any, *, profile: bool) -> tuple[Exec
 BATCH, READY, MERGED, STEP = "wait for the batch", "signal ready", "wait merged", "optimiser"
 
 
+@pytest.mark.slow
 @one_in(6)
 @pytest.mark.parametrize(
     ("rule", "devices", "parts_of_task"),

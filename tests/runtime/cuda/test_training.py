@@ -111,7 +111,16 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
-MUCH_ALIKE = ("model averaging", "polyak-ruppert", "sma of four learners", "synchronous easgd", "without momentum")
+MUCH_ALIKE = (
+    "l1",
+    "model averaging",
+    "model averaging every third task",
+    "polyak-ruppert",
+    "s-sgd",
+    "sma of four learners",
+    "synchronous easgd",
+    "without momentum",
+)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +136,7 @@ def test_weights_are_those_of_the_cpu(name: str, devices: str) -> None:
     assert_same(train(devices, **RUNS[name]), train(cpu, **RUNS[name]))
 
 
+@pytest.mark.slow
 def test_dependent_launches_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = train("cuda:0")
     monkeypatch.setenv(SWITCH, "1")

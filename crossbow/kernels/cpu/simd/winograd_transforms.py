@@ -33,7 +33,7 @@ POINTS = (0, 1, -1, 2, -2)
 
 
 def matrices(outputs: int, kernel: int) -> Mapping[str, Matrix]:
-    """A (points × outputs), G (points × kernel) and B (points × points) of a tile with so many outputs in a row."""
+    """A (points × outputs), G (points × kernel) and B (points × points) of a tile with this many outputs in a row."""
     finite, size = POINTS[: outputs + kernel - 2], outputs + kernel - 1
     a, g, b = [], [], []
     for point in finite:
