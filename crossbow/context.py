@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from crossbow.cluster.failure import LOST
 from crossbow.cluster.process import join
 from crossbow.compile.model import check_names
-from crossbow.conf import is_number, shown
+from crossbow.conf import is_integer, is_number, shown
 from crossbow.console import say
 from crossbow.data import Dataset
 from crossbow.data.dataset import checked_like
@@ -23,7 +23,7 @@ from crossbow.data.examples import BadExample
 from crossbow.data.fingerprint import fingerprint
 from crossbow.dataflow import Dataflow
 from crossbow.dataflow.derive import derive_prediction
-from crossbow.dataflow.graph import Graph
+from crossbow.dataflow.graph import Graph, reported_measure
 from crossbow.files import checked_path
 from crossbow.matching import Matching, VariableSelection, match
 from crossbow.model_file import ModelSettings, model_path, read_variables, write_model
@@ -175,6 +175,7 @@ class ExecutionContext:
             self._run: TrainingRun | None = None
             """The current or last training call."""
             self._unfinished: RunState | None = None
+            self._in_training_call = False
             """State of the training call to continue, after `resume`."""
             self.resumed: Resumption | None = None
             """How training was resumed; None if it was not."""
@@ -432,12 +433,16 @@ class ExecutionContext:
         verbose: Verbosity,
     ) -> History:
         self._check_open()
-        if not isinstance(unit, TrainingUnit):
-            raise ConfigurationError(f"unit must be a TrainingUnit. Received: unit={unit!r}")
-        if not isinstance(duration_unit, DurationUnit):
-            raise ConfigurationError(f"duration_unit must be a DurationUnit. Received: duration_unit={duration_unit!r}")
+        for name, value, known in (("unit", unit, TrainingUnit), ("duration_unit", duration_unit, DurationUnit)):
+            if not isinstance(value, known):
+                expected = ", ".join(map(str, known))
+                raise ConfigurationError(f"{name} must be one of {expected}. Received: {name}={shown(value)}")
         if test and self.data.check is None:
             raise ConfigurationError("train_and_test needs check data. Received: a Dataset without check data")
+        if count is not None and not (is_integer(count) and count >= 1):
+            raise ConfigurationError(f"count must be an integer ≥ 1. Received: count={shown(count)}")
+        if target_accuracy is not None and reported_measure(self._check.graph) is None:
+            raise ConfigurationError("target_accuracy: expected a network with an accuracy. Received: one without")
         if duration is not None and not (is_number(duration) and duration > 0):
             raise ConfigurationError(f"duration must be a finite number > 0. Received: duration={shown(duration)}")
         if count is None and duration is None and target_loss is None and target_accuracy is None:
@@ -457,6 +462,10 @@ class ExecutionContext:
         return self._begin(run, verbose)
 
     def _begin(self, run: TrainingRun, verbose: Verbosity) -> History:
+        if self._in_training_call:
+            raise CrossbowError(
+                "a training call is under way. Neither a monitor nor another thread can begin a second one"
+            )
         self._run, self._unfinished = run, None
         with contextlib.ExitStack() as consoles:
 
@@ -473,8 +482,10 @@ class ExecutionContext:
                 show()
             failed = self._ranks.failed_calls
             try:
+                self._in_training_call = True
                 return run.run(Renewal(self._rebuild, lead, self._idle_models))
             finally:
+                self._in_training_call = False
                 self._agrees = not self._ranks.several or self._ranks.failed_calls == failed
 
     def _rebuild(self) -> TrainingEngine:

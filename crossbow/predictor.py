@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from crossbow.runtime.device import available_cores
 from crossbow.runtime.predicting import NetworkPrediction
 from crossbow.runtime.prediction import ImageKind, most_at_once
 from crossbow.tracebacks import without_own_frames
-from crossbow.types import Array, ConfigurationError, CrossbowError, Shape
+from crossbow.types import Array, ConfigurationError, CrossbowError, GraphError, Shape
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Predictor:
     Of a network, variables have their initial values; random initial values depend on `SystemConf.seed`. It needs
     neither a loss (an existing one is omitted) nor variables.
 
-    Several threads may use a predictor at once, with images of one shape and type. It uses all cores of the first of
-    the system's devices. Use it as a context manager, or `close` it, because it owns threads. In a forked process a
-    predictor that has predicted raises CrossbowError.
+    Several threads may use a predictor at once; those with images of another shape or type wait for each other. It uses
+    all cores of the first of the system's devices. Use it as a context manager, or `close` it, because it owns threads.
+    In a forked process a predictor that has predicted raises CrossbowError.
     """
 
     @without_own_frames
@@ -91,14 +91,15 @@ class Predictor:
         saved = _Saved(file.settings, file.by_operator(training), str(file.path))
         predictor = cls.__new__(cls)
         predictor._begin(graph, most_at_once(file.settings.check_batch_size), _system(file, device), saved)
-        predictor._compile(predictor._kind(file.settings.image_shape, file.settings.image_dtype))
+        predictor._take(predictor._kind(file.settings.image_shape, file.settings.image_dtype))
+        predictor._give_back()
         return predictor
 
     def _begin(self, graph: Graph, batch_size: int, system: SystemConf, saved: _Saved | None) -> None:
         self._graph, self._batch_size, self._system, self._saved = graph, batch_size, system, saved
         self._prediction: NetworkPrediction | None = None
         self._made_for: ImageKind | None = None
-        self._compiling = threading.Lock()
+        self._turn, self._changed, self._users = threading.Lock(), threading.Condition(), 0
         self._process = 0
         """The process that owns the prediction's threads."""
         self._closed = False
@@ -110,6 +111,12 @@ class Predictor:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            "a Predictor owns threads, so it can be neither copied nor sent to another process. Create another one "
+            "from the same file or network"
+        )
 
     @property
     def settings(self) -> ModelSettings | None:
@@ -132,7 +139,11 @@ class Predictor:
             raise CrossbowError("the predictor is closed")
         self._check_process()
         given = self._checked(images)
-        return self._compile(self._kind(given.shape[1:], given.dtype))(given)
+        prediction = self._take(self._kind(given.shape[1:], given.dtype))
+        try:
+            return prediction(given)
+        finally:
+            self._give_back()
 
     __call__ = predict
 
@@ -180,8 +191,12 @@ class Predictor:
 
     def close(self) -> None:
         """End all threads."""
-        self._closed = True
-        self._release()
+        if self._is_forked:
+            self._closed = True
+            return
+        with self._changed:
+            self._closed = True
+            self._release()
 
     def _checked(self, images: Array) -> Array:
         """The images in the form that the network computes with. Raises DataError."""
@@ -195,15 +210,33 @@ class Predictor:
         scale = 1 / 255 if dtype == np.uint8 else 1.0
         return ImageKind(shape, dtype, scale if self._saved is None else self._saved.settings.scale, self._batch_size)
 
-    def _compile(self, kind: ImageKind) -> NetworkPrediction:
-        """The prediction for images of this kind."""
-        with self._compiling:
+    def _take(self, kind: ImageKind) -> NetworkPrediction:
+        """The prediction for images of this kind, to be given back after use. That of another kind is closed when no
+        thread uses it any more."""
+        with self._turn, self._changed:  # a thread that waits keeps its turn, so others do not overtake it
+            self._changed.wait_for(lambda: not self._users or kind == self._made_for)
+            if self._closed:
+                raise CrossbowError("the predictor is closed")
             if self._prediction is None or kind != self._made_for:
                 self._release()
-                variables = None if self._saved is None else (self._saved.variables, self._saved.source)
-                self._prediction = NetworkPrediction(self._graph, kind, self._system, variables)
+                self._prediction = self._compiled(kind)
                 self._made_for, self._process = kind, os.getpid()
+            self._users += 1
             return self._prediction
+
+    def _give_back(self) -> None:
+        with self._changed:
+            self._users -= 1
+            self._changed.notify()
+
+    def _compiled(self, kind: ImageKind) -> NetworkPrediction:
+        variables = None if self._saved is None else (self._saved.variables, self._saved.source)
+        try:
+            return NetworkPrediction(self._graph, kind, self._system, variables)
+        except GraphError as error:
+            shape = ", ".join(map(str, ("N", *kind.shape)))
+            error.add_note(f"the images were given as ({shape}). A single image needs a first axis: image[None]")
+            raise
 
     @property
     def _is_forked(self) -> bool:

@@ -32,6 +32,7 @@ from crossbow import (
     Monitor,
     Operator,
     Phase,
+    Record,
     SolverConf,
     SubGraph,
     SystemConf,
@@ -833,6 +834,43 @@ def test_initial_values_that_are_too_large(initialiser: Initialiser) -> None:
     assert threading.active_count() == before
     with context(network, data=blobs(classes=8), precision="float64"):
         pass
+
+
+def test_threads_that_predict_at_once_take_turns() -> None:
+    images = np.random.default_rng(0).normal(size=(64, 6)).astype(np.float32)
+    received: list[tuple[int, Any]] = []
+    with context() as running:
+        expected = running.predict(images)
+
+        def work(start: int) -> None:
+            received.extend((start, running.predict(images[start : start + 7])) for _ in range(20))
+
+        threads = [threading.Thread(target=work, args=(start,)) for start in (0, 10, 20, 30)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert len(received) == 80
+    assert all(np.allclose(result, expected[start : start + 7], atol=1e-6) for start, result in received)
+
+
+def test_a_monitor_cannot_train() -> None:
+    class Trains(Monitor):
+        def record(self, record: Record) -> None:
+            running.train(1)
+
+    with context(monitors=[Trains()]) as running:
+        with pytest.raises(CrossbowError, match=r"a training call is under way\. Neither a monitor nor"):
+            running.train(1)
+        assert len(running.history.records) == 1
+        running.test()
+
+
+def test_what_is_used_after_another_thread_has_closed_it_is_refused() -> None:
+    with context() as running:
+        engine, images = running.engine, running.data.train.images
+    with pytest.raises(CrossbowError, match="this is not possible after `close`"):
+        engine.predict(images)
 
 
 def test_a_graph_with_faults_leaves_no_thread() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -263,6 +265,40 @@ def test_several_threads_at_once(kernels: str, tmp_path: Path) -> None:
         assert len(received) == 12
         for start, results in received.items():
             assert all(result.tobytes() == expected[start].tobytes() for result in results)
+
+
+def test_several_threads_with_images_of_two_shapes() -> None:
+    """The network is compiled for one shape at a time. Threads with the other shape wait until it is free."""
+    images = [X, X[:, :, :5]]
+    received: list[tuple[int, Any]] = []
+    with Predictor(network()) as predictor:
+        expected = [predictor(each) for each in images]
+
+        def work(which: int) -> None:
+            received.extend((which, predictor(images[which])) for _ in range(3))
+
+        threads = [threading.Thread(target=work, args=(number % 2,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SECONDS)
+    assert len(received) == 12
+    assert all(result.tobytes() == expected[which].tobytes() for which, result in received)
+
+
+def test_it_is_neither_copied_nor_pickled(tmp_path: Path) -> None:
+    with Predictor.load(saved(tmp_path / "m")) as predictor:
+        for copying in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match="a Predictor owns threads, so it can be neither copied nor sent"):
+                copying(predictor)
+
+
+def test_images_that_do_not_fit_are_named() -> None:
+    with Predictor(network()) as predictor, pytest.raises(GraphError) as failed:
+        predictor(X[0, :, None])
+    assert failed.value.__notes__ == [
+        "the images were given as (N, 1, 8, 8). A single image needs a first axis: image[None]"
+    ]
 
 
 def test_closing_while_others_predict(tmp_path: Path) -> None:

@@ -356,7 +356,12 @@ def _check_classes(given: dict[str, Examples], number_of_classes: int | None, ig
             bad = least if least < 0 else most
             example = int(np.argmax((labels == bad).reshape(len(labels), -1).any(axis=1)))
             upper = "" if number_of_classes is None and most < limit else f" < {limit}"
-            raise DataError(f"y_{phase}: expected 0 ≤ label{upper}{also}. Received: {bad} (example {example})")
+            hint = (
+                f". For labels to ignore: Dataset(…, ignored_label={bad})"
+                if least < 0 and ignored_label is None
+                else ""
+            )
+            raise DataError(f"y_{phase}: expected 0 ≤ label{upper}{also}. Received: {bad} (example {example}){hint}")
         largest = max(largest, most)
     if number_of_classes is not None:
         return int(number_of_classes)

@@ -25,7 +25,8 @@ class CsvMonitor(Monitor):
 
     def __init__(self, path: str | os.PathLike[str], *, resume: bool = False) -> None:
         """resume: keep the rows of an existing file up to the task at which training begins, for training that goes on
-        where an earlier process ended; otherwise an existing file is replaced."""
+        where an earlier process ended; otherwise an existing file is replaced. After `ExecutionContext.resume`, they
+        are kept in any case."""
         self.path = checked_path("CsvMonitor", path)
         self._resume, self._begun = resume, False
         self._lines = Lines(self.path)
@@ -52,7 +53,7 @@ class CsvMonitor(Monitor):
     def resume(self, state: Any) -> None:
         """Keep the rows that were written before the checkpoint. The end of an interrupted process adds one for an
         unfinished epoch."""
-        self._last = state
+        self._resume, self._last = True, state
 
     def take_over(self, history: History) -> None:
         """Go on after the rows of the file, if it is here. Records that it does not have are added."""

@@ -54,7 +54,7 @@ class Member(NamedTuple):
 
 
 class Engine:
-    """Trains, tests and predicts on the caller's thread. Only one thread at a time may use an engine."""
+    """Trains, tests and predicts on the caller's thread. While one thread trains or tests, others are refused."""
 
     def __init__(
         self,
@@ -162,6 +162,11 @@ class Engine:
         return self.scheduler.learning_rate
 
     @property
+    def last_learning_rate(self) -> float:
+        """The learning rate of the last tick; before the first, that of the next one."""
+        return self.scheduler.last_learning_rate
+
+    @property
     def bad_examples(self) -> Mapping[Phase, BadExamples]:
         """The examples that were left out, by phase."""
         return self.parts.setting.bad
@@ -199,41 +204,41 @@ class Engine:
 
     def snapshot(self) -> Snapshot:
         """A copy of everything that determines how training continues."""
-        self.check_usable()
-        return self._snapshots.take()
+        with self._usage.alone():
+            return self._snapshots.take()
 
     def salvage(self) -> Snapshot:
         """A snapshot for ranks that go on without others, or with more; see `Snapshots.salvage`."""
-        self.check_usable()
-        return self._snapshots.salvage()
+        with self._usage.alone():
+            return self._snapshots.salvage()
 
     def restore(self, snapshot: Snapshot, source: str) -> bool:
         """Continue from a snapshot; see `Snapshots.restore`."""
-        self.check_usable()
-        return self._snapshots.restore(snapshot, source)
+        with self._usage.alone():
+            return self._snapshots.restore(snapshot, source)
 
     # The base model
 
     @property
     def weights(self) -> dict[str, Array]:
         """A copy of the base model's variables and statistics, by name, in logical shape."""
-        self.check_usable()
-        return self.recovery.export()
+        with self._usage.alone():
+            return self.recovery.export()
 
     def load(self, variables: dict[str, Array], source: str) -> None:
         """Set the base model, and restart every learner from it. Raises DataError if it does not fit."""
-        self.check_usable()
-        self.recovery.set_base(self.recovery.read(variables, source))
-        self.recovery.restart()
+        with self._usage.alone():
+            self.recovery.set_base(self.recovery.read(variables, source))
+            self.recovery.restart()
 
     def test(self) -> TestResult:
         """Test the base model on the check set. Raises CrossbowError if there is none."""
         return self._evaluation.test()
 
     def predict(self, images: Array) -> Array:
-        """The base model's output for images (N, …): the input of the loss."""
-        self.check_usable()
-        return self._evaluation.predict(images, self.recovery.base)
+        """The base model's output for images (N, …): the input of the loss. Threads take turns."""
+        with self._usage.alone():
+            return self._evaluation.predict(images, self.recovery.base)
 
     # Access
 
@@ -243,11 +248,13 @@ class Engine:
 
     def check_usable(self) -> None:
         """Raise CrossbowError while the learners are busy, and in a forked process."""
-        self._usage.check_usable()
+        with self._usage.alone():
+            pass
 
     def close(self) -> None:
         """End all threads. A thread that is training gets a CrossbowError. No effect in a forked process."""
         self.flow.refuse()
+        self._usage.close()
         if not self._usage.is_forked:
             self.parts.flags.raise_abort()
             self.flow.wake(self.tasks)

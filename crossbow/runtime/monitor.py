@@ -33,6 +33,8 @@ class Progress:
     """The learners of CPU devices in the last stretch of at least a second."""
     doing: tuple[str, ...] = ()
     """What each of them does now: "computing", "averaging", "waiting" (for others) or "no task"."""
+    tested: bool = True
+    """Whether the training call tests."""
 
 
 class Monitor:

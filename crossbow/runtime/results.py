@@ -75,7 +75,7 @@ class Record:
     images_per_second: float
     """Images per second of training, of all learners together, without tests."""
     learning_rate: float
-    """Learning rate of the last task."""
+    """Learning rate of the last tick."""
     test: TestResult | None = None
     """Result of the test at the end of the stretch; None without one."""
     data_wait: float = 0.0

@@ -313,6 +313,7 @@ class TrainingRun:
             try:
                 engine.run(until, callbacks)
             finally:
+                stretch.learning_rate = engine.last_learning_rate
                 began, self._began = self._began, time.perf_counter()
                 stretch.extend(self._began - began, one_engine=measurement.is_of(engine.observation))
             common.strike(engine.tick, engine.clock.ticks, elastic=self._elastic)
@@ -528,6 +529,7 @@ class TrainingRun:
             images_per_second=stretch.images / max(self._stretch_seconds(), 1e-9),
             learners=self._learners(now),
             doing=tuple(activity.doing for activity in self.engine.observation.activities),
+            tested=self.test,
         )
         self.tell("progress", progress)
 

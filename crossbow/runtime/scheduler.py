@@ -81,6 +81,7 @@ class Scheduler:
         self._given = 0
         """Number of tasks in this call of `train` that some learner does. Without a barrier, they rotate over the
         learners of all ranks."""
+        self._last_rate: float | None = None
 
     @property
     def position(self) -> Position:
@@ -107,6 +108,11 @@ class Scheduler:
     def learning_rate(self) -> float:
         """The learning rate of the next tick."""
         return self._schedule(self.time).rate
+
+    @property
+    def last_learning_rate(self) -> float:
+        """The learning rate of the last tick; before the first, that of the next one."""
+        return self.learning_rate if self._last_rate is None else self._last_rate
 
     @property
     def restarts(self) -> int:
@@ -177,6 +183,7 @@ class Scheduler:
             coordination.submit(Task(purpose, number, tick, slot, examples, pace, coefficients), learner)
         coordination.end_tick(Task("synchronise", first, tick, 0, 0, pace, coefficients))
         position.advance()
+        self._last_rate = pace.rate
         return True
 
     def test(self, batches: int, loader: Loader) -> None:

@@ -24,7 +24,7 @@ class Stretch:
     first: int
     """Number of tasks before it."""
     learning_rate: float
-    """At its beginning."""
+    """Of its last tick."""
     arrivals: tuple[int, int, int] | None
     """Numbers of contributions before it; see `Observation.arrivals`."""
     one_engine: bool = True

@@ -4,6 +4,7 @@ failures."""
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -27,26 +28,47 @@ class Usage:
         self._trained = False
         """Whether the last work was training."""
         self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Use the engine without its learners, as for a prediction, after other threads that do so. Raises
+        CrossbowError while the learners are busy, after `close`, and in a forked process."""
+        self.check_process()  # where another thread may have held the lock
+        with self._lock:
+            self._check_usable()
+            yield
 
     @contextmanager
     def busy(self, doing: str, loader: Loader) -> Iterator[None]:
         """Do work on the learners. However it ends, nothing runs afterwards, and the next work can begin, unless the
         learners have stopped."""
-        self.check_usable()
-        self._recovery.check_learners()
+        began = False
         try:
-            self._doing, self._settled, self._lost, self._trained = doing, False, False, doing == "training"
+            with self.alone():
+                self._recovery.check_learners()
+                began, self._doing = True, doing
+                self._settled, self._lost, self._trained = False, False, doing == "training"
             yield
             self._settled = True
         except BaseException as error:
-            self._lost = self._trained and isinstance(error, ViewChangedError)
-            if not self.is_forked:
-                self._settled = self._recover()
+            if began:
+                self._lost = self._trained and isinstance(error, ViewChangedError)
+                if not self.is_forked:
+                    self._settled = self._recover()
             raise
         finally:
-            self._doing = ""
-            if not self.is_forked:
-                loader.stop()
+            if began:
+                self._doing = ""
+                if not self.is_forked:
+                    loader.stop()
+
+    def close(self) -> None:
+        """Refuse all use from now on, after the threads that use the engine without its learners."""
+        if not self.is_forked:
+            with self._lock:
+                self._closed = True
 
     @property
     def base_changes(self) -> int:
@@ -67,11 +89,11 @@ class Usage:
                 "not have its threads. Make a context in every process, and pass models on with `save` and `load`"
             )
 
-    def check_usable(self) -> None:
-        """Raises CrossbowError while the learners are busy, and in a forked process."""
-        self.check_process()
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise CrossbowError("this is not possible after `close`, nor while the number of learners changes")
         if self._doing:
-            raise CrossbowError(f"this is not possible while {self._doing}. Monitor.record may do it, between epochs")
+            raise CrossbowError(f"this is not possible while {self._doing}. Call it between epochs, in Monitor.record")
         if not self._settled:
             self._settled = self._recover()
         if not self._settled:

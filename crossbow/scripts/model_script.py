@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import math
 import os
 import shlex
 import sys
@@ -383,9 +384,10 @@ class _Run:
         return {**description, "command": before["command"], "started": before["started"], "resumed": times}
 
     def _replay(self, tasks: int) -> None:
-        """Tell early stopping the records of the earlier process, up to the task at which training goes on."""
+        """Tell early stopping, if the checkpoint has none of its state, the records of the earlier process, up to the
+        task at which training goes on."""
         for monitor in self.others:
-            if isinstance(monitor, EarlyStopping):
+            if isinstance(monitor, EarlyStopping) and math.isnan(monitor.best):
                 for record in read_run(self.directory.path).records:
                     if record.tasks <= tasks:
                         monitor.record(record)

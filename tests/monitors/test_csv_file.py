@@ -79,14 +79,15 @@ def test_rows_wait_while_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.Mo
     assert [row["tasks"] for row in rows(path)] == ["100", "200"]
 
 
-def test_a_record_after_the_checkpoint_is_dropped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [False, True])
+def test_a_record_after_the_checkpoint_is_dropped(tmp_path: Path, given: bool) -> None:
     """An interrupted process writes a checkpoint, and then a record of its unfinished epoch at the same task."""
     first = CsvMonitor(tmp_path / "log.csv")
     first.progress(progress())
     first.record(record(1))
     state = first.state()
     first.record(replace(record(2), epoch=1.5, tasks=150))
-    second = CsvMonitor(tmp_path / "log.csv", resume=True)
+    second = CsvMonitor(tmp_path / "log.csv", resume=given)
     second.resume(state)
     assert second.state() == state
     second.progress(progress(150))

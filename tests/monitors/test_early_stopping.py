@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from crossbow import ConfigurationError, EarlyStopping, History, Record
+from crossbow import Checkpoints, ConfigurationError, EarlyStopping, History, Monitor, Record, TestResult
 from crossbow.runtime.monitor import tell
-from tests.monitors.records import record
+from tests.monitors.records import progress, record
+from tests.support import context
 
 
 def stops(monitor: EarlyStopping, *records: Record) -> list[str]:
@@ -51,3 +55,55 @@ def test_another_process_goes_on_with_the_records_so_far() -> None:
     stops(first, *history.records)
     second.take_over(history)
     assert stops(first, record(3, loss=3.0)) == stops(second, record(3, loss=3.0)) != [""]
+
+
+def test_it_goes_on_from_a_checkpoint() -> None:
+    first, second, other = EarlyStopping(3), EarlyStopping(3), EarlyStopping(3, "loss")
+    assert first.state() == {"measure": "test_accuracy", "best": None, "waited": 0}
+    stops(first, record(1, accuracy=0.6), record(2, accuracy=0.5))
+    for monitor in (second, other):
+        monitor.resume(json.loads(json.dumps(first.state())))
+    assert (second.best, second.waited) == (0.6, 1)
+    assert math.isnan(other.best), "another measure"
+    last = record(3, accuracy=0.5), record(4, accuracy=0.5)
+    assert (
+        stops(second, *last)
+        == stops(first, *last)
+        == ["", "EarlyStopping: test accuracy not better than 0.6 in 3 records"]
+    )
+
+
+def test_a_run_that_was_resumed_ends_where_an_unbroken_one_does(tmp_path: Path) -> None:
+    class Interrupts(Monitor):
+        def record(self, record: Record) -> None:
+            if record.epoch == 3:
+                raise KeyboardInterrupt
+
+    def stopping() -> EarlyStopping:
+        return EarlyStopping(4, "loss", least_change=100.0)  # nothing is better than the first record
+
+    checkpoints = Checkpoints(tmp_path)
+    with context(monitors=[stopping(), Interrupts()], checkpoints=checkpoints) as run, pytest.raises(KeyboardInterrupt):
+        run.train(9)
+    with context(monitors=[stopping()]) as running:
+        unbroken = running.train(9)
+    with context(monitors=[stopping()], resume=tmp_path) as running:
+        assert len(running.continue_training().records) == len(unbroken.records) == 5
+
+
+def test_accuracy_of_a_network_that_has_none() -> None:
+    message = r"EarlyStopping: expected a network with an accuracy\. Received: one without; watch 'test_loss' instead"
+    with pytest.raises(ConfigurationError, match=message):
+        EarlyStopping(1).record(replace(record(1), test=TestResult(loss=0.2, accuracy=None, examples=50)))
+    with pytest.raises(ConfigurationError, match="watch 'loss' instead"):
+        EarlyStopping(1, "accuracy").record(replace(record(1), accuracy=None))
+    EarlyStopping(1).record(record(1, accuracy=None))  # there was no test
+
+
+def test_it_warns_once_where_nothing_is_tested() -> None:
+    monitor, untested = EarlyStopping(1), replace(progress(), tested=False)
+    monitor.progress(progress())
+    with pytest.warns(RuntimeWarning, match="there is no test_accuracy in a training call without tests"):
+        monitor.progress(untested)
+    monitor.progress(untested)
+    EarlyStopping(1, "loss").progress(untested)

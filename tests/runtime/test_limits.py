@@ -26,10 +26,18 @@ def test_a_count_that_is_none_is_refused(count: Any) -> None:
 @pytest.mark.parametrize(
     ("method", "arguments", "text"),
     [
-        ("train", {"count": 1, "unit": "epochs"}, "unit must be a TrainingUnit. Received: unit='epochs'"),
+        (
+            "train",
+            {"count": 1, "unit": "epochs"},
+            "unit must be one of TrainingUnit.EPOCHS, TrainingUnit.TASKS. Received: unit='epochs'",
+        ),
         ("train_for_duration", {"duration": 0}, "duration must be a finite number > 0"),
         ("train_for_duration", {"duration": math.inf}, "duration must be a finite number > 0"),
-        ("train_for_duration", {"duration": 1, "duration_unit": 60}, "duration_unit must be a DurationUnit"),
+        (
+            "train_for_duration",
+            {"duration": 1, "duration_unit": 60},
+            "duration_unit must be one of DurationUnit.SECONDS, ",
+        ),
         ("train_until_condition", {"target_loss": math.nan}, "loss must be a finite number"),
         ("train_and_test", {"count": 1, "target_accuracy": 97}, "accuracy must be a finite number ≥ 0 and ≤ 1"),
     ],

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from crossbow import SMA, Checkpoints, DurationUnit, JsonLinesMonitor, ModelConf, Monitor, TrainingUnit
+from crossbow import SMA, Checkpoints, DurationUnit, JsonLinesMonitor, ModelConf, Monitor, SolverConf, TrainingUnit
 from crossbow.runtime import run
 from crossbow.runtime.keeper import RunKeeper
 from crossbow.runtime.limits import Limits
@@ -267,6 +267,15 @@ def test_records() -> None:
         assert record.learning_rate == 0.1
         assert record.accuracy is None
         assert record.test is None
+
+
+def test_a_record_has_the_learning_rate_of_the_last_tick() -> None:
+    solver = SolverConf(learning_rate=1e-3, policy="linear", decay_steps=3, learning_rate_step_unit="epochs")
+    with context(solver=solver, learners=1) as running:
+        history = running.train(3)
+        tasks = running.engine.tasks_per_epoch
+        expected = [1e-3 * (1 - (epoch * tasks - 1) / (3 * tasks)) for epoch in (1, 2, 3)]
+        assert [record.learning_rate for record in history.records] == pytest.approx(expected)
 
 
 def test_the_log_has_one_object_a_line(tmp_path: Path) -> None:
