@@ -293,7 +293,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--devices", default="cpu", help="as in SystemConf")
     add("--threads-per-learner", type=integer(1), metavar="N", help="None: the cores are shared among the learners")
     add("--budget", type=number(0), metavar="S", help="seconds after which no run and no measurement is begun")
-    add("--speed-rounds", type=integer(0), metavar="N", default=0, help="measure the speed of every cell this many times")
+    add("--speed-rounds", type=integer(0), metavar="N", default=0, help="measurements of the speed of every cell")
     add("--speed-seconds", type=number(0, above=True), metavar="S", default=3.0, help="of such a measurement")
     add("--report-only", action="store_true", help="run nothing: write table and pictures of what is there")
     add("--retry-refused", action="store_true", help="run again what the engine has refused")

@@ -12,7 +12,7 @@ from crossbow.conf import Domain, is_integer, is_number
 
 @dataclass(frozen=True)
 class Integer(Domain):
-    """Integers ≥ a minimum; optionally also None, and one word.
+    """Integers ≥ a minimum, perhaps also ≤ a maximum; optionally also None, and one word.
 
     >>> Integer(at_least=1, word="auto").allowed, Integer(at_least=0, optional=True).allowed
     ("an integer ≥ 1 or 'auto'", 'an integer ≥ 0 or None')
@@ -21,6 +21,7 @@ class Integer(Domain):
     at_least: int
     optional: bool = False
     word: str | None = None
+    at_most: int | None = None
 
     @property
     def allowed(self) -> str:
@@ -32,7 +33,7 @@ class Integer(Domain):
 
     @property
     def bounds(self) -> str:
-        return f"≥ {self.at_least}"
+        return f"≥ {self.at_least}" + ("" if self.at_most is None else f" and ≤ {self.at_most}")
 
     @property
     def form(self) -> str:
@@ -43,7 +44,7 @@ class Integer(Domain):
             return None
         if isinstance(value, str) and value == self.word:
             return value
-        if not is_integer(value) or value < self.at_least:
+        if not is_integer(value) or value < self.at_least or (self.at_most is not None and value > self.at_most):
             raise ValueError(value)
         return value
 

@@ -77,6 +77,7 @@ def test_a_text_without_a_meaning(domain: Domain, text: str) -> None:
         (Number(at_least=0, below=1), "≥ 0 and < 1", (0, 0.999), (1, -1e-9)),
         (Number(above=0, at_most=1), "> 0 and ≤ 1", (1, 0.5), (0, 1.001)),
         (Integer(at_least=0), "≥ 0", (0, 10**30), (-1, 1.0, True)),
+        (Integer(at_least=1, at_most=9), "≥ 1 and ≤ 9", (1, 9), (0, 10)),
     ],
 )
 def test_bounds(domain: Domain, bounds: str, good: tuple[object, ...], bad: tuple[object, ...]) -> None:

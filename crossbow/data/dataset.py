@@ -138,7 +138,8 @@ class Dataset:
 
     def split(self, check_fraction: float, *, stratified: bool = True, seed: int = 0) -> Dataset:
         """A data set whose check examples are a random part of this one's training examples, and whose training
-        examples are the others. The check examples of this one are not used.
+        examples are the others. The check examples of this one are not used. Images that are changed at random in
+        training, as those of `image_folder`, are not in the check examples.
 
         stratified: whether each class has the same fraction of check examples, up to rounding; it has no effect on
         targets of a regression and on labels with several classes. seed: of the random choice. Arrays are copied.
@@ -155,7 +156,7 @@ class Dataset:
             self.train.labels, check_fraction, stratified=stratified, seed=seed, classes=classes
         )
         parts = copy.copy(self)
-        parts.train, parts.check = self.train.part(train), self.train.part(check)
+        parts.train, parts.check = self.train.part(train), self.train.part(check).for_tests()
         return parts
 
     def __repr__(self) -> str:
@@ -259,7 +260,7 @@ def checked_images(name: str, value: object, *, channels_last: bool = False, seq
             f"{name}: expected (N, C, H, W), or sequences (N, C, L); these may be grayscale images, so add the "
             f"channel, {name}[:, None], or pass sequences=True. Received: {_describe(array)}"
         )
-    if looks_channels_last(array.shape[1:]) and not channels_last:
+    if looks_channels_last(array.shape[1:], array.dtype) and not channels_last:
         raise DataError(
             f"{name}: expected (N, C, H, W); these look like channels-last images: use {name}.transpose(0, 3, 1, 2), "
             f"or channels_last=True for a channels-last network. Received: {_describe(array)}"

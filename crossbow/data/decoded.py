@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from abc import abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,6 +61,12 @@ class DecodedExamples(Examples):
     def with_labels(self, labels: Array) -> Examples:
         other = copy.copy(self)
         other.labels = labels
+        return other
+
+    def for_tests(self) -> Examples:
+        other = copy.copy(self)
+        other.preprocessing = replace(self.preprocessing, training=False)
+        other._thread = threading.local()
         return other
 
     def _preprocessor(self) -> Preprocessor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
@@ -46,9 +47,20 @@ class Selection:
         return cls(indices, np.zeros(len(indices), np.int64))
 
 
-def looks_channels_last(shape: Shape) -> bool:
-    """Whether an image of this shape is probably (H, W, C)."""
-    return len(shape) == 3 and shape[0] == shape[1] > 4 and shape[2] in (1, 3)
+def looks_channels_last(shape: Shape, dtype: np.dtype[np.generic]) -> bool:
+    """Whether an image of this shape and type is probably (H, W, C): if it is square, or has pixels of 8 bits, of
+    which channels-first images have 1, 3 or 4 channels.
+
+    >>> pixels, numbers = np.dtype(np.uint8), np.dtype(np.float32)
+    >>> [looks_channels_last((8, 12, 3), dtype) for dtype in (pixels, numbers)]
+    [True, False]
+    """
+    if len(shape) != 3:
+        return False
+    height, width, channels = shape
+    return (height == width > 4 and channels in (1, 3)) or (
+        dtype == np.uint8 and channels in (3, 4) and height > 4 and width > 4
+    )
 
 
 class Examples(ABC):
@@ -101,6 +113,10 @@ class Examples(ABC):
     @abstractmethod
     def with_labels(self, labels: Array) -> Examples:
         """The same images with other labels."""
+
+    def for_tests(self) -> Examples:
+        """The same examples as tests read them: without random changes."""
+        return self
 
     def part(self, selected: slice | Indices) -> Examples:
         """The examples with these indices, in this order."""
@@ -164,4 +180,9 @@ class PartOfExamples(Examples):
     def with_labels(self, labels: Array) -> Examples:
         part = PartOfExamples(self._whole, self._indices)
         part.labels = labels
+        return part
+
+    def for_tests(self) -> Examples:
+        part = copy.copy(self)
+        part._whole = self._whole.for_tests()
         return part

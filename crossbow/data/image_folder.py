@@ -21,6 +21,9 @@ from crossbow.data.reading import LARGEST_ARRAY
 from crossbow.files import checked_path, file_error
 from crossbow.types import DataError, bytes_text
 
+CHECK_FOLDERS = ("val", "valid", "validation", "test")
+"""Names of the folder of check examples beside `train`, the preferred one first."""
+
 
 def image_folder(
     directory: str | os.PathLike[str],
@@ -35,15 +38,17 @@ def image_folder(
     folder and below, sorted by path. The content of a file determines whether it is an image that `decode_image` reads,
     not its name. Other files, files outside of classes and hidden folders are ignored.
 
-    If the directory contains `train` and `val` with folders of classes, these are the training and check examples.
-    Otherwise the fraction `check_fraction` of the images, evenly spaced, are check examples; 0 means none.
+    If the directory contains `train` with folders of classes, these are the training examples, and those in `val`,
+    `valid`, `validation` or `test`, the first of these that is there, are the check examples. Otherwise the fraction
+    `check_fraction` of the images, evenly spaced, are check examples; 0 means none.
 
     Images are decoded and preprocessed when they are needed. In training, a random area is resized, and mirrored at
     random (`crossbow.data.cropping.RandomWindows`); with `colour_distortion`, brightness, saturation, hue and contrast
     are changed at random (`crossbow.data.colours.ColourDistortion`). Check examples are the centres of images, as those
     of torchvision's `Resize(256)` and `CenterCrop(224)` for 224 pixels. Resizing is bilinear with antialiasing.
 
-    Raises DataError if there are no classes, a class has no images, or `val` has a class that `train` does not have.
+    Raises DataError if there are no classes, a class has no images, or check examples have a class that `train` does
+    not have.
     """
     check_fraction = plain(check_fraction)
     if not is_number(check_fraction) or not 0 <= check_fraction < 1:
@@ -80,8 +85,8 @@ def _phases(root: Path, check_fraction: float) -> tuple[_Listing, _Listing | Non
     folders = _folders(root)
     if "train" in folders and _folders(root / "train"):
         train = _list_classes(root / "train")
-        if "val" in folders:
-            return train, _list_classes(root / "val", train.classes)
+        if check := next((name for name in CHECK_FOLDERS if name in folders), None):
+            return train, _list_classes(root / check, train.classes)
     else:
         train = _list_classes(root)
     if check_fraction == 0:

@@ -27,8 +27,9 @@ def sequence(
     """A data set of sequences of (image, label), such as lists or data sets of PyTorch: `len(train)` and `train[i]`.
 
     Images are arrays, or objects that NumPy converts to arrays, all of the same shape and type: (C, H, W), (H, W) or
-    (features,), uint8 or floating point. Labels are integers or arrays of integers (classes), or floating-point numbers
-    (targets). Other arguments are those of `Dataset`.
+    (features,), uint8 or floating point. Images of Pillow become (H, W) if they are grey, otherwise RGB, (3, H, W).
+    Labels are integers or arrays of integers (classes), or floating-point numbers (targets). Other arguments are those
+    of `Dataset`.
 
     Every pair is read once when the data set is created, to collect the labels and to check the shapes. Images are read
     again, in another thread, whenever they are needed. They are not kept, so a sequence may be larger than memory, and
@@ -54,7 +55,7 @@ class SequenceExamples(Examples):
     """The examples of a sequence of (image, label)."""
 
     def __init__(self, items: Sequence[tuple[Any, Any]], phase: str, channels_last: bool = False) -> None:
-        self._items, self._phase = items, phase
+        self._items, self._phase, self._channels_last = items, phase, channels_last
         self._read_shape: Shape = ()
         self._shape: Shape = ()
         self._kind: np.dtype[Any] = np.dtype(np.uint8)
@@ -62,12 +63,15 @@ class SequenceExamples(Examples):
         self._dtype = self._kind
         labels: list[Array] = []
         for index in range(self._count()):
-            image, label = self._item(index)
+            try:
+                image, label = self._item(index)
+            except (TypeError, LookupError) as error:  # it has no [index], or is shorter than it says
+                raise self._error("a sequence with", index, f"{type(error).__name__}: {error}") from error
             if index == 0:
-                self._set_kind(image, channels_last)
+                self._set_kind(image)
             self._check_kind(index, image)
             labels.append(self._label(index, label, labels[0] if labels else None))
-        self.labels = np.array(labels)
+        self.labels = np.array(labels, np.int64 if labels[0].dtype.kind in "biu" else None)
 
     @property
     def image_shape(self) -> Shape:
@@ -109,7 +113,17 @@ class SequenceExamples(Examples):
             raise self._error("a pair (image, label) as", index, type(item).__name__)
         if len(item) != 2:
             raise self._error("a pair (image, label) as", index, f"{type(item).__name__} of {len(item)}")
-        return self._array("image", index, item[0]), item[1]
+        return self._array("image", index, self._pixels(item[0])), item[1]
+
+    def _pixels(self, image: Any) -> Any:
+        """An image of Pillow as an array, grey or RGB; anything else as it is."""
+        mode = getattr(image, "mode", None)
+        if not isinstance(mode, str) or not hasattr(image, "getbands"):
+            return image
+        if mode not in ("L", "RGB", "I", "F") and not mode.startswith("I;"):  # a palette has no brightness, for example
+            image = image.convert("L" if mode in ("1", "LA", "La") else "RGB")
+        pixels = np.asarray(image)
+        return pixels if pixels.ndim == 2 or self._channels_last else pixels.transpose(2, 0, 1)
 
     def _error(self, expected: str, index: int, received: str) -> DataError:
         return DataError(f"{self._phase}: expected {expected} example {index}. Received: {received}")
@@ -117,20 +131,20 @@ class SequenceExamples(Examples):
     def _array(self, what: str, index: int, value: object) -> Array:
         try:
             array = np.asarray(value)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RuntimeError) as error:  # the last one of PyTorch, for a tensor with a gradient
             received = f"{type(value).__name__} ({error})"
             raise self._error(f"an array as {what} of", index, received) from error
         if array.dtype.kind not in "biuf":
             raise self._error(f"numbers as {what} of", index, f"{type(value).__name__} {array.dtype}")
         return array
 
-    def _set_kind(self, image: Array, channels_last: bool) -> None:
+    def _set_kind(self, image: Array) -> None:
         shape = image.shape
         if (image.dtype != np.uint8 and image.dtype.kind != "f") or image.dtype.itemsize > 8:
             raise self._error("uint8 or floating point in the image of", 0, str(image.dtype))
         if len(shape) not in (1, 2, 3) or 0 in shape:
             raise self._error("(C, H, W), (H, W) or (features,) as shape of the image of", 0, str(shape))
-        if looks_channels_last(shape) and not channels_last:
+        if looks_channels_last(shape, image.dtype) and not self._channels_last:
             raise self._error("(C, H, W), or channels_last=True, for the image of", 0, f"shape {shape}")
         self._read_shape = shape
         self._shape = (1, *shape) if len(shape) == 2 else shape

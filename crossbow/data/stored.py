@@ -47,7 +47,7 @@ class BatchFileExamples(Examples):
             raise DataError(
                 f"{files.path}: expected examples of shape [C, H, W], [H, W] or [features]. Received: {list(shape)}"
             )
-        if looks_channels_last(shape) and not channels_last:
+        if looks_channels_last(shape, np.dtype(np.float32)) and not channels_last:
             raise DataError(
                 f"{files.path}: expected examples of shape [C, H, W], or channels_last=True for a network that takes "
                 f"channels-last images. Received: {list(shape)}"

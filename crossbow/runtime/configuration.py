@@ -153,7 +153,7 @@ class SystemConf:
     They share the work of rank 0: each merges its part of every contribution, and replies to all learners. With fewer
     ranks, all of them are servers. The number must be 1 under other rules, and if gradients that are sent are
     clipped."""
-    loader_threads: int = setting(Integer(at_least=1), default=1)
+    loader_threads: int = setting(Integer(at_least=1, at_most=256), default=1)
     """Threads that load batches ahead of the learners; their number does not change results.
 
     Each fills one batch at a time. There are as many for training as for testing; only one of the two loads at a

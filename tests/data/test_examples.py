@@ -55,7 +55,22 @@ def assert_same_after_sharding(directory: Path, part: dict[str, Any]) -> None:
     ],
 )
 def test_what_looks_like_channels_last(shape: tuple[int, ...], looks: bool) -> None:
-    assert looks_channels_last(shape) == looks
+    assert looks_channels_last(shape, np.dtype(np.float32)) == looks
+
+
+@pytest.mark.parametrize(
+    ("shape", "looks"),
+    [
+        ((5, 6, 3), True),
+        ((6, 5, 4), True),
+        ((5, 6, 2), False),
+        ((4, 6, 3), False),
+        ((6, 4, 3), False),
+        ((5, 6, 1), False),
+    ],
+)
+def test_pixels_look_like_channels_last_though_they_are_not_square(shape: tuple[int, ...], looks: bool) -> None:
+    assert looks_channels_last(shape, np.dtype(np.uint8)) == looks
 
 
 def test_a_selection_of_the_first_epoch() -> None:

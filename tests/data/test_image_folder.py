@@ -18,6 +18,7 @@ from crossbow.data.image_folder import images_below
 from crossbow.types import DataError
 from models.logistic_regression import logistic_regression
 from tests.data.picture_files import picture, write_folder
+from tests.data.small_sets import read
 
 SIZE = 8
 
@@ -78,6 +79,26 @@ def test_train_and_val(tmp_path: Path) -> None:
     write_folder(tmp_path, {"val/e/1.jpg": picture(0)})
     with pytest.raises(DataError, match=r"val: expected the classes of the training set\. Received: 'e' too"):
         small(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["valid", "validation", "test"])
+def test_other_names_of_the_check_folder(tmp_path: Path, name: str) -> None:
+    files = {f"{phase}/{label}/1.jpg": picture(0) for phase in ("train", name) for label in "ab"}
+    data = small(write_folder(tmp_path, files))
+    assert data.check is not None
+    assert (len(data.train), len(data.check)) == (2, 2)
+
+
+def test_images_that_are_split_off_for_tests_are_centres(tmp_path: Path) -> None:
+    data = small(write_folder(tmp_path, {f"{name}/{n}.jpg": picture(n) for name in "ab" for n in range(4)}))
+    centres = small(tmp_path, check_fraction=0.5).check
+    parts = data.split(0.5)
+    assert centres is not None
+    assert parts.check is not None
+    known = {image.tobytes() for image in read(small(tmp_path, check_fraction=0).train.for_tests())}
+    assert {image.tobytes() for image in read(centres)} < known
+    assert all(image.tobytes() in known for image in read(parts.check))
+    assert not any(image.tobytes() in known for image in read(parts.train))
 
 
 def test_train_alone_is_divided(tmp_path: Path) -> None:

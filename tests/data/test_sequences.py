@@ -12,7 +12,7 @@ from crossbow.data import sequence
 from crossbow.data.examples import BadExample, Selection
 from crossbow.types import DataError
 from models.logistic_regression import logistic_regression
-from tests.data.small_sets import GOOD, LABELS, PIXELS, Pairs, assert_same, train
+from tests.data.small_sets import GOOD, LABELS, PIXELS, Pairs, assert_same, read, train
 
 
 def test_a_sequence_trains_as_arrays_do() -> None:
@@ -73,6 +73,61 @@ def test_what_is_no_sequence_of_examples(items: Any, message: str) -> None:
         sequence(items)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_images_of_pillow() -> None:
+    image = pytest.importorskip("PIL.Image")
+    pixels = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
+    colour = image.fromarray(pixels)
+    for given in (colour, colour.convert("RGBA")):
+        data = sequence([(given, 0)])
+        assert data.image_shape == (3, 4, 6)
+        np.testing.assert_array_equal(read(data.train)[0], pixels.transpose(2, 0, 1))
+    np.testing.assert_array_equal(
+        read(sequence([(colour.convert("P"), 0)]).train)[0],
+        np.asarray(colour.convert("P").convert("RGB")).transpose(2, 0, 1),
+    )
+    assert sequence([(colour, 0)], channels_last=True).image_shape == (4, 6, 3)
+    for mode in ("L", "LA", "1"):
+        assert sequence([(colour.convert(mode), 0)]).image_shape == (1, 4, 6)
+
+
+def test_whole_numbers_of_several_types_are_classes() -> None:
+    data = sequence([(np.zeros((1, 2, 2), np.uint8), label) for label in (np.uint64(1), np.int64(0), 2)])
+    assert data.number_of_classes == 3
+
+
+class Shorter:
+    """It has one example, and says that it has three."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return [(np.zeros((1, 2, 2), np.uint8), 0)][index]
+
+
+class Refusing:
+    """As a tensor of PyTorch whose gradient is recorded."""
+
+    def __array__(self, *given: Any, **more: Any) -> Any:
+        raise RuntimeError("call detach() first")
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        (
+            {"a", "b"},
+            "train: expected a sequence with example 0. Received: TypeError: 'set' object is not subscriptable",
+        ),
+        (Shorter(), "train: expected a sequence with example 1. Received: IndexError: list index out of range"),
+        ([(Refusing(), 0)], r"train: expected an array as image of example 0. Received: Refusing \(call detach"),
+    ],
+)
+def test_what_fails_names_the_example(items: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        sequence(items)
 
 
 def test_labels_out_of_range_and_phases_that_differ() -> None:

@@ -56,7 +56,7 @@ BAD: list[BadValues] = [
         {},
     ),
     (SystemConf, "seed", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
-    (SystemConf, "loader_threads", "an integer ≥ 1", (0, -1, None, *NO_INTEGERS), {}),
+    (SystemConf, "loader_threads", "an integer ≥ 1 and ≤ 256", (0, -1, 257, None, *NO_INTEGERS), {}),
     (SystemConf, "servers", "an integer ≥ 1", (0, -1, None, *NO_INTEGERS), {}),
     (SystemConf, "shared_memory", "True or False", (1, None, "no"), {}),
     (SystemConf, "sum_order", "one of 'auto', 'chain', 'tree'", ("ring", None, 1), {}),
@@ -177,7 +177,7 @@ SystemConf.shared_memory=True --shared-memory (on)
 SystemConf.servers=1 --servers (1)
     an integer ≥ 1
 SystemConf.loader_threads=1 --loader-threads (1)
-    an integer ≥ 1
+    an integer ≥ 1 and ≤ 256
 SystemConf.order='examples' --order (examples)
     one of 'examples', 'files'
 SystemConf.files_together=None --files-together (8, with order files)
