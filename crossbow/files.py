@@ -18,17 +18,22 @@ from crossbow.types import DataError
 
 if sys.platform != "win32":
     import fcntl
+    import resource
 
 _PARTIAL = re.compile(r"\.[0-9a-f]{16}\.partial")
 """Names of files that are being written. They do not contain the target's name, which may have the maximum length."""
 
 _KINDS = {
+    stat.S_IFREG: "a file",
     stat.S_IFDIR: "a directory",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
 }
+
+SPARE_FILES = 32
+"""Open files that a program needs besides its data: libraries that are loaded, logs, models that are saved."""
 
 
 def checked_path(what: str, path: object) -> Path:
@@ -95,6 +100,25 @@ def file_error(error: OSError | ValueError, path: Path, expected: str) -> DataEr
     return DataError(f"{where}: expected {expected}. Received: {reason(error)}")
 
 
+def kind_of_file(path: Path) -> str | None:
+    """What the path leads to, as "a file" or "a pipe"; None if that is nothing, or something that may not be known."""
+    try:
+        return _kind(os.stat(path))
+    except (OSError, ValueError):
+        return None
+
+
+def _kind(status: os.stat_result) -> str:
+    return _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
+
+
+def check_readable(path: Path, expected: str) -> None:
+    """Raise DataError if the path leads to something else than a regular file. A pipe would block its reader, and a
+    device may have no end. If there is no file, opening it says so."""
+    if (kind := kind_of_file(path)) not in (None, "a file"):
+        raise DataError(f"{path}: expected {expected}. Received: {kind}")
+
+
 def check_regular(path: Path) -> os.stat_result | None:
     """The status of the regular file that the path leads to, or None if there is no such file yet.
 
@@ -106,8 +130,7 @@ def check_regular(path: Path) -> os.stat_result | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     if not stat.S_ISREG(status.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
-        raise DataError(f"{path}: expected the name of a file to write. Received: {kind}")
+        raise DataError(f"{path}: expected the name of a file to write. Received: {_kind(status)}")
     return status
 
 
@@ -229,3 +252,28 @@ def make_directory(directory: Path) -> None:
     except (OSError, ValueError) as error:
         received = "a file" if isinstance(error, FileExistsError) else reason(error)
         raise DataError(f"{directory}: expected a directory to write to. Received: {received}") from error
+
+
+def make_room_for_files(count: int) -> tuple[int, int]:
+    """Raise this process's limit of open files if `count` more would exceed it, as far as the hard limit allows.
+
+    Returns the number of open files that the process needs, and the limit. Windows has no such limit: (0, 0).
+    """
+    if sys.platform == "win32":
+        return 0, 0
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit, largest = (sys.maxsize if number == resource.RLIM_INFINITY else number for number in (soft, hard))
+    needed = _number_of_open_files() + count + SPARE_FILES
+    if needed > limit:
+        wanted = min(max(needed, limit + count), largest)  # the rest of the program keeps its room
+        with contextlib.suppress(OSError, ValueError):  # some systems have a second, lower limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            limit = wanted
+    return needed, limit
+
+
+def _number_of_open_files() -> int:
+    try:
+        return len(os.listdir("/dev/fd"))
+    except OSError:  # the system does not list them
+        return 0

@@ -28,12 +28,13 @@ from crossbow.data.batch_metadata import (
     LARGEST,
     TYPES,
     Metadata,
+    check_prefix,
     pad_to_page,
     read_metadata,
     tuple_bytes,
     write_metadata,
 )
-from crossbow.files import checked_path, file_error, file_to_fill, make_directory
+from crossbow.files import checked_path, file_error, file_to_fill, make_directory, make_room_for_files
 from crossbow.types import Array, DataError, Shape, bytes_text
 
 DEFAULT_PARTITION = 1 << 30
@@ -63,8 +64,10 @@ class BatchFiles:
                 f"{self.path}: expected examples and labels in different files, as batch-aligned files are. "
                 f"Received: {metadata.examples} for both, as of record files"
             )
-        self._examples = _map_files(self, "examples")
-        self._labels = _map_files(self, "labels")
+        paths = self.paths()
+        self._make_room(2 * len(paths))
+        self._examples = _map_files([path for path, _ in paths], metadata, "examples")
+        self._labels = _map_files([path for _, path in paths], metadata, "labels")
         for number, (x, y) in enumerate(zip(self._examples, self._labels, strict=True), start=1):
             if len(x) != len(y):
                 raise DataError(
@@ -93,6 +96,16 @@ class BatchFiles:
     def __repr__(self) -> str:
         meta = self.metadata
         return f"BatchFiles({str(self.path)!r}: {len(self):,} examples {meta.example_shape} {meta.example_type})"
+
+    def _make_room(self, count: int) -> None:
+        """Make the process able to open the files, all of which stay open: Python keeps a mapped file open."""
+        needed, limit = make_room_for_files(count)
+        if needed > limit:
+            raise DataError(
+                f"{self.path}: expected a limit of open files of at least {needed:,}, for {count:,} files of examples "
+                f"and labels. Received: {limit:,}; with a larger --partition-size, `crossbow data encode` writes fewer "
+                "files, and so does `crossbow data rebatch` where the limit is higher"
+            )
 
     def slice(self, start: int, stop: int) -> tuple[Array, Array]:
         """The examples and labels from `start` to `stop`, copied."""
@@ -182,16 +195,14 @@ def find_partition(metadata_path: Path, prefix: str, number: int) -> Path:
     raise DataError(f"{metadata_path}: expected the file {stated}, or {stated.name} beside it. Received: none")
 
 
-def _map_files(files: BatchFiles, kind: str) -> list[_Part]:
-    meta = files.metadata
+def _map_files(paths: Sequence[Path], meta: Metadata, kind: str) -> list[_Part]:
     if kind == "examples":
-        prefix, shape, element, pad = meta.examples, meta.example_shape, meta.example_type, meta.example_pad
+        shape, element, pad = meta.example_shape, meta.example_type, meta.example_pad
     else:
-        prefix, shape, element, pad = meta.labels, meta.label_shape, meta.label_type, meta.label_pad
+        shape, element, pad = meta.label_shape, meta.label_type, meta.label_pad
     batch = meta.batch_size * tuple_bytes(shape, element)
     parts = []
-    for number in range(1, meta.partitions + 1):
-        path = find_partition(files.path, prefix, number)
+    for path in paths:
         try:
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -291,7 +302,8 @@ def write_batch_files(
     Existing files with these names are replaced. The metadata file is removed first and written last, so an incomplete
     data set has none. If writing fails, all new files are removed.
 
-    Raises DataError, also if the file system does not have enough space.
+    Raises DataError. Nothing is removed if the metadata cannot represent the path, or if the file system does not have
+    enough space, with that of the existing files.
     """
     planned = plan(source, batch_size, partition_size)
     path = directory / f"{name}.metadata"
@@ -309,9 +321,12 @@ def write_batch_files(
         label_pad=pad_to_page(planned.label_bytes),
         fill=planned.fill,
     )
+    for prefix in (metadata.examples, metadata.labels):
+        check_prefix(prefix)
     make_directory(directory)
-    remove_older(path)
-    check_space(directory, planned.nbytes)
+    older = _older_files(path)
+    check_space(directory, planned.nbytes, older)
+    _remove(path, older)
     written: list[Path] = []
     try:
         for number in range(planned.partitions):
@@ -324,14 +339,20 @@ def write_batch_files(
     return path
 
 
-def remove_older(path: Path) -> None:
-    """Remove a metadata file, then the example and label files that belong to its name."""
+def _older_files(path: Path) -> list[Path]:
+    """The example and label files that belong to the name of a metadata file."""
     own = re.compile(re.escape(path.stem) + r"\.(examples|labels)\.[1-9][0-9]*")
     try:
-        path.unlink(missing_ok=True)
-        for file in path.parent.iterdir():
-            if own.fullmatch(file.name):
-                file.unlink()
+        return [file for file in path.parent.iterdir() if own.fullmatch(file.name)]
+    except OSError as error:
+        raise file_error(error, path.parent, "a directory to write to") from error
+
+
+def _remove(path: Path, older: Sequence[Path]) -> None:
+    """Remove a metadata file, then its example and label files."""
+    try:
+        for file in (path, *older):
+            file.unlink(missing_ok=True)
     except OSError as error:
         raise file_error(error, path, "to replace this file") from error
 
@@ -369,9 +390,25 @@ def _pieces(source: Source, spans: Sequence[tuple[int, int]]) -> Any:
             )
 
 
-def check_space(directory: Path, nbytes: int) -> None:
-    """Raise DataError if the directory's file system has less than `nbytes` of free space."""
+def check_space(directory: Path, nbytes: int, older: Sequence[Path] = ()) -> None:
+    """Raise DataError if the directory's file system has less than `nbytes` of free space.
+
+    older: files in the directory that are removed before; their space counts as free.
+    """
     status = os.statvfs(directory) if hasattr(os, "statvfs") else None
-    if status is not None and status.f_bavail * status.f_frsize < nbytes:
-        free = bytes_text(status.f_bavail * status.f_frsize)
-        raise DataError(f"{directory}: expected {bytes_text(nbytes)} of free space. Received: {free}")
+    if status is None:  # Windows
+        return
+    free = status.f_bavail * status.f_frsize
+    freed = sum(map(_space, older))
+    if free + freed < nbytes:
+        also = f" and {bytes_text(freed)} in files to replace" if freed else ""
+        raise DataError(f"{directory}: expected {bytes_text(nbytes)} of free space. Received: {bytes_text(free)}{also}")
+
+
+def _space(path: Path) -> int:
+    """Bytes that become free if the file is removed: of sparse files and links, fewer than they seem to have."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return 0
+    return status.st_blocks * 512 if status.st_nlink == 1 else 0

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from crossbow.data.reading import read_at_most
-from crossbow.files import checked_path, file_error, write_whole
+from crossbow.files import check_readable, checked_path, file_error, write_whole
 from crossbow.types import DataError, Shape, bytes_text
 
 PAGE = 4096
@@ -97,14 +97,25 @@ def pad_to_page(nbytes: int) -> int:
     return -nbytes % PAGE
 
 
+def check_prefix(prefix: str) -> None:
+    """Raise DataError if a metadata file cannot represent this prefix of the files to write."""
+    try:
+        prefix.encode()
+        is_text = True
+    except UnicodeEncodeError:  # the name of a directory may have any bytes
+        is_text = False
+    is_line = prefix.splitlines() == [prefix] == [prefix.strip()]
+    if not is_text or not is_line or ":" in prefix or prefix.startswith("#"):
+        raise DataError(
+            "output: expected a path without colons, line breaks or surrounding spaces, in UTF-8, as metadata files "
+            f"require. Received: {prefix!r}"
+        )
+
+
 def write_metadata(path: Path, metadata: Metadata) -> None:
     """Write a metadata file. Raises DataError if the format cannot represent a prefix."""
     for prefix in (metadata.examples, metadata.labels):
-        if prefix != prefix.strip() or re.search(r"[:\n\r]", prefix) or prefix.startswith("#"):
-            raise DataError(
-                f"{path}: expected a path without colons, line breaks or surrounding spaces, as metadata files "
-                f"require. Received: {prefix!r}"
-            )
+        check_prefix(prefix)
     write_whole(path, metadata.text().encode())
 
 
@@ -114,6 +125,7 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
     Raises DataError with the file's name and the key, what was expected and what was received.
     """
     path = checked_path("read_metadata", path)
+    check_readable(path, "a metadata file")
     try:
         with path.open("rb") as file:
             content = read_at_most(file, LARGEST_METADATA + 1)
@@ -122,7 +134,7 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
     if len(content) > LARGEST_METADATA:
         raise DataError(f"{path}: expected a metadata file of at most {bytes_text(LARGEST_METADATA)}. Received: more")
     try:
-        text = content.decode()
+        text = content.decode("utf-8-sig")  # editors of Windows begin a text with a byte order mark
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: expected a metadata file, UTF-8 text. Received: {error}") from error
     values: dict[str, Any] = dict(_OPTIONAL)

@@ -17,14 +17,14 @@ from typing import IO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.conf import is_integer
+from crossbow.conf import is_integer, shown
 from crossbow.data import class_names
 from crossbow.data.dataset import Dataset
 from crossbow.data.download import download
 from crossbow.data.jpeg import decode_images
 from crossbow.data.pickles import read_pickle
 from crossbow.data.reading import PIECE, Bounded, Readable, read_at_most
-from crossbow.files import checked_path, file_error, reason
+from crossbow.files import checked_path, file_error, kind_of_file, reason
 from crossbow.types import Array, DataError, bytes_text
 
 FILES = {"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"}
@@ -97,8 +97,8 @@ def cifar100(data_directory: str | os.PathLike[str] | None = None, labels: str =
 
     Raises DataError if a file is missing or damaged, or cannot be downloaded.
     """
-    if labels not in FINE_AND_COARSE:
-        raise DataError(f"labels: expected {' or '.join(FINE_AND_COARSE)}. Received: {labels!r}")
+    if not isinstance(labels, str) or labels not in FINE_AND_COARSE:
+        raise DataError(f"labels: expected {' or '.join(FINE_AND_COARSE)}. Received: {shown(labels)}")
     names = class_names.CIFAR_100_FINE if labels == "fine" else class_names.CIFAR_100_COARSE
     return _load("cifar100", "cifar-100", FILES_100, data_directory, _cifar_100(labels), names)
 
@@ -134,7 +134,8 @@ def _read(path: Path, collection: _Collection) -> tuple[Part, Part]:
         is_npz = collection.npz and path.suffix == ".npz"
         return _read_npz(path) if is_npz else _read_archive(path, collection)
     if not path.is_dir():
-        raise DataError(f"{path}: expected a directory with {collection.title}'s files. Received: no such directory")
+        received = kind_of_file(path) or "no such directory"
+        raise DataError(f"{path}: expected a directory with {collection.title}'s files. Received: {received}")
     for form in (collection.binary, collection.python):
         for folder in (path, path / form.folder):
             if any((folder / name).is_file() for name in form.files):

@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from crossbow.data.batch_metadata import LARGEST, Metadata, write_metadata
+from crossbow.conf import shown
+from crossbow.data.batch_metadata import LARGEST, Metadata, check_prefix, read_metadata, write_metadata
 from crossbow.data.progress import ProgressBars
 from crossbow.data.records import Record, RecordFile, write_records
 from crossbow.data.tfrecords import Feature, parse_example, read_frames
-from crossbow.files import checked_path, file_error, make_directory, reason, write_whole
+from crossbow.files import checked_path, file_error, make_directory, write_whole
 from crossbow.types import DataError
 
 RECORDS_PER_FILE = 2048
@@ -33,7 +34,7 @@ IMAGE_SHAPE = (3, 224, 224)
 BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 _VERSION = 1
-"""Version of the state file of an unfinished conversion."""
+"""Version of the state file of a conversion."""
 
 Position = tuple[int, int]
 """Index of a TFRecord file, and of a record in it."""
@@ -48,22 +49,27 @@ def convert_imagenet(
     Writes `crossbow-SUBSET.records.N`, N from 1, with 2,048 records each (the last may have fewer), and a metadata
     file. All checksums are checked. Labels 1 to 1,000 in TFRecord files become 0 to 999.
 
-    After an interruption, the conversion continues after the last complete output file, unless the TFRecord files have
-    changed. The resulting files are the same. The metadata file is written last.
+    After an interruption, the conversion continues after the last complete output file. The resulting files are the
+    same. A finished subset is kept. If names, sizes or modification times of its TFRecord files have changed, a subset
+    is converted anew. The metadata file is written last. `.crossbow-SUBSET.conversion.json` states what the files were
+    made from, and stays.
 
     subset: "train" or "validation"; None: both, or the one that exists.
 
     Raises DataError with the name of the file and the record's number from 0.
     """
     source, target = checked_path("tfrecords", tfrecords), checked_path("output", output)
-    if subset is not None and subset not in METADATA:
-        raise DataError(f"subset: expected {' or '.join(METADATA)}. Received: {subset!r}")
+    if subset is not None and not (isinstance(subset, str) and subset in METADATA):
+        raise DataError(f"subset: expected {' or '.join(METADATA)}. Received: {shown(subset)}")
     inputs = {name: _inputs(source, name) for name in ([subset] if subset else METADATA)}
     if not any(inputs.values()):
         names = " or ".join(f"{name}-00000-of-…" for name in inputs)
         raise DataError(f"{source}: expected TFRecord files named {names}. Received: none")
+    conversions = [_Conversion(target, name, files) for name, files in inputs.items() if files]
+    for conversion in conversions:
+        check_prefix(str(conversion.prefix))
     make_directory(target)
-    return [_Conversion(target, name, files).run() for name, files in inputs.items() if files]
+    return [conversion.run() for conversion in conversions]
 
 
 def _inputs(directory: Path, subset: str) -> list[Path]:
@@ -109,13 +115,29 @@ class _Conversion:
     def metadata_path(self) -> Path:
         return self.directory / METADATA[self.subset]
 
+    @property
+    def end(self) -> Position:
+        """After the last record."""
+        return len(self.inputs), 0
+
     def output(self, number: int) -> Path:
         """The path of output file `number`, from 0."""
         return Path(f"{self.prefix}.{number + 1}")
 
     def run(self) -> Path:
         identity = self._identity()
-        starts = self._resume(identity)
+        starts = self._complete(self._load(identity))
+        if starts[-1] != self.end:
+            self._remove_others(len(starts) - 1)
+            self._save(identity, starts)
+            self._convert(identity, starts)
+        metadata = self._metadata(len(starts) - 1)
+        if not self._is_stated(metadata):
+            write_metadata(self.metadata_path, metadata)
+        return self.metadata_path
+
+    def _convert(self, identity: list[tuple[str, int, int]], starts: list[Position]) -> None:
+        """Write the output files from the last position on. Adds the positions after them to `starts`."""
         total = sum(size for _, size, _ in identity)
         before = np.cumsum([0, *(size for _, size, _ in identity)])
         with ProgressBars() as progress:
@@ -125,10 +147,8 @@ class _Conversion:
             while first is not None:
                 write_records(self.output(len(starts) - 1), _chunk(first[1], stream))
                 first = next(stream, None)
-                starts.append(first[0] if first is not None else (len(self.inputs), 0))
+                starts.append(first[0] if first is not None else self.end)
                 self._save(identity, starts)
-        self._finish(len(starts) - 1)
-        return self.metadata_path
 
     def _identity(self) -> list[tuple[str, int, int]]:
         """Name, size and modification time of each input file."""
@@ -138,13 +158,15 @@ class _Conversion:
             raise file_error(error, self.inputs[0], "a readable TFRecord file") from error
         return [(name, one.st_size, one.st_mtime_ns) for name, one in status]
 
-    def _resume(self, identity: list[tuple[str, int, int]]) -> list[Position]:
-        """Positions of the first records of all complete output files, and of the next one."""
-        starts = self._load(identity)
+    def _complete(self, starts: list[Position]) -> list[Position]:
+        """Positions of the first records of all complete output files that are there, and of the next one."""
         finished = 0
-        end = (len(self.inputs), 0)
-        while finished < len(starts) - 1 and self._is_finished(finished, last=starts[finished + 1] == end):
+        while finished < len(starts) - 1 and self._is_finished(finished, last=starts[finished + 1] == self.end):
             finished += 1
+        return starts[: finished + 1]
+
+    def _remove_others(self, finished: int) -> None:
+        """Remove the metadata, and all output files but those that are finished."""
         try:
             self.metadata_path.unlink(missing_ok=True)
             for path in self.directory.glob(f"{self.prefix.name}.*"):
@@ -153,18 +175,16 @@ class _Conversion:
                     path.unlink()
         except OSError as error:
             raise file_error(error, self.directory, "a directory to write to") from error
-        starts = starts[: finished + 1]
-        self._save(identity, starts)
-        return starts
 
     def _is_finished(self, number: int, *, last: bool) -> bool:
         try:
             with RecordFile(self.output(number)) as file:
-                return len(file) == RECORDS_PER_FILE or (last and len(file) > 0)
+                return len(file) == RECORDS_PER_FILE or (last and 0 < len(file) < RECORDS_PER_FILE)
         except DataError:
             return False
 
     def _load(self, identity: list[tuple[str, int, int]]) -> list[Position]:
+        """The positions that `_save` stated, if it was for these input files."""
         try:
             state = json.loads(self.state_path.read_bytes())
             if [state["version"], state["inputs"]] == [_VERSION, [list(one) for one in identity]]:
@@ -187,14 +207,20 @@ class _Conversion:
                 yield (file, number), record_of(parse_example(content, where), where)
                 show(file, end)
 
-    def _finish(self, partitions: int) -> None:
+    def _is_stated(self, metadata: Metadata) -> bool:
+        try:
+            return read_metadata(self.metadata_path) == metadata
+        except DataError:
+            return False
+
+    def _metadata(self, partitions: int) -> Metadata:
         elements = 0
         for number in range(partitions):
             with RecordFile(self.output(number)) as file:
                 elements += len(file)
         if not 1 <= elements <= LARGEST:
             raise DataError(f"{self.inputs[0].parent}: expected from 1 to {LARGEST:,} records. Received: {elements:,}")
-        metadata = Metadata(
+        return Metadata(
             examples=str(self.prefix),
             labels=str(self.prefix),
             partitions=partitions,
@@ -205,11 +231,6 @@ class _Conversion:
             example_type="float",
             label_type="int",
         )
-        write_metadata(self.metadata_path, metadata)
-        try:
-            self.state_path.unlink(missing_ok=True)
-        except OSError as error:
-            raise DataError(f"{self.state_path}: expected to remove this file. Received: {reason(error)}") from error
 
 
 def _chunk(first: Record, stream: Iterator[tuple[Position, Record]]) -> Iterator[Record]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from crossbow.data.batch_files import BatchFiles, find_partition
 from crossbow.data.batch_metadata import Metadata, read_metadata
 from crossbow.data.images import decode_pixels
-from crossbow.data.records import RecordFile
-from crossbow.files import file_error
+from crossbow.data.records import Record, RecordFile
+from crossbow.files import check_readable, file_error
 from crossbow.types import Array, DataError
 
 AT_ONCE = 1 << 20
@@ -26,6 +26,7 @@ Show = Callable[[int, int], None]
 
 def is_metadata(path: Path) -> bool:
     """Whether a file contains metadata (text) rather than records, which begin with their number in four bytes."""
+    check_readable(path, "a metadata file or a record file")
     try:
         with path.open("rb") as file:
             start = file.read(4)
@@ -56,18 +57,11 @@ def inspect(path: Path) -> dict[str, Any]:
     Raises DataError if a length, count or key is wrong.
     """
     if not is_metadata(path):
-        with RecordFile(path) as file:
-            return {"format": "records", "bytes": file.nbytes, **_summary([file])}
+        return {"format": "records", **_summary([RecordFile(path)])}
     metadata = read_metadata(path)
     stated = {name.replace("_", " "): value for name, value in dataclasses.asdict(metadata).items()}
     if metadata.examples == metadata.labels:
-        files = list(open_record_files(path, metadata))
-        try:
-            size = sum(file.nbytes for file in files)
-            return {"format": "metadata of records", **stated, "bytes": size, **_summary(files)}
-        finally:
-            for file in files:
-                file.close()
+        return {"format": "metadata of records", **stated, **_summary(open_record_files(path, metadata))}
     opened = BatchFiles(path)
     sizes = [tuple(file.stat().st_size for file in pair) for pair in opened.paths()]
     return {
@@ -80,8 +74,13 @@ def inspect(path: Path) -> dict[str, Any]:
     }
 
 
-def _summary(files: list[RecordFile]) -> dict[str, Any]:
-    headers = [file.header(number) for file in files for number in range(len(file))]
+def _summary(files: Iterable[RecordFile]) -> dict[str, Any]:
+    """Of one file after the other: each is closed before the next is opened."""
+    size, headers = 0, list[tuple[Record, int]]()
+    for file in files:
+        with file:
+            size += file.nbytes
+            headers += map(file.header, range(len(file)))
     columns = {
         "label": [record.label for record, _ in headers],
         "boxes": [len(record.boxes) for record, _ in headers],
@@ -90,7 +89,7 @@ def _summary(files: list[RecordFile]) -> dict[str, Any]:
         "bytes of an image": [size for _, size in headers],
     }
     ranges = {name: {"least": min(values), "most": max(values)} for name, values in columns.items() if values}
-    return {"records": len(headers), "different labels": len(set(columns["label"])), **ranges}
+    return {"bytes": size, "records": len(headers), "different labels": len(set(columns["label"])), **ranges}
 
 
 def verify(path: Path, show: Show = lambda done, total: None) -> Iterator[str]:

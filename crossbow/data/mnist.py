@@ -12,7 +12,7 @@ from crossbow.data import class_names
 from crossbow.data.dataset import Dataset
 from crossbow.data.download import download
 from crossbow.data.idx import read_idx
-from crossbow.files import checked_path, file_error
+from crossbow.files import checked_path, file_error, kind_of_file
 from crossbow.types import Array, DataError
 
 FILES = {
@@ -97,6 +97,11 @@ def _load(
     for images, labels, path in ((x_train, y_train, paths[1]), (x_check, y_check, paths[3])):
         if len(images) != len(labels):
             raise DataError(f"{path}: expected {len(images)} labels, one for each image. Received: {len(labels)}")
+    if len(x_train) < len(x_check):
+        raise DataError(
+            f"{paths[0]}: expected at least as many training images as check images, {len(x_check):,}. "
+            f"Received: {len(x_train):,}, as if the files named train and t10k were swapped"
+        )
     return Dataset((x_train[:, None], y_train), (x_check[:, None], y_check), number_of_classes=10)
 
 
@@ -118,5 +123,6 @@ def _find(directory: Path, name: str, title: str) -> Path:
         if (directory / spelling).is_file():
             return directory / spelling
     if not directory.is_dir():
-        raise DataError(f"{directory}: expected a directory with {title}'s four IDX files. Received: no such directory")
+        received = kind_of_file(directory) or "no such directory"
+        raise DataError(f"{directory}: expected a directory with {title}'s four IDX files. Received: {received}")
     raise DataError(f"{directory}: expected {title}'s file {' or '.join(spellings)}. Received: none of them is there")

@@ -18,6 +18,7 @@ from crossbow.data.images import Scratch
 from crossbow.data.inspection import open_record_files
 from crossbow.data.preprocessing import Boxes, Pixels, Preprocessing
 from crossbow.data.records import RecordFile
+from crossbow.data.stored import check_not_swapped
 from crossbow.files import checked_path
 from crossbow.types import DataError
 
@@ -42,8 +43,10 @@ def records(
     they are needed, as those of `image_folder`; the random areas for training contain at least 10 % of one of the
     bounding boxes of a record, if it has any. Other arguments are those of `Dataset`.
 
-    Raises DataError if a file is missing or damaged, a pattern matches no file, or a label is out of range.
+    Raises DataError if a file is missing or damaged, a pattern matches no file, a label is out of range, or the names of
+    the files say that `train` and `check` are swapped.
     """
+    check_not_swapped(train, check)
     training = Preprocessing(image_size, training=True, colour_distortion=colour_distortion)
     testing = Preprocessing(image_size, training=False)
     return Dataset(

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from crossbow.conf import is_integer
 from crossbow.data.images import Scratch
-from crossbow.files import checked_path, file_error, file_to_fill
+from crossbow.files import check_readable, checked_path, file_error, file_to_fill
 from crossbow.types import DataError
 
 HEADER = 4
@@ -82,6 +82,7 @@ class RecordFile:
     def __init__(self, path: str | os.PathLike[str], *, keep_open: bool = True) -> None:
         """keep_open: False opens the file again for each record, because the number of open files is limited."""
         self.path = checked_path("RecordFile", path)
+        check_readable(self.path, "a record file")
         descriptor = self._open()
         self._descriptor: int | None = descriptor
         self._close = weakref.finalize(self, os.close, descriptor)
@@ -102,7 +103,7 @@ class RecordFile:
         number = self._number(index)
         start = self._offsets[number]
         content = self._read(start, self._offsets[number + 1] - start)
-        header = self._header(content, number)
+        header = self._header(content, number, whole=True)
         return replace(header, jpeg=content[FIXED + BOX * len(header.boxes) :])
 
     def read(self, index: int, scratch: Scratch) -> tuple[Record, NDArray[np.uint8]]:
@@ -114,7 +115,7 @@ class RecordFile:
         with self._opened() as descriptor:
             while count < len(content) and (read := _read_into(descriptor, content[count:], start + count)):
                 count += read
-        header = self._header(content.data[:count], number)
+        header = self._header(content.data[:count], number, whole=True)
         return header, content[FIXED + BOX * len(header.boxes) : count]
 
     @property
@@ -240,15 +241,20 @@ class RecordFile:
             )
         return int(length)
 
-    def _header(self, content: bytes | memoryview, number: int) -> Record:
-        """Parse the beginning of a record. The lengths are checked again, because the file may have changed."""
+    def _header(self, content: bytes | memoryview, number: int, *, whole: bool = False) -> Record:
+        """Parse the beginning of a record. The lengths are checked again, because the file may have changed.
+
+        whole: whether `content` must be the whole record.
+        """
         expected = self._offsets[number + 1] - self._offsets[number]
-        length, label, boxes = _START.unpack_from(content) if len(content) >= FIXED else (len(content), 0, 0)
+        length, label, boxes = _START.unpack_from(content) if len(content) >= FIXED else (0, 0, 0)
         end = FIXED + BOX * boxes
-        if length != expected or not 0 <= boxes <= (expected - FIXED) // BOX or len(content) < end:
+        is_cut = len(content) < (expected if whole else min(end, expected))
+        if is_cut or length != expected or not 0 <= boxes <= (expected - FIXED) // BOX:
+            received = f"{len(content):,} bytes" if is_cut else f"{length:,} bytes and {boxes} boxes"
             raise DataError(
                 f"{self.path}: expected {expected:,} bytes in record {number}, as when the file was opened. "
-                f"Received: {length:,} bytes and {boxes} boxes"
+                f"Received: {received}"
             )
         coordinates = np.frombuffer(content, "<f4", 4 * boxes, _START.size)
         height, width = _SIZE.unpack_from(content, end - _SIZE.size)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
+import re
+from pathlib import Path, PurePath
 
 import numpy as np
 
@@ -11,6 +13,11 @@ from crossbow.data.batch_files import BatchFiles
 from crossbow.data.dataset import Dataset
 from crossbow.data.examples import Examples, Indices, Selection, looks_channels_last
 from crossbow.types import Array, DataError, Shape
+
+
+_OF_CHECK = re.compile(r"-(test|check|validation)\.(metadata$|records\b)")
+_OF_TRAINING = re.compile(r"-train\.(metadata$|records\b)")
+"""Found in the names of files for checks and for training, as Crossbow's commands write them."""
 
 
 def batch_files(
@@ -28,14 +35,26 @@ def batch_files(
     read when the data set is created. Images are mapped into memory and read when they are needed; only
     `crossbow data verify` checks that they are finite. Other arguments are those of `Dataset`.
 
-    Raises DataError if a length, count, pad or key is wrong, or a label is out of range.
+    Raises DataError if a length, count, pad or key is wrong, a label is out of range, or the names of the files say that
+    `train` and `check` are swapped.
     """
+    check_not_swapped(train, check)
     return Dataset(
         BatchFileExamples(BatchFiles(train), channels_last),
         None if check is None else BatchFileExamples(BatchFiles(check), channels_last),
         number_of_classes=number_of_classes,
         ignored_label=ignored_label,
     )
+
+
+def check_not_swapped(train: object, check: object) -> None:
+    """Raise DataError if the names of two files say that the first is for checks and the second for training."""
+    first, second = (Path(path).name if isinstance(path, str | PurePath) else "" for path in (train, check))
+    if _OF_CHECK.search(first) and _OF_TRAINING.search(second):
+        raise DataError(
+            f"train: expected the file for training, and check: the one for checks. Received: {str(train)!r} and "
+            f"{str(check)!r}, as if the two were swapped"
+        )
 
 
 class BatchFileExamples(Examples):
