@@ -51,7 +51,8 @@ class CrossbowClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     network: a function of the number of classes, which returns the network without softmax and loss: a `SubGraph`,
     as a `Sequential`, whose output is (N, classes). Default: `perceptron`.
     epochs, batch_size: length of training, and examples of a task; a batch is never larger than the training set.
-    learning_rate, momentum, weight_decay: fields of `SolverConf`. rule: how the learners are combined, as SMA().
+    learning_rate, momentum, weight_decay: fields of `SolverConf`. solver: a whole `SolverConf` in their place, as for
+    Adam or a schedule. rule: how the learners are combined, as SMA().
     learners: per device, each with one thread on a CPU; "auto" finds their number. devices: as in `SystemConf`.
     random_state: of the initial values and the order of the examples; an integer makes results reproducible. verbose:
     as in `ExecutionContext`.
@@ -76,6 +77,7 @@ class CrossbowClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learning_rate: float = 0.02,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
+        solver: SolverConf | None = None,
         rule: Rule | None = None,
         learners: int | str = 1,
         devices: str = "cpu",
@@ -88,6 +90,7 @@ class CrossbowClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.learning_rate = learning_rate
         self.momentum = momentum
         self.weight_decay = weight_decay
+        self.solver = solver
         self.rule = rule
         self.learners = learners
         self.devices = devices
@@ -105,13 +108,12 @@ class CrossbowClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         network = self._classifier(len(self.classes_))
         data = Dataset((x, labels), number_of_classes=len(self.classes_), sequences=True)
         model = ModelConf(batch_size=min(self.batch_size, len(x)), rule=self.rule)
-        solver = SolverConf(learning_rate=self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay)
         threads = 1 if self.devices.startswith("cpu") else None
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         system = SystemConf(
             devices=self.devices, learners_per_device=self.learners, threads_per_learner=threads, seed=seed
         )
-        with ExecutionContext(network, data=data, model=model, solver=solver, system=system) as context:
+        with ExecutionContext(network, data=data, model=model, solver=self._solver(), system=system) as context:
             self.history_ = context.train(self.epochs, verbose=self.verbose)
             with tempfile.TemporaryDirectory() as directory:
                 context.save(Path(directory) / "model.safetensors")
@@ -150,6 +152,14 @@ class CrossbowClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not np.isfinite(numbers).all():
             raise ValueError("X: expected finite numbers that float32 can hold. Received: NaN, infinity or larger ones")
         return numbers
+
+    def _solver(self) -> SolverConf:
+        if self.solver is None:
+            return SolverConf(learning_rate=self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay)
+        if not isinstance(self.solver, SolverConf):
+            expected = "a SolverConf or None"
+            raise ConfigurationError(f"CrossbowClassifier: solver must be {expected}. Received: {shown(self.solver)}")
+        return self.solver
 
     def _classifier(self, number_of_classes: int) -> SubGraph:
         """The network with softmax and loss."""

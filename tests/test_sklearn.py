@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import crossbow.sklearn
-from crossbow import SSGD, ConfigurationError, DataflowNode, Operator, Sequential
+from crossbow import SSGD, ConfigurationError, DataflowNode, Operator, Sequential, SolverConf
 from crossbow.kernels.cpu.simd import processor
 from crossbow.ops import Conv, InnerProduct, Pool, ReLU
 from crossbow.sklearn import CrossbowClassifier
@@ -115,6 +115,18 @@ def test_images(dtype: Any) -> None:
 def test_what_builds_no_network(network: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         CrossbowClassifier(network).fit(X, Y)
+
+
+def test_a_whole_solver_takes_the_place_of_its_fields() -> None:
+    adam = SolverConf(
+        method="adam", learning_rate=0.01, policy="cosine", decay_steps=20, learning_rate_step_unit="epochs"
+    )
+    search = GridSearchCV(CrossbowClassifier(random_state=0), {"solver": [adam, SolverConf(learning_rate=1e-6)]}, cv=2)
+    assert search.fit(X, Y).best_params_ == {"solver": adam}
+    last = search.best_estimator_.history_.records[-1]
+    assert 0 < last.learning_rate < 1e-4
+    with pytest.raises(ConfigurationError, match=r"solver must be a SolverConf or None\. Received: 'adam'"):
+        CrossbowClassifier(solver="adam").fit(X, Y)
 
 
 def test_numbers_that_are_too_large_are_named() -> None:
