@@ -124,4 +124,4 @@ def _used(directory: Path, file: IO[str]) -> DataError:
     """The error that names the process that has locked the file of a directory."""
     words = _words(file)
     owner = f"process {words[0]}" if words else "another process"
-    return DataError(f"{directory}: expected a directory that no run is using. Received: one {owner} is using")
+    return DataError(f"{directory}: expected a directory that no run is using. Received: one that {owner} uses")

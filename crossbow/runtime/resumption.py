@@ -73,6 +73,12 @@ def _describe(kernel: object) -> str:
     return f"{name}({_ADDRESS.sub('', shown)})"
 
 
+DIGESTS = {
+    "training_digest": "images or labels of the training examples differ",
+    "check_digest": "images or labels of the check examples differ",
+}
+
+
 def check_same_run(before: Mapping[str, Any], now: Mapping[str, Any], source: str) -> None:
     """Raises DataError, with both values, if the network, the data, or which examples are in a batch differ."""
     where = f"{source} cannot be resumed with"
@@ -82,7 +88,8 @@ def check_same_run(before: Mapping[str, Any], now: Mapping[str, Any], source: st
         first = next(f"expected {a}. Received: {b}" for a, b in pairs if a != b)
         raise DataError(f"{where} another network: {first}")
     for difference in differences(before["data"], now["data"]):
-        raise DataError(f"{where} another data set: {difference}")
+        what = DIGESTS.get(difference.partition(":")[0], difference)
+        raise DataError(f"{where} another data set: {what}")
     for conf, names in FIXED.items():
         for name in names:
             if before[conf].get(name) != now[conf].get(name):
