@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -14,7 +15,18 @@ from typing import Any
 
 import pytest
 
-from crossbow.files import checked_path, file_error, file_to_fill, make_directory, reason, write_whole
+from crossbow.files import (
+    SPARE_FILES,
+    check_readable,
+    checked_path,
+    file_error,
+    file_to_fill,
+    kind_of_file,
+    make_directory,
+    make_room_for_files,
+    reason,
+    write_whole,
+)
 from crossbow.types import DataError
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="permissions, links, pipes and locks are those of POSIX")
@@ -69,6 +81,68 @@ def test_directories_are_made_and_files_replaced(tmp_path: Path) -> None:
 def test_a_directory_is_not_written_over(name: str) -> None:
     with pytest.raises(DataError, match=r"expected the name of a file to write\. Received: a directory$"):
         write_whole(name, b"")
+
+
+@POSIX
+@pytest.mark.parametrize("kind", ["a directory", "a pipe", "a socket", "a device"])
+def test_only_regular_files_are_read(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    special_file(kind, tmp_path / "special")
+    (tmp_path / "link").symlink_to("special")
+    for name in ("special", "link"):
+        assert kind_of_file(tmp_path / name) == kind
+        with pytest.raises(DataError) as caught:
+            check_readable(tmp_path / name, "a good file")
+        assert str(caught.value) == f"{tmp_path / name}: expected a good file. Received: {kind}"
+
+
+def test_missing_files_are_left_to_the_reader(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for path in (tmp_path / "nowhere", tmp_path / "file" / "below", tmp_path / "null\0"):
+        assert kind_of_file(path) is None
+        check_readable(path, "a good file")
+    assert kind_of_file(tmp_path / "file") == "a file"
+    check_readable(tmp_path / "file", "a good file")
+
+
+# How many are open
+
+LIMITS = """
+import json, os, resource, sys
+from crossbow.files import make_room_for_files
+soft, hard, count = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(10)]
+print(json.dumps([*make_room_for_files(count), *resource.getrlimit(resource.RLIMIT_NOFILE)]))
+"""
+
+
+@POSIX
+@pytest.mark.parametrize(
+    ("soft", "count", "raised"), [(100, 20, 100), (100, 100, 200), (100, 500, 300), (40, 20, 0), (300, 500, 300)]
+)
+def test_the_limit_of_open_files_is_raised_if_more_are_needed(soft: int, count: int, raised: int) -> None:
+    """Up to the hard limit of 300. `raised` 0: to what is needed, which is more than `count` more than before."""
+    command = [sys.executable, "-c", LIMITS, str(soft), "300", str(count)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    needed, limit, *limits = json.loads(done.stdout)
+    assert 10 + 3 + count + SPARE_FILES <= needed <= 10 + 10 + count + SPARE_FILES
+    assert limits == [limit, 300]
+    assert limit == (raised or needed)
+
+
+@POSIX
+def test_a_limit_that_cannot_be_raised_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import resource
+
+    def refuse(*arguments: Any) -> None:
+        raise ValueError("current limit exceeds maximum limit")
+
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (64, resource.RLIM_INFINITY))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    needed, limit = make_room_for_files(1000)
+    assert needed > 1000
+    assert limit == 64
 
 
 # What is written, where

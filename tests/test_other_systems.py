@@ -193,7 +193,7 @@ def test_a_directory_is_locked_on_windows(tmp_path: Path, monkeypatch: pytest.Mo
     locks = module_on_windows("runtime/directory_lock.py", monkeypatch, msvcrt=Locks())
     with locks.DirectoryLock(tmp_path):
         assert locks.is_in_use(tmp_path)
-        with pytest.raises(DataError, match=f"Received: one process {os.getpid()} is using"):
+        with pytest.raises(DataError, match=f"Received: one that process {os.getpid()} uses"):
             locks.DirectoryLock(tmp_path)
 
 

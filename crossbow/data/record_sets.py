@@ -43,8 +43,8 @@ def records(
     they are needed, as those of `image_folder`; the random areas for training contain at least 10 % of one of the
     bounding boxes of a record, if it has any. Other arguments are those of `Dataset`.
 
-    Raises DataError if a file is missing or damaged, a pattern matches no file, a label is out of range, or the names of
-    the files say that `train` and `check` are swapped.
+    Raises DataError if a file is missing or damaged, a pattern matches no file, a label is out of range, or the names
+    of the files say that `train` and `check` are swapped.
     """
     check_not_swapped(train, check)
     training = Preprocessing(image_size, training=True, colour_distortion=colour_distortion)

@@ -14,7 +14,6 @@ from crossbow.data.dataset import Dataset
 from crossbow.data.examples import Examples, Indices, Selection, looks_channels_last
 from crossbow.types import Array, DataError, Shape
 
-
 _OF_CHECK = re.compile(r"-(test|check|validation)\.(metadata$|records\b)")
 _OF_TRAINING = re.compile(r"-train\.(metadata$|records\b)")
 """Found in the names of files for checks and for training, as Crossbow's commands write them."""
@@ -35,8 +34,8 @@ def batch_files(
     read when the data set is created. Images are mapped into memory and read when they are needed; only
     `crossbow data verify` checks that they are finite. Other arguments are those of `Dataset`.
 
-    Raises DataError if a length, count, pad or key is wrong, a label is out of range, or the names of the files say that
-    `train` and `check` are swapped.
+    Raises DataError if a length, count, pad or key is wrong, a label is out of range, or the names of the files say
+    that `train` and `check` are swapped.
     """
     check_not_swapped(train, check)
     return Dataset(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -184,12 +185,12 @@ def test_more_examples_than_metadata_can_state() -> None:
         plan(Endless(), 1)
 
 
-@pytest.mark.parametrize("name", ["a:b", "a\nb", " a"])
+@pytest.mark.parametrize("name", ["a:b", "a\nb", " a", "a\udcff"])
 def test_a_directory_that_metadata_cannot_name(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=r"a path without colons, line breaks or surrounding spaces"):
         write_batch_files(Path(name), "train", Source(), batch_size=2)
-    assert os.listdir(name) == []
+    assert os.listdir() == []
 
 
 def test_older_files_are_replaced_all_of_them(path: Path, tmp_path: Path) -> None:
@@ -253,6 +254,71 @@ def test_too_little_space_is_known_before_anything_is_written(tmp_path: Path, mo
     values = list(status)
     values[4] = 1
     monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(values))
-    with pytest.raises(DataError, match=r"of free space\. Received: "):
+    with pytest.raises(DataError, match=r"of free space\. Received: [0-9.]+ k?B$"):
         write_batch_files(tmp_path, "train", Source(300), batch_size=1)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "statvfs"), reason="the space is not checked on Windows")
+def test_older_files_stay_if_there_is_too_little_space_and_count_as_space(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.examples.77").symlink_to(tmp_path / "train.examples.1")
+    (tmp_path / "copy").hardlink_to(tmp_path / "train.labels.2")  # which stays under this name
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    freed = [*FILES.keys() - {"train.labels.2"}, "train.examples.77"]
+    older = sum((tmp_path / name).lstat().st_blocks * 512 for name in freed)
+    needed = plan(Source(), 1, 8192).nbytes
+    assert 0 < older < needed
+    values = list(os.statvfs(tmp_path))
+
+    def free(nbytes: int) -> None:
+        values[1], values[4] = 1, nbytes
+        monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(values))
+
+    free(needed - older - 1)
+    message = (
+        rf"^{tmp_path}: expected 40\.9 kB of free space\. Received: [0-9.]+ kB and [0-9.]+ kB in files to replace$"
+    )
+    with pytest.raises(DataError, match=message):
+        write_batch_files(tmp_path, "train", Source(), batch_size=1, partition_size=8192)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+    free(needed - older)
+    write_batch_files(tmp_path, "train", Source(), batch_size=1, partition_size=8192)
+    assert len(BatchFiles(path)) == 5
+    assert (tmp_path / "copy").read_bytes() == FILES["train.labels.2"]
+    assert len(os.listdir(tmp_path)) == 2 + 2 * 3
+
+
+# Many files
+
+MANY = """
+import resource, sys
+from pathlib import Path
+from crossbow.data import BatchFiles
+from crossbow.types import DataError
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[2])))
+try:
+    files = BatchFiles(Path(sys.argv[1]))
+    print(files.labels().ravel().tolist(), resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 64 + 200)
+except DataError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of open files")
+def test_more_files_than_a_process_may_open_at_first(tmp_path: Path) -> None:
+    path = write_batch_files(tmp_path, "train", Source(100), batch_size=1, partition_size=4096)
+
+    def said(hard: int) -> str:
+        done = subprocess.run([sys.executable, "-c", MANY, str(path), str(hard)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    assert said(1000) == f"{list(range(10, 110))} True"
+    assert re.fullmatch(
+        rf"{path}: expected a limit of open files of at least 2[0-9]{{2}}, for 200 files of examples and labels\. "
+        r"Received: 150; with a larger --partition-size, `crossbow data encode` writes fewer files, and so does "
+        r"`crossbow data rebatch` where the limit is higher",
+        said(150),
+    )

@@ -25,6 +25,15 @@ def test_metadata_of_the_original(tmp_path: Path) -> None:
     assert metadata.number_of_examples == 4
 
 
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
+    """Notepad writes one."""
+    (tmp_path / "marked").write_bytes(b"\xef\xbb\xbf" + TEXT.encode())
+    (tmp_path / "metadata").write_text(TEXT)
+    assert read_metadata(tmp_path / "marked") == read_metadata(tmp_path / "metadata")
+    (tmp_path / "marked").write_bytes(b"\xef\xbb\xbf" + TEXT.partition("#\n")[2].encode())
+    assert read_metadata(tmp_path / "marked") == read_metadata(tmp_path / "metadata")
+
+
 BAD_METADATA = {
     "an unknown key": ("fill   ", "filling", ["line 14", "'filling'"]),
     "a key twice": ("label pad", "example pad", ["'example pad' once", "line 13"]),
@@ -134,7 +143,7 @@ def test_what_is_written_is_read_again(
     assert read_metadata(path) == metadata
 
 
-@pytest.mark.parametrize("prefix", ["a:b", "a\nb", " a", "a\r", "#a"])
+@pytest.mark.parametrize("prefix", ["a:b", "a\nb", " a", "a\r", "#a", "a\u2028b", "a\udcff"])
 @pytest.mark.parametrize("name", ["examples", "labels"])
 def test_a_prefix_that_would_be_read_as_another_is_refused(tmp_path: Path, name: str, prefix: str) -> None:
     good = Metadata("x", "y", 1, 4, 2, (3,), (1,), "int", "float")

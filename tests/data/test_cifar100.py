@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import os
 import pickle
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -91,8 +92,19 @@ def test_the_fine_labels_are_the_default_and_names_may_be_texts(tmp_path: Path) 
 
 
 def test_labels_that_there_are_not(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"^labels: expected coarse or fine\. Received: 'both'$"):
-        cifar100(tmp_path, "both")
+    for labels in ("both", ["fine"], None):
+        with pytest.raises(DataError) as caught:
+            cifar100(tmp_path, labels)  # type: ignore[arg-type]
+        assert str(caught.value) == f"labels: expected coarse or fine. Received: {labels!r}"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes are those of POSIX")
+def test_what_is_neither_a_file_nor_a_directory_is_named(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match=r"pipe: expected a directory with CIFAR-100's files\. Received: a pipe$"):
+        cifar100(tmp_path / "pipe")
+    with pytest.raises(DataError, match=r"nowhere: expected a directory.*Received: no such directory$"):
+        cifar100(tmp_path / "nowhere")
 
 
 def changed(files: dict[str, bytes], name: str, place: int, value: int) -> dict[str, bytes]:

@@ -55,6 +55,21 @@ def test_rebatching_into_the_same_directory_is_refused(path: Path, tmp_path: Pat
     assert BatchFiles(path)[4][1] == 14
 
 
+def test_a_directory_that_metadata_cannot_name_is_refused_before_anything_is_written(
+    path: Path, tmp_path: Path
+) -> None:
+    before = sorted(tmp_path.iterdir())
+    data = Dataset((np.ones((4, 2), np.float32), np.arange(4)), (np.ones((2, 2), np.float32), np.arange(2)))
+    for name in ("a:b", "a\udcff"):
+        for write in (
+            lambda target: encode(data, Encoding("some", mean=True), target, 2),
+            lambda target: rebatch(path, target, 3),
+        ):
+            with pytest.raises(DataError, match=r"^output: expected a path without colons"):
+                write(tmp_path / name)
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_mnist_is_encoded_as_by_the_original(tmp_path: Path) -> None:
     pixels = np.arange(256, dtype=np.uint8).repeat(49).reshape(16, 1, 28, 28)
     labels = np.arange(16) % 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -62,6 +63,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_tfrecords(tmp_path / "tfrecords", "train", [5, 1, 0, 5])
 
 
+STATE = ".crossbow-train.conversion.json"
 METADATA = """\
 # Metadata file
 #
@@ -83,7 +85,7 @@ label pad    : 0
 def check_output(output: Path) -> None:
     """Exactly these files with exactly these bytes."""
     names = [f"crossbow-train.records.{number}" for number in (1, 2, 3)]
-    assert sorted(os.listdir(output)) == [*names, "imagenet-train.metadata"]
+    assert sorted(os.listdir(output)) == [STATE, *names, "imagenet-train.metadata"]
     for file, name in enumerate(names):
         numbers = range(11)[file * PER_FILE : (file + 1) * PER_FILE]
         assert (output / name).read_bytes() == file_bytes(*map(expected_record, numbers))
@@ -150,6 +152,98 @@ def test_stopped_at_any_record_and_started_again(
     assert len(converted) == 11 - finished
 
 
+def stated(directory: Path) -> dict[str, tuple[int, int]]:
+    """The files, and what changes when one is written."""
+    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in directory.iterdir()}
+
+
+@pytest.fixture
+def converted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """File and number of each record that is converted."""
+    found: list[str] = []
+    monkeypatch.setattr(imagenet, "record_of", lambda parsed, where: found.append(where) or record_of(parsed, where))
+    return found
+
+
+def test_what_is_finished_stays(source: Path, tmp_path: Path, converted: list[str]) -> None:
+    output = tmp_path / "output"
+    convert_imagenet(source, output)
+    before = stated(output)
+    converted.clear()
+    assert convert_imagenet(source, output) == [output / "imagenet-train.metadata"]
+    assert converted == []
+    assert stated(output) == before
+    (output / "imagenet-train.metadata").unlink()
+    convert_imagenet(source, output)
+    assert converted == []
+    check_output(output)
+
+
+def test_an_interruption_in_the_second_subset_leaves_the_first(
+    source: Path, tmp_path: Path, converted: list[str]
+) -> None:
+    output = tmp_path / "output"
+    write_tfrecords(source, "validation", [5, 2])
+    intact = (source / "validation-00001-of-00002").read_bytes()
+    (source / "validation-00001-of-00002").write_bytes(b"damaged")
+    with pytest.raises(DataError, match=r"validation-00001-of-00002: expected"):
+        convert_imagenet(source, output)
+    before = stated(output)
+    (source / "validation-00001-of-00002").write_bytes(intact)
+    converted.clear()
+    paths = convert_imagenet(source, output)
+    assert [path.name for path in paths] == ["imagenet-train.metadata", "imagenet-test.metadata"]
+    assert [Path(where.partition(":")[0]).name for where in converted] == [
+        *["validation-00000-of-00002"] * 5,  # from the beginning, because a file of this subset has changed
+        *["validation-00001-of-00002"] * 2,
+    ]
+    assert {name: state for name, state in stated(output).items() if "train" in name} == {
+        name: state for name, state in before.items() if "train" in name
+    }
+
+
+@pytest.mark.parametrize("change", ["a byte more", "a later time", "another name", "records per file"])
+def test_what_is_finished_is_converted_again_if_it_was_made_of_other_files(
+    source: Path, tmp_path: Path, converted: list[str], change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "output"
+    last, count = source / "train-00003-of-00004", 11
+    if change == "records per file":  # one file of fewer records than it could hold
+        monkeypatch.setattr(imagenet, "RECORDS_PER_FILE", 12)
+    convert_imagenet(source, output)
+    (output / "crossbow-train.records.4").write_bytes(b"of a conversion of more files")
+    if change == "a byte more":
+        status = last.stat()
+        last.write_bytes(last.read_bytes() + frame(example(features(11))))
+        os.utime(last, ns=(status.st_atime_ns, status.st_mtime_ns))
+        count = 12
+    elif change == "a later time":
+        os.utime(last, (1, 1))
+    elif change == "another name":
+        for path in source.iterdir():
+            path.rename(source / f"{path.name[:-5]}00005")
+        (source / "train-00004-of-00005").write_bytes(b"")
+    else:
+        monkeypatch.setattr(imagenet, "RECORDS_PER_FILE", PER_FILE)
+    converted.clear()
+    (path,) = convert_imagenet(source, output)
+    assert len(converted) == count
+    assert [len(file) for file in open_record_files(path, read_metadata(path))] == [4, 4, count - 8]
+    if count == 11:
+        check_output(output)
+
+
+def test_finished_files_that_were_moved_get_metadata_of_their_place(
+    source: Path, tmp_path: Path, converted: list[str]
+) -> None:
+    convert_imagenet(source, tmp_path / "older")
+    (tmp_path / "older").rename(tmp_path / "output")
+    converted.clear()
+    convert_imagenet(source, tmp_path / "output")
+    assert converted == []
+    check_output(tmp_path / "output")
+
+
 CHILD = """
 import os, signal, sys
 from crossbow.data import imagenet
@@ -192,7 +286,7 @@ def test_what_has_changed_is_converted_again(source: Path, tmp_path: Path, chang
     with pytest.raises(DataError, match=r"train-00001-of-00002: expected"):
         convert_imagenet(older, output)
     assert (output / "crossbow-train.records.2").exists()
-    state = output / ".crossbow-train.conversion.json"
+    state = output / STATE
     if change == "an output":
         (output / "crossbow-train.records.1").unlink()
     elif change == "an output's bytes":
@@ -243,9 +337,22 @@ def test_directories_without_the_files(tmp_path: Path) -> None:
         convert_imagenet(tmp_path, tmp_path / "output")
     with pytest.raises(DataError, match=r"nowhere: expected a directory of TFRecord files"):
         convert_imagenet(tmp_path / "nowhere", tmp_path / "output")
-    with pytest.raises(DataError, match=r"subset: expected train or validation\. Received: 'test'"):
-        convert_imagenet(tmp_path, tmp_path / "output", "test")
+    for subset in ("test", ["train"]):
+        with pytest.raises(
+            DataError, match=rf"^subset: expected train or validation\. Received: {re.escape(repr(subset))}$"
+        ):
+            convert_imagenet(tmp_path, tmp_path / "output", subset)  # type: ignore[arg-type]
     assert os.listdir(tmp_path) == []
+
+
+def test_an_output_that_metadata_cannot_name_is_refused_before_anything_is_written(
+    source: Path, tmp_path: Path, converted: list[str]
+) -> None:
+    for name in ("a:b", "a\udcff"):
+        with pytest.raises(DataError, match=r"^output: expected a path without colons.*Received: '.*train\.records'$"):
+            convert_imagenet(source, tmp_path / name)
+    assert converted == []
+    assert [path.name for path in tmp_path.iterdir()] == ["tfrecords"]
 
 
 def test_a_file_that_is_missing_or_of_another_set(source: Path, tmp_path: Path) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import struct
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from crossbow.data import Record, RecordFile, inspection
+from crossbow.data.batch_metadata import read_metadata
 from crossbow.data.inspection import inspect, is_metadata, verify
 from crossbow.types import DataError
 from tests.data.hand_made_files import write_files
-from tests.data.picture_files import NO_BOXES, picture, write_record_set
+from tests.data.picture_files import NO_BOXES, picture, record, write_record_set
+from tests.support import SECONDS, within
 
 
 @pytest.fixture
@@ -119,8 +124,37 @@ def test_what_is_neither_metadata_nor_records(tmp_path: Path) -> None:
         list(verify(tmp_path / "nowhere"))
     (tmp_path / "text").write_bytes(b"abcd")
     (tmp_path / "records").write_bytes(b"\x01\x00\x00\x00")
+    with pytest.raises(DataError, match=r": expected a metadata file or a record file\. Received: a directory$"):
+        inspect(tmp_path)
     assert is_metadata(tmp_path / "text")
     assert not is_metadata(tmp_path / "records")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes and devices are those of POSIX")
+def test_pipes_and_devices_are_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, kind in ((tmp_path / "pipe", "a pipe"), (Path("/dev/zero"), "a device")):
+        for check in (inspect, lambda path: list(verify(path)), RecordFile, read_metadata):
+            with pytest.raises(DataError) as caught:
+                within(SECONDS, lambda path=path, check=check: check(path))
+            assert re.fullmatch(rf"{path}: expected a [^.]* file\. Received: {kind}", str(caught.value))
+
+
+def test_record_files_are_opened_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_record_set(tmp_path, "many", [[record(n)] for n in range(5)])
+    opened, most = set[int](), 0
+    system_open, system_close = os.open, os.close
+
+    def noting(*arguments: Any) -> int:
+        nonlocal most
+        opened.add(descriptor := system_open(*arguments))
+        most = max(most, len(opened))
+        return descriptor
+
+    monkeypatch.setattr(os, "open", noting)
+    monkeypatch.setattr(os, "close", lambda descriptor: (opened.discard(descriptor), system_close(descriptor)))
+    assert inspect(path)["records"] == 5
+    assert (most, opened) == (1, set())
 
 
 def test_large_data_sets_are_checked_in_pieces(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow.data import mnist
+from crossbow.data import fashion_mnist, mnist
 from crossbow.types import DataError
 from tests.data.server import Server, dead_url
 from tests.support import SECONDS, within
@@ -82,6 +82,9 @@ def test_every_spelling_of_the_names(tmp_path: Path, spelling: str) -> None:
 def test_a_missing_directory_or_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere.*Received: no such directory"):
         mnist(tmp_path / "nowhere")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(DataError, match=r"file: expected a directory with MNIST's.*Received: a file$"):
+        mnist(tmp_path / "file")
     files = small_files()
     del files[NAMES[3]]
     with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte or .*Received: none of them"):
@@ -124,6 +127,21 @@ def test_files_of_another_form_are_named(tmp_path: Path) -> None:
     labels = struct.pack(">HBBI", 0, 8, 1, 12) + bytes(range(12))
     with pytest.raises(DataError, match=r"y_train: expected 0 ≤ label < 10. Received: 11"):
         mnist(write(tmp_path / "labels", {**files, NAMES[1]: labels}))
+
+
+def test_swapped_training_and_check_files_are_refused(tmp_path: Path) -> None:
+    swapped = {
+        name.replace("train", "?").replace("t10k", "train").replace("?", "t10k"): content
+        for name, content in small_files().items()
+    }
+    for load in (mnist, fashion_mnist):
+        with pytest.raises(
+            DataError,
+            match=r"train-images-idx3-ubyte\.gz: expected at least as many training images as check images, 12\. "
+            r"Received: 5, as if the files named train and t10k were swapped$",
+        ):
+            load(write(tmp_path / "swapped", swapped))
+        assert len(load(write(tmp_path / "equal", small_files(5, 5))).train) == 5
 
 
 # From a server on this machine.

@@ -54,6 +54,15 @@ def test_files_are_given_by_metadata_patterns_and_lists(tmp_path: Path) -> None:
     assert records(metadata).image_shape == (3, 224, 224)
 
 
+def test_swapped_files_are_refused_by_their_names(tmp_path: Path) -> None:
+    train = write_record_set(tmp_path, "some-train", [[record(0)]])
+    check = write_record_set(tmp_path, "some-test", [[record(1)]])
+    for first, second in ((check, train), (tmp_path / "some-test.records.*", str(tmp_path / "some-train.records.1"))):
+        with pytest.raises(DataError, match=r"^train: expected the file for training.*as if the two were swapped$"):
+            small(first, second)
+        assert small(second, first).check is not None
+
+
 def test_a_file_with_the_name_of_a_pattern(tmp_path: Path) -> None:
     path = tmp_path / "[a].records.1"
     write_records(path, [record(0)])

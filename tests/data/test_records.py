@@ -275,6 +275,16 @@ def test_a_file_that_changes_while_it_is_open(path: Path) -> None:
     assert file[0].label == 7
     with pytest.raises(DataError, match="record 1, as when the file was opened"):
         file[1]
+    for length in (SECOND_AT + 20, len(WHOLE) - 1):  # in its image
+        path.write_bytes(WHOLE[:length])
+        for read in (file.__getitem__, lambda number: file.read(number, Scratch())):
+            with pytest.raises(DataError) as caught:
+                read(1)
+            assert str(caught.value) == (
+                f"{path}: expected 26 bytes in record 1, as when the file was opened. "
+                f"Received: {length - SECOND_AT} bytes"
+            )
+        assert file.header(1)[1] == len(b"second")
     path.write_bytes(patched(WHOLE, 4, len(FIRST) - 1))
     for read in (file.__getitem__, file.header):
         with pytest.raises(DataError, match="record 0, as when the file was opened"):

@@ -11,6 +11,7 @@ from crossbow import Dataset
 from crossbow.data import batch_files
 from crossbow.data.encoding import Encoding, encode
 from crossbow.data.examples import Selection
+from crossbow.data.stored import check_not_swapped
 from crossbow.types import DataError
 from tests.data.small_sets import FLOATS, LABELS, assert_same, files
 
@@ -76,3 +77,23 @@ def test_wrong_labels_in_batch_files(tmp_path: Path) -> None:
     Path(f"{train_path.parent}/small-train.labels.1").write_bytes(b"")
     with pytest.raises(DataError, match=r"small-train\.labels\.1: expected a whole number of batches"):
         batch_files(train_path, check_path)
+
+
+def test_swapped_files_are_refused_by_their_names(tmp_path: Path) -> None:
+    train_path, check_path = files(tmp_path)
+    with pytest.raises(DataError) as caught:
+        batch_files(check_path, str(train_path))
+    assert str(caught.value) == (
+        f"train: expected the file for training, and check: the one for checks. Received: '{check_path}' and "
+        f"'{train_path}', as if the two were swapped"
+    )
+    assert len(batch_files(check_path).train) == 9
+    assert len(batch_files(check_path, check_path).train) == 9
+    for first in ("a-check.metadata", "a-validation.records.*", "a-validation.records"):
+        for second in ("b-train.metadata", Path("c/b-train.records.1")):
+            with pytest.raises(DataError, match=r"as if the two were swapped$"):
+                check_not_swapped(first, second)
+            check_not_swapped(second, first)
+    for train, check in (("latest.metadata", "a-train.metadata"), ("a-test.metadata.old", "a-train.metadata")):
+        check_not_swapped(train, check)
+    check_not_swapped(["a-test.metadata"], "a-train.metadata")

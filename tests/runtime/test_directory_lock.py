@@ -30,7 +30,7 @@ def test_a_second_one_is_refused_with_the_process(tmp_path: Path) -> None:
     assert not is_in_use(directory)
     with DirectoryLock(directory):
         assert is_in_use(directory)
-        with pytest.raises(DataError, match=f"Received: one process {os.getpid()} is using"):
+        with pytest.raises(DataError, match=f"Received: one that process {os.getpid()} uses"):
             DirectoryLock(directory)
         assert is_in_use(directory), "the refused one has not given the lock back"
     assert not is_in_use(directory)
@@ -43,7 +43,7 @@ def test_a_killed_process_has_no_lock(tmp_path: Path) -> None:
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "locked\n"
-        with pytest.raises(DataError, match=f"process {other.pid} is using"):
+        with pytest.raises(DataError, match=f"process {other.pid} uses"):
             DirectoryLock(tmp_path)
         other.kill()
         other.wait()
@@ -55,7 +55,7 @@ def test_a_process_goes_on_with_the_run_of_another(tmp_path: Path, monkeypatch: 
     with DirectoryLock(directory) as before:
         (directory / "model").write_text("")
         monkeypatch.setattr(directory_lock, "SECONDS_TO_SUCCEED", 0.01)
-        with pytest.raises(DataError, match=f"process {os.getpid()} is using"):
+        with pytest.raises(DataError, match=f"process {os.getpid()} uses"):
             DirectoryLock(directory, before.mark)
     with DirectoryLock(directory, before.mark) as after:
         assert after.mark == before.mark

@@ -108,7 +108,7 @@ def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     for command in ("inspect", "verify"):
         assert "Received: an empty file" in fails(capsys, command, tmp_path / "empty")[1]
         assert "Received: No such file" in fails(capsys, command, tmp_path / "nowhere")[1]
-        assert "Received: Is a directory" in fails(capsys, command, tmp_path)[1]
+        assert "Received: a directory" in fails(capsys, command, tmp_path)[1]
 
 
 def test_options_that_make_no_sense(tmp_path: Path, mnist: Path, capsys: pytest.CaptureFixture[str]) -> None:

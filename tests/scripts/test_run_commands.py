@@ -215,7 +215,7 @@ def test_a_second_process_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
         wait_for_checkpoint(tmp_path)
         try:
             assert main(["resume", str(tmp_path), "--epochs", "3"]) == 2
-            assert f"Received: one process {process.pid} is using" in capsys.readouterr().err
+            assert f"Received: one that process {process.pid} uses" in capsys.readouterr().err
         finally:
             process.kill()
 
@@ -223,5 +223,5 @@ def test_a_second_process_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_running_run_is_not_resumed(tmp_path: Path) -> None:
     """Also before its first checkpoint."""
     (tmp_path / "run.json").write_text(json.dumps({"version": 1, "state": "running", "arguments": []}))
-    with DirectoryLock(tmp_path), pytest.raises(DataError, match=f"Received: one process {os.getpid()} is using"):
+    with DirectoryLock(tmp_path), pytest.raises(DataError, match=f"Received: one that process {os.getpid()} uses"):
         resume_run(tmp_path, [])

@@ -50,7 +50,7 @@ def test_a_new_run_names_the_process_that_is_using_the_directory(run: RunDirecto
     """Instead of the advice to continue its run."""
     run.prepare()
     run.write(DESCRIPTION)
-    with DirectoryLock(run.path), pytest.raises(DataError, match=f"Received: one process {os.getpid()} is using"):
+    with DirectoryLock(run.path), pytest.raises(DataError, match=f"Received: one that process {os.getpid()} uses"):
         run.check_new()
     with pytest.raises(ConfigurationError, match="a run that was interrupted"):
         run.check_new()
