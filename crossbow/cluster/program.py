@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from crossbow.cluster.failure import FAILED
+from crossbow.cluster.members import RankFailedError
+from crossbow.console import say
 from crossbow.interruption import INTERRUPTED
 
 
@@ -49,6 +51,10 @@ def run_program(program: RankProgram, before_error: Callable[[], None] = lambda:
         return _status(error.code)
     except KeyboardInterrupt:
         return INTERRUPTED
+    except RankFailedError as error:
+        before_error()
+        say(f"error: {error}")
+        return FAILED
     except BaseException:
         before_error()
         print(traceback.format_exc(), file=sys.stderr, end="", flush=True)

@@ -20,6 +20,7 @@ from crossbow.dataflow import Dataflow
 from crossbow.foreign.contract import ModelClass, check_model, takes, wrong
 from crossbow.foreign.learners import ForeignLearners
 from crossbow.foreign.operator import foreign_dataflow, initial_parameters
+from crossbow.foreign.parameters import host_arrays
 from crossbow.runtime.checkpointing import Checkpoints
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.monitor import Monitor
@@ -63,6 +64,10 @@ class ForeignModels:
             raise ConfigurationError(
                 f"ForeignModels: learners must be an integer ≥ 1. Received: learners={shown(learners)}"
             )
+        if not callable(model_class):
+            raise ConfigurationError(
+                f"ForeignModels: model_class must be a class of models. Received: {shown(model_class)}"
+            )
         self._ranks = join()
         counts: list[int] = self._ranks.gather(int(learners))
         if len(set(counts)) > 1:
@@ -77,6 +82,7 @@ class ForeignModels:
                 added = {"rank": rank, "size": self._size, "verbose": rank == 0, "mname": name}
                 self._models.append(_made(model_class, {**(config or {}), **added}))
             _check_alike(self._models)
+            _check_shapes(self._models[0], self._ranks.gather([_shapes(model) for model in self._models]))
         except BaseException:
             self.close()
             raise
@@ -226,6 +232,22 @@ def _check_alike(models: Sequence[ModelClass]) -> None:
         if len(set(values)) > 1:
             expected = f"data.{name} to be equal for all learners"
             raise wrong(models[0], expected, ", ".join(map(str, values)))
+
+
+def _shapes(model: ModelClass) -> list[list[int]]:
+    return [list(array.shape) for array in host_arrays(model.params)]
+
+
+def _check_shapes(model: ModelClass, of_ranks: Sequence[Sequence[Sequence[Sequence[int]]]]) -> None:
+    """Raise ConfigurationError if the parameters of the learners of all ranks differ in number or shape."""
+    of_learners = [shapes for of_rank in of_ranks for shapes in of_rank]
+    for number, shapes in enumerate(of_learners):
+        for index, (expected, received) in enumerate(zip(of_learners[0], shapes, strict=False)):
+            if expected != received:
+                what = f"params[{index}] of learner {number} to have the shape of learner 0's, {tuple(expected)}"
+                raise wrong(model, what, str(tuple(received)))
+        if len(shapes) != len(of_learners[0]):
+            raise wrong(model, f"{len(of_learners[0])} params of learner {number}, as of learner 0", str(len(shapes)))
 
 
 def _iterations(learners: ForeignLearners) -> Dataset:

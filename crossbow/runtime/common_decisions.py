@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from crossbow.cluster.fault import faults_of
+from crossbow.cluster.fault import VARIABLE, faults_of
 from crossbow.cluster.members import Left
 from crossbow.cluster.ranks import LEAVE, Ranks
+from crossbow.console import say
 
 
 class CommonDecisions:
@@ -115,7 +116,10 @@ class CommonDecisions:
         if self.fault_is_due(tick, ticks):
             self._struck = self._ranks.view.number
             fault = self._faults[self._struck]
-            if fault.kind == "leave" and elastic and self._ranks.several:
+            if fault.kind != "join" and fault.rank >= self._ranks.size:
+                if self._ranks.is_first:
+                    say(f"{VARIABLE}: there is no rank {fault.rank} at tick {tick}")
+            elif fault.kind == "leave" and elastic and self._ranks.several:
                 self._leaving = (fault.rank,)
             elif fault.kind == "join":
                 self._joins = elastic

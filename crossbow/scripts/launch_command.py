@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib.util
+import os
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +139,23 @@ def _program(options: argparse.Namespace) -> RankProgram:
     if not given:
         raise ConfigurationError("expected a program: -m MODULE or a script. Received: none")
     name, *arguments = given
+    if options.module is None and not Path(name).is_file():
+        raise ConfigurationError(f"expected a script, or -m MODULE. Received: {name}, which is not a file")
+    if options.module is not None and not _is_module(name):
+        raise ConfigurationError(f"expected a module. Received: {name}, which Python does not find")
     return RankProgram(name, tuple(arguments), is_module=bool(options.module))
+
+
+def _is_module(name: str) -> bool:
+    """Whether Python finds a module, also in this directory, as `python -m` does."""
+    path = list(sys.path)
+    sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):  # its package is missing, or it has no name
+        return False
+    finally:
+        sys.path[:] = path
 
 
 def _check_program() -> RankProgram:

@@ -153,6 +153,10 @@ class SSP(_Weighed):
     def may_start(self, clocks: Sequence[int], waiting: Collection[int], learner: int) -> bool:
         return clocks[learner] - min(clocks) <= self.bound
 
+    def starters(self, clocks: Sequence[int], waiting: Collection[int], learners: Sequence[int]) -> list[int]:
+        most = min(clocks) + self.bound
+        return [learner for learner in learners if clocks[learner] <= most]
+
 
 @parameters
 class PartiallySynchronous(_Asynchronous):
@@ -178,6 +182,9 @@ class PartiallySynchronous(_Asynchronous):
         # Another learner waits only if the barrier has begun.
         drift = max(clocks) - min(clocks)
         return len(waiting) == len(clocks) or (len(waiting) == 1 and drift < self.max_advance)
+
+    def starters(self, clocks: Sequence[int], waiting: Collection[int], learners: Sequence[int]) -> list[int]:
+        return list(learners) if learners and self.may_start(clocks, waiting, learners[0]) else []
 
 
 @parameters

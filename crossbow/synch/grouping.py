@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 from crossbow.conf import Domain, is_integer, parameters, setting
@@ -111,7 +111,7 @@ class Grouping(_Asynchronous):
     def contributors(self, learner: int, learners: int) -> tuple[int, ...]:
         if isinstance(self.groups, tuple):
             return self._group_of[learner]
-        return self.settled([1.0] * learners).contributors(learner, learners)
+        return _of_equal_speed(self, learners)._group_of[learner]
 
     @cached_property
     def _group_of(self) -> dict[int, tuple[int, ...]]:
@@ -129,6 +129,19 @@ class Grouping(_Asynchronous):
     def may_start(self, clocks: Sequence[int], waiting: Collection[int], learner: int) -> bool:
         group = self.contributors(learner, len(clocks))
         return len(group) <= len(waiting) and set(waiting).issuperset(group)
+
+    def starters(self, clocks: Sequence[int], waiting: Collection[int], learners: Sequence[int]) -> list[int]:
+        groups = self.groups if isinstance(self.groups, tuple) else _of_equal_speed(self, len(clocks)).groups
+        assert isinstance(groups, tuple)
+        waiting = set(waiting)
+        going = {learner for group in groups if waiting.issuperset(group) for learner in group}
+        return [learner for learner in learners if learner in going] if going else []
+
+
+@lru_cache(maxsize=8)
+def _of_equal_speed(rule: Grouping, learners: int) -> Grouping:
+    """The rule with groups of learners, for which every arrival asks."""
+    return rule.settled([1.0] * learners)
 
 
 def groups_text(groups: Groups) -> str:

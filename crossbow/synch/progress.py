@@ -138,7 +138,7 @@ class ExchangeState:
 
     def _may_start(self, waiting: set[int]) -> list[int]:
         """The waiting learners that may start if these wait."""
-        return [i for i in sorted(self.waiting) if self.rule.may_start(self.clocks, waiting, i)]
+        return self.rule.starters(self.clocks, waiting, sorted(self.waiting))
 
 
 class Masses:

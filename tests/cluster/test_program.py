@@ -61,3 +61,10 @@ def test_its_command_and_that_which_resumes_it() -> None:
     resumed = program.resumed()
     assert resumed == resumed.resumed() == RankProgram("models.lenet", ("--epochs", "2", "--resume"))
     assert RankProgram("a.py", (), is_module=False).command() == [sys.executable, "a.py"]
+
+
+def test_the_failure_of_another_rank_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("from crossbow.cluster.members import RankFailedError\nraise RankFailedError('rank 1 has ended')")
+    assert run_program(RankProgram(str(script), (), is_module=False)) == 1
+    assert capsys.readouterr().err == "error: rank 1 has ended\n"

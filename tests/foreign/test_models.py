@@ -31,6 +31,35 @@ SGD = SolverConf(learning_rate=0.2, momentum=0.9)
 EPOCHS = 4
 
 
+class Unequal(Regression):
+    """Its parameters depend on the number of the learner."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        self.params = [np.zeros(4 + config["rank"] * config.get("longer", 0))] * (1 + config["rank"] * config["more"])
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"longer": 1, "more": 0},
+            r"params\[0\] of learner 1 to have the shape of learner 0's, \(4,\)\. Received: \(5,\)",
+        ),
+        ({"longer": 0, "more": 1}, r"Unequal: expected 1 params of learner 1, as of learner 0\. Received: 2"),
+    ],
+)
+def test_parameters_of_other_shapes_are_named(config: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        ForeignModels(Unequal, learners=2, config=config)
+
+
+def test_what_is_no_class_of_models_is_refused() -> None:
+    given: Any = 42
+    with pytest.raises(ConfigurationError, match=r"model_class must be a class of models\. Received: 42"):
+        ForeignModels(given, learners=2)
+
+
 def native(rule: Rule, initial: list[Any]) -> tuple[dict[str, Any], History]:
     """The variables of the native network after training from these parameters, and the records."""
     system = SystemConf(

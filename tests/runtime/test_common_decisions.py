@@ -275,3 +275,16 @@ def test_where_no_rank_can_leave_a_fault_ends_training(rank: int, monkeypatch: p
     common.strike(5, 1, elastic=False)
     common.change_view()
     assert ranks.log == []
+
+
+@pytest.mark.parametrize("kind", ["kill", "leave"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_fault_of_a_rank_that_does_not_exist_is_told(
+    kind: str, rank: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranks = FakeRanks(rank)
+    common = decisions(ranks, monkeypatch, f"{kind}:3@4")
+    common.strike(4, 1, elastic=True)
+    common.change_view()
+    assert ranks.log == []
+    assert capsys.readouterr().err == ("" if rank else "CROSSBOW_FAULT: there is no rank 3 at tick 4\n")

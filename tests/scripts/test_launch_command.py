@@ -15,9 +15,12 @@ from crossbow.scripts import launch_command
 
 
 @pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What was launched; the exit status is 7."""
+def launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """What was launched, in a directory with two scripts; the exit status is 7."""
     found: list[Any] = []
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.py", "train.py"):
+        (tmp_path / name).touch()
 
     def launch(*what: Any) -> int:
         found.extend(what)
@@ -37,6 +40,11 @@ def test_a_module_on_ray(launched: list[Any]) -> None:
         RankProgram("models.lenet", ("--epochs", "2", "-n", "5")),
         RayLaunch("a:1", 4, 2, {"CPU": 8.0, "fast": 0.5}, 2, 3),
     ]
+
+
+def test_a_module_may_be_in_this_directory(launched: list[Any]) -> None:
+    assert main(["launch", "-m", "train"]) == 7
+    assert launched[0] == RankProgram("train", ())
 
 
 def test_a_script_on_hosts_of_ray(launched: list[Any]) -> None:
@@ -59,6 +67,9 @@ def test_a_script_on_mpi(launched: list[Any]) -> None:
         ("--engine mpi --min-ranks 2 a.py", "--min-ranks does not apply to --engine mpi"),
         ("--engine mpi --agent rsh a.py", "--agent does not apply to --engine mpi"),
         ("--agent rsh a.py", "--agent needs a command, and --hosts FILE"),
+        ("b.py --seed 1", "expected a script, or -m MODULE. Received: b.py, which is not a file"),
+        ("-m a.b", "expected a module. Received: a.b, which Python does not find"),
+        ("-m models.lenett", "expected a module. Received: models.lenett, which Python does not find"),
         (
             "--hosts file --address auto a.py",
             "--hosts starts a cluster, and --address connects to another. Received: both",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from crossbow import SolverConf
-from crossbow.synch import SMA, SSP, AsynchronousSGD, Gossip, Grouping, PartiallySynchronous, Rule, WeedOut
+from crossbow.synch import SMA, SSP, AsynchronousSGD, Default, Gossip, Grouping, PartiallySynchronous, Rule, WeedOut
 from crossbow.synch.progress import ExchangeState, Masses, check_skip, left_out
 from crossbow.types import ConfigurationError
 
@@ -23,6 +25,23 @@ def test_a_group_is_as_stale_as_its_stalest_learner() -> None:
     merge = progress.arrive(1)
     assert merge is not None
     assert (merge.contributors, merge.arrival.staleness) == ((0, 1), 2)
+
+
+@given(st.data())
+def test_starters_are_those_that_may_start(data: st.DataObject) -> None:
+    rules = (
+        SSP(),
+        SSP(bound=2),
+        PartiallySynchronous(max_advance=2),
+        Grouping(2),
+        Grouping(((0, 2), (1, 3, 4))),
+        Default(),
+    )
+    rule = data.draw(st.sampled_from(rules))
+    clocks = data.draw(st.lists(st.integers(0, 4), min_size=5, max_size=5))
+    waiting = data.draw(st.sets(st.integers(0, 4)))
+    learners = sorted(data.draw(st.sets(st.sampled_from(sorted(waiting) or [0])))) if waiting else []
+    assert rule.starters(clocks, waiting, learners) == [i for i in learners if rule.may_start(clocks, waiting, i)]
 
 
 def test_what_is_dropped_is_no_merge() -> None:

@@ -10,10 +10,15 @@ import pytest
 
 from crossbow import SMA, SSGD, SolverConf
 from crossbow.synch import (
+    SSP,
+    AsynchronousSGD,
     BarrierRule,
     DiLoCo,
+    Grouping,
     ModelAveraging,
+    PartiallySynchronous,
     PolyakRuppert,
+    Rule,
     SynchronousEASGD,
     Trajectory,
     simulate,
@@ -171,3 +176,15 @@ def test_a_thousand_learners() -> None:
 @pytest.mark.slow
 def test_a_thousand_learners_and_a_hundred_ticks() -> None:
     assert learners_and_ticks(1000, 100) < 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", [SSP(bound=1), PartiallySynchronous(), Grouping(10), AsynchronousSGD()], ids=str)
+def test_a_thousand_learners_without_a_barrier(rule: Rule) -> None:
+    """An arrival asks about every learner that waits, but about none of them for every other one."""
+    start = time.process_time()
+    run(
+        rule, learners=1000, speeds=np.linspace(1, 2, 1000), events=5000, initial=np.zeros(10),
+        gradient=lambda weights, learner, task: weights - 1, latency=0.001,
+    )  # fmt: skip
+    assert time.process_time() - start < 5

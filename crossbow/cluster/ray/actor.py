@@ -85,7 +85,10 @@ class RankProcess:
         out, err = OutboxStream(self._outbox, error=False), OutboxStream(self._outbox, error=True)
         sys.stdout, sys.stderr = out, err
         try:
-            return run_program(program, self._mark_errors)
+            status = run_program(program, self._mark_errors)
+            if status == 0 and self._ranks is not None and self._ranks.several and self._joining is None:
+                self._ranks.tell_end()
+            return status
         finally:
             out.flush()
             err.flush()

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
+from crossbow.cluster.ray.signals import deferred
 from crossbow.console import say
 
 OBJECT_STORE = 128 << 20
 """Bytes of shared memory of a node that is started here. Messages between ranks do not stay there."""
+PREFIX = "crossbow-ray-head-"
+"""Of the name of the directory with the head's state; the number of the launcher's process follows."""
 LOOK = 0.5
 """Seconds between two looks at the head."""
 SECONDS_TO_END = 10.0
@@ -32,22 +38,54 @@ def own_head(
         settings: dict[str, Any] = dict(checks or {})
         keeps = _can_keep(ray)
         if keeps:
-            directory = tempfile.TemporaryDirectory(prefix="crossbow-ray-head-", ignore_cleanup_errors=True)
+            _remove_left_directories()
+            prefix = f"{PREFIX}{os.getpid()}-"
+            directory = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
             settings |= {"gcs_storage": "rocksdb", "gcs_storage_path": stack.enter_context(directory)}
         stack.callback(ray.shutdown)
-        ray.init(
-            "local",
-            num_cpus=cores,
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE,
-            log_to_driver=False,
-            logging_level="CRITICAL",
-            _node_ip_address=address,
-            _system_config=settings,
-        )
+        with deferred(), _without_rays_handler(ray):
+            ray.init(
+                "local",
+                num_cpus=cores,
+                include_dashboard=False,
+                object_store_memory=OBJECT_STORE,
+                log_to_driver=False,
+                logging_level="CRITICAL",
+                _node_ip_address=address,
+                _system_config=settings,
+            )
         if keeps:
             stack.enter_context(_started_again(ray._private.worker._global_node))
         yield
+
+
+@contextmanager
+def _without_rays_handler(ray: Any) -> Iterator[None]:
+    """Keep Ray from replacing the handler of SIGTERM. Its own would end this process at any place."""
+    utils = ray._private.utils
+    given, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
+    try:
+        yield
+    finally:
+        utils.set_sigterm_handler = given
+
+
+def _remove_left_directories() -> None:
+    """Remove the directories of launchers that were killed."""
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        process = path.name.removeprefix(PREFIX).partition("-")[0]
+        if process.isdecimal() and not _runs(int(process)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # it is another user's
+    return True
 
 
 def _can_keep(ray: Any) -> bool:

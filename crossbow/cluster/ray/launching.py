@@ -16,6 +16,7 @@ from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray.connection import ClusterNode, Connection, connect, own_streams
 from crossbow.cluster.ray.hosts import AGENT, cluster_on
 from crossbow.cluster.ray.launcher import Launcher
+from crossbow.cluster.ray.signals import terminable
 from crossbow.console import say
 from crossbow.types import ConfigurationError
 
@@ -46,9 +47,12 @@ class RayLaunch:
 def launch_on_ray(program: RankProgram, launch: RayLaunch) -> int:
     """Run a program on Ray, and return its exit status. Raises ConfigurationError if Ray is not installed, and if the
     cluster cannot be reached or does not have the nodes."""
-    with own_streams(), _connected(launch) as connection:
+    with own_streams(), terminable(), _connected(launch) as connection:
         for restarts_left in range(launch.restarts, -1, -1):
             nodes = nodes_of_ranks(connection, launch)
+            if restarts_left == launch.restarts and len(nodes) < launch.least:
+                expected = f"at most the number of ranks at the start, {len(nodes)}"
+                raise ConfigurationError(f"--min-ranks must be {expected}. Received: {launch.least}")
             joins = launch.ranks, launch.per_host
             launcher = Launcher(connection, program, nodes, launch.resources, launch.least, *joins)
             status = launcher.run()

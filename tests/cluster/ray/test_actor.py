@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from crossbow.cluster import process
+from crossbow.cluster import process, ranks
 from crossbow.cluster.launch import RankLaunch
-from crossbow.cluster.members import Rank, View
+from crossbow.cluster.members import Rank, RankFailedError, View
 from crossbow.cluster.output import PrefixedLines
 from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray import actor
@@ -189,3 +189,20 @@ def test_output_and_traceback_of_a_program(pair: list[RankProcess], tmp_path: Pa
 def test_a_rank_alone_is_not_connected(pair: list[RankProcess]) -> None:
     pair[0].connect(Roster(["a"]).change, [], RankLaunch())
     assert not process.join().connected
+
+
+@pytest.mark.parametrize(("code", "fails"), [("", True), ("exit(2)", False)])
+def test_others_that_wait_for_a_rank_whose_program_has_ended_fail(
+    pair: list[RankProcess], tmp_path: Path, code: str, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "SECONDS_AFTER_END", 0.0)
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    assert pair[1].run(RankProgram(str(script), (), is_module=False)) == (2 if code else 0)
+    first = pair[0]._ranks
+    assert first is not None
+    if not fails:
+        first.check_others()  # the launcher ends all
+        return
+    with pytest.raises(RankFailedError, match=r"the program of rank 1 \(b\) has ended"):
+        first.check_others()

@@ -23,7 +23,8 @@ class FakeRay:
         self.ended = False
         self.answer: Any = lambda: None
         self._nodes = nodes or []
-        self._private = SimpleNamespace(node=SimpleNamespace(Node=object))
+        utils = SimpleNamespace(set_sigterm_handler=None)
+        self._private = SimpleNamespace(node=SimpleNamespace(Node=object), utils=utils)
 
     def init(self, address: str, **settings: Any) -> None:
         self.given.append(address)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +16,7 @@ import pytest
 
 from crossbow.cluster.ray import head
 from crossbow.cluster.ray.head import own_head
+from crossbow.cluster.ray.signals import terminable
 from tests.support import until
 
 
@@ -48,11 +54,15 @@ class Ray:
         self.settings: dict[str, Any] = {}
         self.events: list[str] = []
         worker = SimpleNamespace(_global_node=node)
-        self._private = SimpleNamespace(node=SimpleNamespace(Node=kind), worker=worker)
+        self.utils = SimpleNamespace(set_sigterm_handler=lambda handler: signal.signal(signal.SIGTERM, handler))
+        self._private = SimpleNamespace(node=SimpleNamespace(Node=kind), worker=worker, utils=self.utils)
+        self.while_it_starts: Any = lambda: None
 
     def init(self, address: str, **settings: Any) -> None:
         self.settings = settings
         self.events.append(address)
+        self.utils.set_sigterm_handler(lambda number, frame: self.events.append("ended by Ray"))
+        self.while_it_starts()
 
     def shutdown(self) -> None:
         path = self.settings["_system_config"].get("gcs_storage_path")
@@ -106,3 +116,42 @@ def test_older_versions_of_ray_keep_it_in_memory(node: Node, tmp_path: Path) -> 
         assert ray.settings["_system_config"] == {}
         assert not list(tmp_path.iterdir())
     assert node.starts == 1
+
+
+def test_directories_of_launchers_that_were_killed_are_removed(node: Node, tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left, used = tmp_path / f"crossbow-ray-head-{ended.pid}-a", tmp_path / f"crossbow-ray-head-{os.getpid()}-b"
+    for each in (left, used, tmp_path / "crossbow-ray-head-x"):
+        (each / "state").mkdir(parents=True)
+    with own_head(Ray(node), cores=1):
+        pass
+    assert {path.name for path in tmp_path.iterdir()} == {used.name, "crossbow-ray-head-x"}
+
+
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_a_signal_waits_until_ray_has_started(node: Node, number: int, error: type[BaseException]) -> None:
+    ray, before = Ray(node), signal.getsignal(number)
+    events = ray.events
+
+    def interrupted() -> None:
+        os.kill(os.getpid(), number)
+        time.sleep(0.01)  # for the handler
+        events.append("started")
+
+    ray.while_it_starts = interrupted
+    with pytest.raises(error), own_head(ray, cores=1):
+        events.append("not reached")
+    assert events == ["local", "started", "shutdown"]
+    assert signal.getsignal(number) is before
+
+
+def test_sigterm_ends_what_was_started() -> None:
+    def receive() -> None:
+        with terminable():
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+
+    with pytest.raises(SystemExit) as ended:
+        receive()
+    assert ended.value.code == 143

@@ -97,3 +97,14 @@ def test_after_a_loss_it_begins_again(
     monkeypatch.setattr(launching, "connect", connected)
     assert launch_on_ray(RankProgram("m", ()), RayLaunch(restarts=2)) == status
     assert [program.arguments for program in programs] == [(), *[("--resume",)] * (runs - 1)]
+
+
+def test_more_ranks_are_needed_than_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def connected(address: str | None, cores: int) -> Iterator[Connection]:
+        yield Connection(FakeRay(NODES), local=True)
+
+    monkeypatch.setattr(launching, "connect", connected)
+    message = r"^--min-ranks must be at most the number of ranks at the start, 2\. Received: 3$"
+    with pytest.raises(ConfigurationError, match=message):
+        launch_on_ray(RankProgram("m", ()), RayLaunch(ranks=2, least=3))
