@@ -38,10 +38,12 @@ SPARE_FILES = 32
 
 def checked_path(what: str, path: object) -> Path:
     """The path, with `~` expanded. Raises TypeError, which begins with `what`, unless it is a str or a `pathlib.Path`,
-    and DataError if the home directory does not exist."""
+    and DataError if it is empty, or the home directory does not exist."""
     name = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(name, str):
         raise TypeError(f"{what}: expected a path, as a str or a pathlib.Path. Received: {shown(path)}")
+    if not name:  # as of an unset variable of a shell; it would be the current directory
+        raise DataError(f"{what}: expected a path. Received: an empty text")
     try:
         return Path(name).expanduser()
     except RuntimeError as error:

@@ -166,10 +166,6 @@ class ChangingEngine:
         return self.now.learning_rate
 
     @property
-    def last_learning_rate(self) -> float:
-        return self.now.last_learning_rate
-
-    @property
     def weights(self) -> dict[str, Array]:
         return self.now.weights
 

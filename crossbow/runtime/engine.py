@@ -158,11 +158,6 @@ class Engine:
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate of the next tick."""
-        return self.scheduler.learning_rate
-
-    @property
-    def last_learning_rate(self) -> float:
         """The learning rate of the last tick; before the first, that of the next one."""
         return self.scheduler.last_learning_rate
 
@@ -248,14 +243,12 @@ class Engine:
 
     def check_usable(self) -> None:
         """Raise CrossbowError while the learners are busy, and in a forked process."""
-        with self._usage.alone():
-            pass
+        self._usage.check_usable()
 
     def close(self) -> None:
         """End all threads. A thread that is training gets a CrossbowError. No effect in a forked process."""
         self.flow.refuse()
-        self._usage.close()
-        if not self._usage.is_forked:
+        if self._usage.close():
             self.parts.flags.raise_abort()
             self.flow.wake(self.tasks)
             close_all(self.coordination.members(), self.backend)

@@ -6,9 +6,8 @@ import gc
 from collections.abc import Callable, KeysView
 
 from crossbow.runtime.engine import Engine
+from crossbow.runtime.usage import CLOSED
 from crossbow.types import CrossbowError
-
-CLOSED = "the context was closed while training"
 
 Make = Callable[[int, int], Engine]
 """Function that creates the engine of a kind, given the bytes of memory that other engines use. Raises GraphError or

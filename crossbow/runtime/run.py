@@ -313,9 +313,9 @@ class TrainingRun:
             try:
                 engine.run(until, callbacks)
             finally:
-                stretch.learning_rate = engine.last_learning_rate
                 began, self._began = self._began, time.perf_counter()
-                stretch.extend(self._began - began, one_engine=measurement.is_of(engine.observation))
+                one_engine = measurement.is_of(engine.observation)
+                stretch.extend(self._began - began, engine.learning_rate, one_engine=one_engine)
             common.strike(engine.tick, engine.clock.ticks, elastic=self._elastic)
             common.change_view()
             if not self._pause_now() or engine.tasks >= until or common.decide(self._over):

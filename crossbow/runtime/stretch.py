@@ -37,7 +37,8 @@ class Stretch:
         """Add images."""
         self.images += images
 
-    def extend(self, seconds: float, *, one_engine: bool) -> None:
-        """Add the time up to a pause or the end."""
+    def extend(self, seconds: float, learning_rate: float, *, one_engine: bool) -> None:
+        """Add the time up to a pause or the end. learning_rate: of the last tick."""
         self.seconds += seconds
+        self.learning_rate = learning_rate
         self.one_engine = self.one_engine and one_engine

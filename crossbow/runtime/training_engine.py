@@ -51,9 +51,6 @@ class TrainingEngine(Protocol):
     def learning_rate(self) -> float: ...
 
     @property
-    def last_learning_rate(self) -> float: ...
-
-    @property
     def weights(self) -> dict[str, Array]: ...
 
     @property

@@ -13,6 +13,8 @@ from crossbow.data.loader import Loader
 from crossbow.runtime.recovery import Recovery
 from crossbow.types import CrossbowError
 
+CLOSED = "the context was closed while training"
+
 
 class Usage:
     """Guards an engine."""
@@ -64,11 +66,14 @@ class Usage:
                 if not self.is_forked:
                     loader.stop()
 
-    def close(self) -> None:
-        """Refuse all use from now on, after the threads that use the engine without its learners."""
-        if not self.is_forked:
-            with self._lock:
-                self._closed = True
+    def close(self) -> bool:
+        """Refuse all use from now on, after the threads that use the engine without its learners. Returns False in a
+        forked process, where it has no effect."""
+        if self.is_forked:
+            return False
+        with self._lock:
+            self._closed = True
+        return True
 
     @property
     def base_changes(self) -> int:
@@ -89,9 +94,14 @@ class Usage:
                 "not have its threads. Make a context in every process, and pass models on with `save` and `load`"
             )
 
+    def check_usable(self) -> None:
+        """Raises CrossbowError while the learners are busy, after `close`, and in a forked process."""
+        with self.alone():
+            pass
+
     def _check_usable(self) -> None:
         if self._closed:
-            raise CrossbowError("this is not possible after `close`, nor while the number of learners changes")
+            raise CrossbowError(CLOSED)
         if self._doing:
             raise CrossbowError(f"this is not possible while {self._doing}. Call it between epochs, in Monitor.record")
         if not self._settled:

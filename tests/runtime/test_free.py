@@ -432,7 +432,7 @@ def test_a_schedule_by_merges(rule: Rule, merges: int) -> None:
     with context(rule=rule, learners=2, solver=solver) as running:
         running.train(60, TASKS)
         assert running.engine.merges == merges
-        assert running.engine.learning_rate == pytest.approx(0.1 * 0.9**merges)
+        assert running.engine.scheduler.learning_rate == pytest.approx(0.1 * 0.9**merges)
 
 
 def test_gossip_keeps_all_mass() -> None:

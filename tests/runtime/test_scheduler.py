@@ -36,7 +36,7 @@ def test_a_policy_without_steps_never_restarts() -> None:
         for _ in range(TICKS):
             expected.sma_tick(0.5, 1, 0.0)
         assert_equal(running, expected)
-        assert running.engine.learning_rate == pytest.approx(rate(40))
+        assert running.engine.scheduler.learning_rate == pytest.approx(rate(40))
 
 
 @pytest.mark.parametrize("rule", [SMA(tau=2), SSGD()], ids=str)
@@ -50,7 +50,7 @@ def test_a_schedule_by_merges_counts_ticks(rule: Any) -> None:
         with logistic(rule=rule, solver=solver) as running:
             for tasks in (10 * rule.tau, 12 * rule.tau):
                 running.train(tasks, TrainingUnit.TASKS)
-            assert running.engine.learning_rate == 0.2 / 8
+            assert running.engine.scheduler.learning_rate == 0.2 / 8
             assert running.engine.merges == 11
             models.append(base_model(running))
     assert models[0].weights.tobytes() == models[1].weights.tobytes()

@@ -602,7 +602,7 @@ def test_a_hint_for_slow_data(
 def test_no_threads_and_no_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = broken(perceptron(classes=10))
     for options, message in (
-        (["--loader-threads", "0"], "expected an integer ≥ 1. Received: '0'"),
+        (["--loader-threads", "0"], "expected an integer ≥ 1 and ≤ 256. Received: '0'"),
         (["--order", "files"], "order must be 'examples' with a data set that is not stored in files"),
         (["--files-together", "3"], "files_together must be None, except with order='files'"),
     ):

@@ -16,7 +16,6 @@ import pytest
 
 from crossbow.cluster.ray import head
 from crossbow.cluster.ray.head import own_head
-from crossbow.cluster.ray.signals import terminable
 from tests.support import until
 
 
@@ -144,14 +143,3 @@ def test_a_signal_waits_until_ray_has_started(node: Node, number: int, error: ty
         events.append("not reached")
     assert events == ["local", "started", "shutdown"]
     assert signal.getsignal(number) is before
-
-
-def test_sigterm_ends_what_was_started() -> None:
-    def receive() -> None:
-        with terminable():
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(60)
-
-    with pytest.raises(SystemExit) as ended:
-        receive()
-    assert ended.value.code == 143
