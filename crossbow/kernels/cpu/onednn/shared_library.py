@@ -14,10 +14,6 @@ PACKAGE = "onednn-cpu-gomp"
 HIDING = "CROSSBOW_WITHOUT_ONEDNN"
 """Environment variable; with the value 1, oneDNN is treated as not installed."""
 
-SPINS = "10000"
-"""How often a thread of a team looks for the others before it sleeps: about 0.2 ms. GNU OpenMP's default is 30 times
-as often, and on a busy machine a thread then keeps the core for which the others wait."""
-
 
 def _library_file() -> Path:
     """The shared library that the package installed. Raises PackageNotFoundError or OSError."""
@@ -36,9 +32,7 @@ def library() -> ctypes.CDLL:
 
 @functools.cache
 def openmp() -> ctypes.CDLL:
-    """GNU OpenMP, the copy that oneDNN uses. It reads the environment when it is loaded."""
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+    """GNU OpenMP, the copy that oneDNN uses."""
     return ctypes.CDLL("libgomp.so.1")
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
-import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -71,25 +69,3 @@ def test_a_package_without_the_library(files: list[str] | None, monkeypatch: pyt
     monkeypatch.setattr(importlib.metadata, "files", lambda package: made)
     with pytest.raises(OSError, match=r"^the package onednn-cpu-gomp does not contain libdnnl\.so\.3$"):
         shared_library._library_file()
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({}, shared_library.SPINS),
-        ({"GOMP_SPINCOUNT": "7"}, "7"),
-        ({"OMP_WAIT_POLICY": "active"}, None),
-    ],
-)
-def test_threads_of_a_team_soon_sleep_unless_the_user_decides(
-    given: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
-        monkeypatch.setenv(name, "")  # so that it is restored
-        monkeypatch.delenv(name)
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    loaded: list[str | None] = []
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: loaded.append(os.environ.get("GOMP_SPINCOUNT")))
-    shared_library.openmp.__wrapped__()
-    assert loaded == [expected]
