@@ -313,7 +313,8 @@ def test_a_truncated_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         "t10k-labels-idx1-ubyte",
     ):
         (tmp_path / name).write_bytes(b"\0\0\x08\x03\0\0\0\x05")
-    assert main(["--dataset", "mnist", "--data-directory", str(tmp_path)]) == 2
+    output = ["--output-directory", str(tmp_path / "output")]
+    assert main(["--dataset", "mnist", "--data-directory", str(tmp_path), *output]) == 2
     error = capsys.readouterr().err
     assert "train-images-idx3-ubyte" in error
     assert len(error.splitlines()) == 1
