@@ -175,8 +175,8 @@ class ExecutionContext:
             self._run: TrainingRun | None = None
             """The current or last training call."""
             self._unfinished: RunState | None = None
-            self._in_training_call = False
             """State of the training call to continue, after `resume`."""
+            self._in_training_call = False
             self.resumed: Resumption | None = None
             """How training was resumed; None if it was not."""
             self._keeper: RunKeeper | None = None

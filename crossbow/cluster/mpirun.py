@@ -8,18 +8,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from crossbow.cluster.failure import TERMINATED
 from crossbow.cluster.fault import VARIABLE
 from crossbow.cluster.program import RankProgram
+from crossbow.cluster.signals import handled
 from crossbow.console import say
-from crossbow.interruption import ENDING, INTERRUPTED
+from crossbow.interruption import INTERRUPTED
 from crossbow.types import ConfigurationError
 
 KILLED = 128
@@ -75,23 +72,9 @@ def _run(command: list[str]) -> int:
         if library is not None:
             library.prctl(SET_DEATH_SIGNAL, signal.SIGTERM)
 
-    with subprocess.Popen(command, start_new_session=True, preexec_fn=before) as process, _passing_on(process):
+    with (
+        subprocess.Popen(command, start_new_session=True, preexec_fn=before) as process,
+        handled(lambda number, frame: process.send_signal(number)),
+    ):
         status = process.wait()
     return KILLED - status if status < 0 else status
-
-
-@contextmanager
-def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        process.send_signal(number)
-
-    before = {number: signal.signal(number, pass_on) for number in ENDING}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -45,12 +45,10 @@ def derive_training(graph: Graph) -> Graph:
     if len(found) != 1:
         names = ", ".join(repr(vertex.name) for vertex in found) or "none"
         others = ", and others that are auxiliary=True" if losses(graph) else ""
-        again = ". `Sequential(network, …)` extends the network: for another one, create its nodes anew" * (
-            len(found) > 1
-        )
-        raise GraphError(
-            [f"a training dataflow has exactly one loss, as SoftMaxLoss{others}. Received: {names}{again}"]
-        )
+        fault = f"a training dataflow has exactly one loss, as SoftMaxLoss{others}. Received: {names}"
+        if found:
+            fault += ". `Sequential(network, …)` extends the network: for another one, create its nodes anew"
+        raise GraphError([fault])
     return _Derivation(graph, found[0]).run()
 
 

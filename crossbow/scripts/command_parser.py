@@ -66,7 +66,7 @@ def similar_options(received: str, known: Sequence[str]) -> list[str]:
     """
     begin = [name for name in known if name.startswith(received)]
     initials = [name for name in known if "--" + "".join(word[:1] for word in name[2:].split("-")) == received]
-    found = [*begin, *initials] or difflib.get_close_matches(received, known, n=1, cutoff=0.75)
+    found = list(dict.fromkeys([*begin, *initials])) or difflib.get_close_matches(received, known, n=1, cutoff=0.75)
     return found[:MOST_OFFERED]
 
 

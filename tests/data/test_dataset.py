@@ -225,7 +225,12 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], list[str]]] = {
         {},
         ["y_check", "(2,)", "(3,)"],
     ),
-    "negative label": ((images(), labels() - 1), None, {}, ["y_train", "expected 0 ≤ label. Received: -1 (example 0)"]),
+    "negative label": (
+        (images(), labels() - 1),
+        None,
+        {},
+        ["y_train", "label. Received: -1 (example 0). For labels to ignore: Dataset(…, ignored_label=-1)"],
+    ),
     "negative, another ignored": (
         (images(), labels() - 2),
         None,

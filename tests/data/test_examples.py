@@ -41,36 +41,26 @@ def assert_same_after_sharding(directory: Path, part: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "looks"),
+    ("shape", "pixels", "numbers"),
     [
-        ((5, 5, 3), True),
-        ((5, 5, 1), True),
-        ((4, 4, 3), False),
-        ((5, 6, 3), False),
-        ((5, 5, 2), False),
-        ((5, 5, 4), False),
-        ((3, 5, 5), False),
-        ((5, 5), False),
-        ((5, 5, 3, 3), False),
+        ((5, 5, 3), True, True),
+        ((5, 5, 1), True, True),
+        ((4, 4, 3), False, False),
+        ((5, 6, 3), True, False),
+        ((6, 5, 4), True, False),
+        ((4, 6, 3), False, False),
+        ((6, 4, 3), False, False),
+        ((5, 6, 1), False, False),
+        ((5, 5, 2), False, False),
+        ((5, 5, 4), True, False),
+        ((3, 5, 5), False, False),
+        ((5, 5), False, False),
+        ((5, 5, 3, 3), False, False),
     ],
 )
-def test_what_looks_like_channels_last(shape: tuple[int, ...], looks: bool) -> None:
-    assert looks_channels_last(shape, np.dtype(np.float32)) == looks
-
-
-@pytest.mark.parametrize(
-    ("shape", "looks"),
-    [
-        ((5, 6, 3), True),
-        ((6, 5, 4), True),
-        ((5, 6, 2), False),
-        ((4, 6, 3), False),
-        ((6, 4, 3), False),
-        ((5, 6, 1), False),
-    ],
-)
-def test_pixels_look_like_channels_last_though_they_are_not_square(shape: tuple[int, ...], looks: bool) -> None:
-    assert looks_channels_last(shape, np.dtype(np.uint8)) == looks
+def test_what_looks_like_channels_last(shape: tuple[int, ...], pixels: bool, numbers: bool) -> None:
+    """Pixels of 8 bits, or other numbers."""
+    assert [looks_channels_last(shape, np.dtype(dtype)) for dtype in (np.uint8, np.float32)] == [pixels, numbers]
 
 
 def test_a_selection_of_the_first_epoch() -> None:

@@ -6,10 +6,12 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from crossbow import SMA, TrainingUnit
+from crossbow import SMA, Dataflow, Dataset, Sequential, TrainingUnit
 from crossbow.data.order import TrainingOrder
+from crossbow.ops import EuclideanLoss, InnerProduct
 from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.limits import Limits, check_tick, end_of_training, epochs_done, next_multiple
 from crossbow.types import ConfigurationError
@@ -47,6 +49,15 @@ def test_bad_limits_are_refused(method: str, arguments: dict[str, Any], text: st
         with pytest.raises(ConfigurationError, match=text):
             getattr(running, method)(**arguments)
         assert running.engine.tick == 0
+
+
+def test_an_accuracy_to_reach_needs_a_network_that_has_one() -> None:
+    examples = np.ones((8, 3), np.float32), np.ones((8, 2), np.float32)
+    network = Dataflow(Sequential(InnerProduct(2), EuclideanLoss()))
+    with context(network, data=Dataset(examples, examples)) as running:
+        with pytest.raises(ConfigurationError, match=r"^target_accuracy: expected a network with an accuracy\. Rec"):
+            running.train_and_test(1, target_accuracy=0.5)
+        assert running.train_and_test(1).stopped == "count"
 
 
 @pytest.mark.parametrize(

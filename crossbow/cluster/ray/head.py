@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
-from crossbow.cluster.ray.signals import deferred
+from crossbow.cluster.signals import deferred
 from crossbow.console import say
 
 OBJECT_STORE = 128 << 20
 """Bytes of shared memory of a node that is started here. Messages between ranks do not stay there."""
-PREFIX = "crossbow-ray-head-"
-"""Of the name of the directory with the head's state; the number of the launcher's process follows."""
 LOOK = 0.5
 """Seconds between two looks at the head."""
 SECONDS_TO_END = 10.0
@@ -38,9 +33,7 @@ def own_head(
         settings: dict[str, Any] = dict(checks or {})
         keeps = _can_keep(ray)
         if keeps:
-            _remove_left_directories()
-            prefix = f"{PREFIX}{os.getpid()}-"
-            directory = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+            directory = tempfile.TemporaryDirectory(prefix="crossbow-ray-head-", ignore_cleanup_errors=True)
             settings |= {"gcs_storage": "rocksdb", "gcs_storage_path": stack.enter_context(directory)}
         stack.callback(ray.shutdown)
         with deferred(), _without_rays_handler(ray):
@@ -68,24 +61,6 @@ def _without_rays_handler(ray: Any) -> Iterator[None]:
         yield
     finally:
         utils.set_sigterm_handler = given
-
-
-def _remove_left_directories() -> None:
-    """Remove the directories of launchers that were killed."""
-    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        process = path.name.removeprefix(PREFIX).partition("-")[0]
-        if process.isdecimal() and not _runs(int(process)):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass  # it is another user's
-    return True
 
 
 def _can_keep(ray: Any) -> bool:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any, cast
 
 from crossbow.cluster.admission import Journal
@@ -27,8 +23,9 @@ from crossbow.cluster.ray.health import HeadProcess, ask_for_processes, settings
 from crossbow.cluster.ray.lookout import Lookout
 from crossbow.cluster.ray.roster import Roster
 from crossbow.cluster.ray.transport import ViewChange
+from crossbow.cluster.signals import handled
 from crossbow.console import say
-from crossbow.interruption import ENDING, INTERRUPTED
+from crossbow.interruption import INTERRUPTED
 from crossbow.types import ConfigurationError
 
 PROCESS_LOST = "its process has ended"
@@ -103,7 +100,7 @@ class Launcher:
 
     def run(self) -> int:
         """Run the program, and return its exit status."""
-        with self._on_signals():
+        with handled(lambda number, frame: self._signals.append(number)):
             try:
                 self._start()
                 self._lookout.begin()
@@ -447,23 +444,6 @@ class Launcher:
         deadline = time.monotonic() + SECONDS_TO_PRINT
         while self._printing & set(self._statuses) and time.monotonic() < deadline:
             self._wait(LOOK)
-
-    @contextmanager
-    def _on_signals(self) -> Iterator[None]:
-        """Note signals instead of ending."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def note(number: int, frame: FrameType | None) -> None:
-            self._signals.append(number)
-
-        before = {number: signal.signal(number, note) for number in ENDING}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _pass_signals_on(self) -> None:
         """Let rank 0 end training after the first signal, and end all after the second one."""

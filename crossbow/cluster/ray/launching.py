@@ -16,7 +16,7 @@ from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray.connection import ClusterNode, Connection, connect, own_streams
 from crossbow.cluster.ray.hosts import AGENT, cluster_on
 from crossbow.cluster.ray.launcher import Launcher
-from crossbow.cluster.ray.signals import terminable
+from crossbow.cluster.signals import terminable
 from crossbow.console import say
 from crossbow.types import ConfigurationError
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -115,17 +113,6 @@ def test_older_versions_of_ray_keep_it_in_memory(node: Node, tmp_path: Path) -> 
         assert ray.settings["_system_config"] == {}
         assert not list(tmp_path.iterdir())
     assert node.starts == 1
-
-
-def test_directories_of_launchers_that_were_killed_are_removed(node: Node, tmp_path: Path) -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    left, used = tmp_path / f"crossbow-ray-head-{ended.pid}-a", tmp_path / f"crossbow-ray-head-{os.getpid()}-b"
-    for each in (left, used, tmp_path / "crossbow-ray-head-x"):
-        (each / "state").mkdir(parents=True)
-    with own_head(Ray(node), cores=1):
-        pass
-    assert {path.name for path in tmp_path.iterdir()} == {used.name, "crossbow-ray-head-x"}
 
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])

@@ -1,4 +1,4 @@
-"""Signals to a launcher before its ranks run. What they do while Ray starts: test_head.py."""
+"""Signals to a launcher. What they do while Ray starts: ray/test_head.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from crossbow.cluster.ray.signals import deferred, terminable
+from crossbow.cluster.signals import deferred, terminable
 from tests.cluster.fake_network import at_once
 
 

@@ -1,24 +1,36 @@
-"""Signals to a launcher before its ranks run."""
+"""Signals to a launcher."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from crossbow.cluster.failure import TERMINATED
-from crossbow.interruption import ENDING
+from crossbow.interruption import ENDING, Handler
 
-Handler = Callable[[int, FrameType | None], object]
+
+@contextmanager
+def handled(handler: Handler, numbers: Iterable[int] = ENDING) -> Iterator[None]:
+    """Let a function handle signals, if this is the main thread, which alone may decide that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
     """Let SIGTERM end the process with an exception, so that what was started is ended, too."""
-    with _handlers({signal.SIGTERM: _raise}):
+    with handled(_raise, [signal.SIGTERM]):
         yield
 
 
@@ -33,7 +45,7 @@ def deferred() -> Iterator[None]:
             os._exit(128 + number)
         received.append(number)
 
-    with _handlers(dict.fromkeys(ENDING, note)):
+    with handled(note):
         yield
     if received:
         _raise(received[0], None)
@@ -41,17 +53,3 @@ def deferred() -> Iterator[None]:
 
 def _raise(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(TERMINATED)
-
-
-@contextmanager
-def _handlers(handlers: Mapping[int, Handler]) -> Iterator[None]:
-    """Replace handlers of signals, if this is the main thread, which alone may."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
