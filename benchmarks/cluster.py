@@ -1,9 +1,10 @@
-"""Two ranks with one learner each, which MPI or Ray connects, compared with one process with two learners, and with
-PyTorch in two processes: DistributedDataParallel on gloo, and a parameter server on Ray.
+"""Two ranks with one learner each, which MPI or Ray connects, compared with one process with two learners, with two
+processes of one learner that exchange nothing, and with PyTorch in two processes: DistributedDataParallel on gloo, and
+a parameter server on Ray.
 
-All run on one machine, with one thread each. All but the ranks on Ray exchange the model in every tick or step; those
-average as those of model scripts do by default. The contestants of a round run one after the other, each in fresh
-processes; ratios are of the same round. Contestants whose packages are missing are left out.
+All run on one machine, with one thread each. The ranks on Ray average as those of model scripts do by default; all
+others that exchange the model do so in every tick or step. The contestants of a round run one after the other, each in
+fresh processes; ratios are of the same round. Contestants whose packages are missing are left out.
 
     python -m benchmarks.cluster  # LeNet, batches of 8 and 32, and ResNet-32, batches of 16
     python -m benchmarks.cluster --network lenet-original --batch 8 --rounds 5
@@ -94,7 +95,11 @@ def _round(network: str, batch: int, seconds: float) -> dict[str, float]:
     def worker(contestant: str) -> list[str]:
         return _worker(network, batch, seconds, contestant)
 
-    found = {"2 MPI ranks": _result([_on_ranks(worker("ranks"))]), "1 process": _result([worker("process")])}
+    found = {
+        "2 MPI ranks": _result([_on_ranks(worker("ranks"))]),
+        "1 process": _result([worker("process")]),
+        "2 processes": 2 * _result([worker("ranks"), worker("ranks")]),
+    }
     if has_ray():
         found["2 Ray ranks"] = _result([_on_ray(worker("hosts"))])
     if has_ray() and has_torch():

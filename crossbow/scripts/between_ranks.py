@@ -29,6 +29,9 @@ from crossbow.types import Phase, TrainingUnit
 
 SHARE = 0.05
 """Part of the time that the exchange may take."""
+WAITING = 2
+"""The time that an exchange costs with two levels, relative to its own. The ranks also wait for the slowest one, which
+has been measured to take at least as long."""
 SECONDS = 0.5
 """Duration of the measurement of a rank's speed."""
 SECONDS_BETWEEN = 10.0
@@ -111,17 +114,19 @@ def in_words(seconds: float) -> str:
 def ticks_between(exchange: float, tick: float, epoch: float) -> int:
     """Number of ticks after which an exchange takes at most `SHARE` of the time, at most about those of an epoch.
 
-    With two levels, about a tick is lost besides: all wait for the slowest learner, and then learners begin anew.
+    With two levels, about a tick is lost besides: all learners of a rank wait for its slowest one, and then begin anew.
+    The wait of the ranks for each other counts, too, as `WAITING` says.
+
     Training ends, and is tested, after an exchange, so an epoch has a whole number of them, rounded up to ticks. If
     ticks are so long that they would then take more than `SECONDS_BETWEEN`, the exchanges take more of the time,
     because ranks also stop, leave and join after an exchange.
 
     >>> ticks_between(0.0004, 0.01, 1000), ticks_between(0.03, 0.01, 1000), ticks_between(0.03, 0.01, 19.2)
-    (1, 77, 20)
+    (1, 167, 20)
     """
     if exchange * (1 - SHARE) <= SHARE * tick:
         return 1
-    least = math.ceil((exchange + tick) * (1 - SHARE) / (SHARE * tick))
+    least = math.ceil(WAITING * (exchange + tick) * (1 - SHARE) / (SHARE * tick))
     least = min(least, int(SECONDS_BETWEEN / tick))
     if least <= 1:
         return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -224,6 +225,13 @@ class PeerSimulation(_WithoutBarrier):
         super().__init__(*arguments)
         self.masses, self.met = Masses(self.learners), 0
         self.letters: list[Letter] = []
+        self.waiting: set[int] = set()
+        """Learners with messages that have arrived."""
+        number, size = self.rows["weights"].shape
+        # NumPy adds rows of two elements or more one by one, as the engine does, but a column by halves.
+        self.parts = np.zeros((number, max(2, size)))
+        """Each learner's mass times its weights; 0 for those that are not there."""
+        self._weigh(self.members)
 
     @property
     def merges(self) -> int:
@@ -233,12 +241,15 @@ class PeerSimulation(_WithoutBarrier):
         super().restart()
         self.masses = Masses(self.learners)
         self.letters.clear()
+        self.waiting.clear()
+        self._weigh(self.members)
 
     def finish(self, learner: int) -> None:
         rule, own = self.rule, self.own[learner]
         rule.local_step(self.solver, self.pace(learner)).apply(own)
         if self.exchanges(learner):
             self._exchange(learner)
+        self._weigh([learner])
         self._mean()
         self.keep_base()
         self.start(learner)
@@ -248,7 +259,8 @@ class PeerSimulation(_WithoutBarrier):
         rule, own, position = self.rule, self.own[learner], self.position[learner]
         self.staleness[-1] = 1
         self.unmerged[learner].clear()
-        if self.masses.coming[position]:
+        if learner in self.waiting:
+            self.waiting.discard(learner)
             self.apply(rule.mix(*self.masses.receive(position)), own)
         peer = rule.peer(position, self.learners, self.draws[learner], self.seed)
         self.draws[learner] += 1
@@ -263,37 +275,46 @@ class PeerSimulation(_WithoutBarrier):
         self.letters = [other for other in self.letters if other is not letter]
         mix = self.rule.mix(*self.masses.bring(self.position[letter.receiver], letter.mass))
         self.apply(mix, {"weights": self.own[letter.receiver]["received"], "received": letter.weights})
+        self.waiting.add(letter.receiver)
+
+    def _weigh(self, learners: Iterable[int]) -> None:
+        """Set the parts of these learners, whose weights or masses have changed."""
+        for learner in learners:
+            weights = self.rows["weights"][learner]
+            self.parts[learner, : weights.size] = self.masses.own[self.position[learner]] * weights
 
     def _mean(self) -> None:
         """z ← the mean by mass of all weights, also of those under way."""
-        members, coming = np.array(self.members), np.array(self.masses.coming)
-        waiting = np.flatnonzero(coming)
-        terms = [
-            np.array(self.masses.own)[:, None] * self.rows["weights"][members],
-            coming[waiting, None] * self.rows["received"][members[waiting]],
-            *(letter.mass * letter.weights[None] for letter in self.letters),
-        ]
-        # Added one by one, as in the engine.
-        self.base["base"][...] = np.add.accumulate(np.concatenate(terms))[-1]
+        base = self.base["base"]
+        base[...] = np.add.reduce(self.parts)[: base.size]
+        for learner in sorted(self.waiting):
+            base += self.masses.coming[self.position[learner]] * self.rows["received"][learner]
+        for letter in self.letters:
+            base += letter.mass * letter.weights
 
     def leave(self, learner: int) -> None:
         """The masses of the others, and of messages to them, are increased to 1 in all."""
         position = self.position[learner]
         self.drop_member(learner)
         self.letters = [letter for letter in self.letters if letter.receiver != learner]
+        self.waiting.discard(learner)
         self.masses.leave(position)
+        self.parts[learner] = 0
         self._scale(1 / (self.masses.total + sum(letter.mass for letter in self.letters)))
         self.hand_out_again(learner)
 
     def join(self, learner: int) -> None:
         """The learner has the weights of z, and a mass of 1/k; the masses of the others are decreased to 1 in all."""
         self._mean()
+        part = 1 / (self.learners + 1)
+        self._scale(1 - part)
         self.add_member(learner)
-        self._scale(1 - 1 / self.learners)
-        self.masses.join(self.position[learner], 1 / self.learners)
+        self.masses.join(self.position[learner], part)
+        self._weigh([learner])
         self.start(learner, self.delay)
 
     def _scale(self, factor: float) -> None:
         self.masses.scale(factor)
         for letter in self.letters:
             letter.mass *= factor
+        self._weigh(self.members)

@@ -18,7 +18,7 @@ from crossbow.data.examples import ArrayExamples, BadExample, Selection
 from crossbow.data.rank_shares import Sharding, share_of_rank
 from crossbow.ops import InnerProduct
 from crossbow.scripts import between_ranks
-from crossbow.scripts.between_ranks import SHARE, chosen_between, ticks_between
+from crossbow.scripts.between_ranks import SHARE, WAITING, chosen_between, ticks_between
 from crossbow.scripts.data_sources import DataSource
 from crossbow.scripts.parser import Configurations
 from crossbow.synch import EASGD, ModelAveraging, TwoLevel
@@ -64,10 +64,10 @@ def choose(seconds: float, monkeypatch: pytest.MonkeyPatch, confs: Configuration
     return first
 
 
-@pytest.mark.parametrize(("exchange", "tick"), [(0.001, 0.01), (0.03, 0.01), (0.4, 0.004)])
+@pytest.mark.parametrize(("exchange", "tick"), [(0.001, 0.01), (0.03, 0.01), (0.2, 0.004)])
 def test_the_exchange_takes_its_share_at_most(exchange: float, tick: float) -> None:
     tau = ticks_between(exchange, tick, 1e9)
-    lost = exchange + tick  # with two levels
+    lost = WAITING * (exchange + tick)  # with two levels
     assert tau > 1
     assert lost / (tau * tick + lost) <= SHARE < lost / ((tau - 2) * tick + lost)
     assert ticks_between(0.05 * tick, tick, 1e9) == 1
