@@ -1,4 +1,4 @@
-"""A classifier with the interface of scikit-learn, for its grid searches, pipelines and cross-validation.
+"""A classifier and a regressor with the interface of scikit-learn, for its searches, pipelines and cross-validation.
 
 Needs scikit-learn: `pip install 'crossbow[zoo]'`.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,16 @@ from crossbow.dataflow import Sequential, SubGraph
 from crossbow.dataflow.description import BUILT_IN
 from crossbow.extras import optional_module
 from crossbow.monitors.verbosity import Verbosity
-from crossbow.ops import InnerProduct, ReLU, SoftMax, SoftMaxLoss
+from crossbow.ops import EuclideanLoss, InnerProduct, ReLU, SoftMax, SoftMaxLoss
 from crossbow.predictor import Predictor
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.solver import SolverConf
-from crossbow.synch import Rule
+from crossbow.synch import SSGD, Rule
 from crossbow.types import ConfigurationError
 
 optional_module("sklearn", "crossbow.sklearn", "zoo")
 
-from sklearn.base import BaseEstimator, ClassifierMixin  # noqa: E402 - after the message for users without it
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin  # noqa: E402 - after the message
 from sklearn.utils import check_random_state  # noqa: E402
 from sklearn.utils.multiclass import check_classification_targets  # noqa: E402
 from sklearn.utils.validation import check_is_fitted, validate_data  # noqa: E402
@@ -37,36 +38,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data  # noqa: E40
 Build = Callable[[int], SubGraph]
 
 
-def perceptron(number_of_classes: int) -> Sequential:
+def perceptron(number_of_outputs: int) -> Sequential:
     """The default network: one hidden layer of 100."""
-    return Sequential(InnerProduct(100), ReLU(), InnerProduct(number_of_classes))
+    return Sequential(InnerProduct(100), ReLU(), InnerProduct(number_of_outputs))
 
 
-class CrossbowClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A network that is trained as a classifier of scikit-learn.
-
-    X: features (N, F), images (N, C, H, W), or examples of any other shape that a `Dataset` takes; uint8 images are
-    scaled to [0, 1], and all else becomes float32. y: the classes of the examples, (N,), of any type.
-
-    network: a function of the number of classes, which returns the network without softmax and loss: a `SubGraph`,
-    as a `Sequential`, whose output is (N, classes). Default: `perceptron`.
-    epochs, batch_size: length of training, and examples of a task; a batch is never larger than the training set.
-    learning_rate, momentum, weight_decay: fields of `SolverConf`. solver: a whole `SolverConf` in their place, as for
-    Adam or a schedule. rule: how the learners are combined, as SMA().
-    learners: per device, each with one thread on a CPU; "auto" finds their number. devices: as in `SystemConf`.
-    random_state: of the initial values and the order of the examples; an integer makes results reproducible. verbose:
-    as in `ExecutionContext`.
-
-    After `fit`, `classes_` has the classes, `history_` the `History`, `n_features_in_` the size of the first axis of an
-    example, and `model_` the saved model, as the bytes of a file. Every prediction loads the model; for many small
-    ones, write these bytes to a file for `Predictor.load`.
-
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.model_selection import GridSearchCV
-    >>> search = GridSearchCV(CrossbowClassifier(random_state=0), {"epochs": [1, 10]}, cv=2)
-    >>> search.fit(*load_iris(return_X_y=True)).best_params_
-    {'epochs': 10}
-    """
+class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
+    """Common base: the parameters, and training and prediction of a network."""
 
     def __init__(
         self,
@@ -74,7 +52,7 @@ class CrossbowClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         epochs: int = 20,
         batch_size: int = 16,
-        learning_rate: float = 0.02,
+        learning_rate: float | None = None,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         solver: SolverConf | None = None,
@@ -97,17 +75,14 @@ class CrossbowClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any) -> CrossbowClassifier:  # noqa: N803 - scikit-learn's name
-        """Train a new network. Raises ValueError for data that do not fit, and Crossbow's errors for settings that do
-        not."""
-        X, y = validate_data(self, X, y, allow_nd=True, dtype=None)  # noqa: N806
-        check_classification_targets(y)
-        x = self._examples(X)
+    def _train(self, network: SubGraph, x: NDArray[Any], labels: NDArray[Any], classes: int | None = None) -> None:
+        """Train the network, whose last operator is its loss."""
         self.image_dtype_, self.image_shape_ = x.dtype, x.shape[1:]
-        self.classes_, labels = np.unique(y, return_inverse=True)
-        network = self._classifier(len(self.classes_))
-        data = Dataset((x, labels), number_of_classes=len(self.classes_), sequences=True)
-        model = ModelConf(batch_size=min(self.batch_size, len(x)), rule=self.rule)
+        data = Dataset((x, labels), number_of_classes=classes, sequences=True)
+        rule = (
+            SSGD() if self.rule is None and self.learners == 1 else self.rule
+        )  # with one learner SMA takes half steps
+        model = ModelConf(batch_size=min(self.batch_size, len(x)), rule=rule)
         threads = 1 if self.devices.startswith("cpu") else None
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         system = SystemConf(
@@ -120,10 +95,9 @@ class CrossbowClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 self.model_ = (Path(directory) / "model.safetensors").read_bytes()
         kinds = {type(node.operator.kernel) for node in network.nodes}
         self.operators_ = tuple(kind for kind in kinds if BUILT_IN.get(kind.__name__) is not kind)
-        return self
 
-    def predict_proba(self, X: Any) -> NDArray[Any]:  # noqa: N803
-        """The probability of each class, (N, classes), in the order of `classes_`."""
+    def _outputs(self, X: Any) -> NDArray[Any]:  # noqa: N803
+        """The output of the fitted network for each example."""
         check_is_fitted(self, "model_")
         x = self._examples(validate_data(self, X, reset=False, allow_nd=True, dtype=None))
         if x.shape[1:] != self.image_shape_ or x.dtype != self.image_dtype_:
@@ -133,8 +107,93 @@ class CrossbowClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             path = Path(directory) / "model.safetensors"
             path.write_bytes(self.model_)
             with Predictor.load(path, self.devices, operators=self.operators_) as predictor:
-                probabilities: NDArray[Any] = predictor(x)
-        return probabilities
+                outputs: NDArray[Any] = predictor(x)
+        return outputs
+
+    @staticmethod
+    def _examples(x: Any) -> NDArray[Any]:
+        """Images of type uint8 as they are, and all else as float32. Raises ValueError if there are larger numbers."""
+        array = np.asarray(x)
+        if array.ndim == 4 and array.dtype == np.uint8:
+            return array
+        return _as_float32("X", array)
+
+    def _solver(self) -> SolverConf:
+        if self.solver is None:
+            default = self._default_solver()
+            rate = default.learning_rate if self.learning_rate is None else self.learning_rate
+            return replace(default, learning_rate=rate, weight_decay=self.weight_decay)
+        if not isinstance(self.solver, SolverConf):
+            raise self._refused("solver must be a SolverConf or None", self.solver)
+        return self.solver
+
+    def _default_solver(self) -> SolverConf:
+        raise NotImplementedError
+
+    def _network(self, number_of_outputs: int) -> SubGraph:
+        """The network without loss."""
+        if not callable(self.network):
+            raise self._refused(
+                "network must be a function of the number of outputs that returns a SubGraph", self.network
+            )
+        network = self.network(number_of_outputs)
+        if not isinstance(network, SubGraph):
+            raise self._refused("network must return a SubGraph, as a Sequential, without loss", network)
+        return network
+
+    def _refused(self, expected: str, received: Any) -> ConfigurationError:
+        return ConfigurationError(f"{type(self).__name__}: {expected}. Received: {shown(received)}")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        tags.non_deterministic = self.learners == "auto"
+        return tags
+
+
+class CrossbowClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc]
+    """A network that is trained as a classifier of scikit-learn.
+
+    X: features (N, F), images (N, C, H, W), or examples of any other shape that a `Dataset` takes; uint8 images are
+    scaled to [0, 1], and all else becomes float32. y: the classes of the examples, (N,), of any type.
+
+    network: a function of the number of classes, which returns the network without softmax and loss: a `SubGraph`,
+    as a `Sequential`, whose output is (N, classes). Default: `perceptron`.
+    epochs, batch_size: length of training, and examples of a task; a batch is never larger than the training set.
+    learning_rate, momentum, weight_decay: fields of `SolverConf`; learning_rate: None is 0.02. solver: a whole
+    `SolverConf` in their place, as for Adam or a schedule. rule: how the learners are combined; None is SMA(), and
+    plain steps of the solver with one learner.
+    learners: per device, each with one thread on a CPU; "auto" finds their number. devices: as in `SystemConf`.
+    random_state: of the initial values and the order of the examples; an integer makes results reproducible. verbose:
+    as in `ExecutionContext`.
+
+    After `fit`, `classes_` has the classes, `history_` the `History`, `n_features_in_` the size of the first axis of an
+    example, and `model_` the saved model, as the bytes of a file. Every prediction loads the model; for many small
+    ones, write these bytes to a file for `Predictor.load`.
+
+    See also: `CrossbowRegressor`.
+
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.model_selection import GridSearchCV
+    >>> search = GridSearchCV(CrossbowClassifier(random_state=0), {"epochs": [1, 10]}, cv=2)
+    >>> search.fit(*load_iris(return_X_y=True)).best_params_
+    {'epochs': 10}
+    """
+
+    def fit(self, X: Any, y: Any) -> CrossbowClassifier:  # noqa: N803 - scikit-learn's name
+        """Train a new network. Raises ValueError for data that do not fit, and Crossbow's errors for settings that do
+        not."""
+        X, y = validate_data(self, X, y, allow_nd=True, dtype=None)  # noqa: N806
+        check_classification_targets(y)
+        x = self._examples(X)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        network = Sequential(self._network(len(self.classes_)), SoftMax(), SoftMaxLoss())
+        self._train(network, x, labels, len(self.classes_))
+        return self
+
+    def predict_proba(self, X: Any) -> NDArray[Any]:  # noqa: N803
+        """The probability of each class, (N, classes), in the order of `classes_`."""
+        return self._outputs(X)
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """The most probable class of each example, (N,)."""
@@ -142,38 +201,66 @@ class CrossbowClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes: NDArray[Any] = self.classes_[np.argmax(probabilities, axis=1)]
         return classes
 
-    def _examples(self, x: Any) -> NDArray[Any]:
-        """Images of type uint8 as they are, and all else as float32. Raises ValueError if there are larger numbers."""
-        array = np.asarray(x)
-        if array.ndim == 4 and array.dtype == np.uint8:
-            return array
-        with np.errstate(over="ignore"):
-            numbers: NDArray[Any] = array.astype(np.float32)
-        if not np.isfinite(numbers).all():
-            raise ValueError("X: expected finite numbers that float32 can hold. Received: NaN, infinity or larger ones")
-        return numbers
+    def _default_solver(self) -> SolverConf:
+        return SolverConf(learning_rate=0.02, momentum=self.momentum)
 
-    def _solver(self) -> SolverConf:
-        if self.solver is None:
-            return SolverConf(learning_rate=self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay)
-        if not isinstance(self.solver, SolverConf):
-            expected = "a SolverConf or None"
-            raise ConfigurationError(f"CrossbowClassifier: solver must be {expected}. Received: {shown(self.solver)}")
-        return self.solver
 
-    def _classifier(self, number_of_classes: int) -> SubGraph:
-        """The network with softmax and loss."""
-        if not callable(self.network):
-            expected = "a function of the number of classes that returns a SubGraph"
-            raise ConfigurationError(f"CrossbowClassifier: network must be {expected}. Received: {shown(self.network)}")
-        network = self.network(number_of_classes)
-        if not isinstance(network, SubGraph):
-            expected = "a SubGraph, as a Sequential, without softmax and loss"
-            raise ConfigurationError(f"CrossbowClassifier: network must return {expected}. Received: {shown(network)}")
-        return Sequential(network, SoftMax(), SoftMaxLoss())
+class CrossbowRegressor(RegressorMixin, NetworkEstimator):  # type: ignore[misc]
+    """A network that is trained as a regressor of scikit-learn. It minimises the squared error, as `EuclideanLoss`.
+
+    X: as for `CrossbowClassifier`. y: the target of each example, (N,), or several, (N, targets).
+
+    network: a function of the number of targets, which returns the network without loss: a `SubGraph`, as a
+    `Sequential`, whose output is (N, targets). Default: `perceptron`.
+    learning_rate, momentum, weight_decay: of Adam, whose steps do not depend on the scale of the targets. None is 0.01;
+    momentum is β₁. The other parameters are those of `CrossbowClassifier`.
+
+    Large targets take many steps to reach. Scale X and y, as with `StandardScaler` in a pipeline in a
+    `TransformedTargetRegressor`.
+
+    After `fit`, `history_` has the `History`, `n_features_in_` the size of the first axis of an example, and `model_`
+    the saved model, as the bytes of a file.
+
+    >>> from sklearn.compose import TransformedTargetRegressor
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> x, y = load_diabetes(return_X_y=True)
+    >>> pipeline = make_pipeline(StandardScaler(), CrossbowRegressor(learning_rate=0.001, random_state=0))
+    >>> model = TransformedTargetRegressor(pipeline, transformer=StandardScaler()).fit(x[:300], y[:300])
+    >>> model.score(x[300:], y[300:]) > 0.4
+    True
+    """
+
+    def fit(self, X: Any, y: Any) -> CrossbowRegressor:  # noqa: N803 - scikit-learn's name
+        """Train a new network. Raises ValueError for data that do not fit, and Crossbow's errors for settings that do
+        not."""
+        X, y = validate_data(self, X, y, allow_nd=True, multi_output=True, y_numeric=True, dtype=None)  # noqa: N806
+        x, targets = self._examples(X), _as_float32("y", y)
+        self.target_shape_ = targets.shape[1:]
+        targets = targets.reshape(len(targets), -1)
+        self._train(Sequential(self._network(targets.shape[1]), EuclideanLoss()), x, targets)
+        return self
+
+    def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
+        """The target of each example, (N,), or (N, targets) as in `fit`, float64."""
+        outputs = self._outputs(X)
+        return outputs.reshape(len(outputs), *self.target_shape_).astype(np.float64)
+
+    def _default_solver(self) -> SolverConf:
+        return SolverConf(method="adam", learning_rate=0.01, beta1=self.momentum)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.three_d_array = True
-        tags.non_deterministic = self.learners == "auto"
+        tags.target_tags.multi_output = True
         return tags
+
+
+def _as_float32(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Raises ValueError if there are numbers that float32 cannot hold."""
+    with np.errstate(over="ignore"):
+        numbers: NDArray[Any] = array.astype(np.float32)
+    if not np.isfinite(numbers).all():
+        expected = "finite numbers that float32 can hold"
+        raise ValueError(f"{name}: expected {expected}. Received: NaN, infinity or larger ones")
+    return numbers
