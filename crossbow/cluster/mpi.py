@@ -19,6 +19,9 @@ from crossbow.console import WRONG, say
 from crossbow.extras import optional_module
 from crossbow.types import Array, ConfigurationError
 
+BLOCK = 1 << 18
+"""Bytes that travel together along a chain."""
+
 
 class MpiTransport:
     """Implements `Transport`.
@@ -28,7 +31,6 @@ class MpiTransport:
     """
 
     elastic = False
-    block = 1 << 16
 
     def __init__(self, launch: RankLaunch) -> None:
         """Initialise MPI. Raises ConfigurationError if mpi4py is missing or belongs to another MPI library than the
@@ -50,6 +52,9 @@ class MpiTransport:
         hosts = world.allgather(mpi.Get_processor_name())
         self.rank: int = world.rank
         self.view = View(0, tuple(Rank(number, host) for number, host in enumerate(hosts)))
+
+    def block(self, nbytes: int) -> int:
+        return BLOCK
 
     def changed(self) -> bool:
         """False: a lost rank ends the job."""

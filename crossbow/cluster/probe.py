@@ -66,7 +66,7 @@ def measure_sum(ranks: Ranks, elements: int, dtype: np.dtype[np.generic], *, cha
     found: list[float] = []
     own, partial, whole = (aligned_zeros(elements * dtype.itemsize).view(dtype) for _ in range(3))
     target = sum_target(ranks.transport, partial, whole)
-    adds = [(place, _adder(target[place], own[place])) for place in blocks_of(elements, ranks.transport.block)]
+    adds = [(place, _adder(target[place], own[place])) for place in blocks_of(own, ranks.transport.block(own.nbytes))]
 
     def aborted() -> bool:
         ranks.check_others()

@@ -27,6 +27,8 @@ GROWTH = 1.1
 """Of the sleep from one look to the next: a transfer is noticed late by at most a tenth of its duration."""
 LONGEST_IN_A_SUM = 1e-3
 """The least `LONGEST_SLEEP` of a wait in a sum, in which the ranks wait one after another, each for the one before."""
+CACHE_LINE = 64
+"""In bytes."""
 SECONDS_TO_WAIT = 600.0
 """Limit of one wait in training."""
 
@@ -34,13 +36,10 @@ Add = Callable[[], None]
 """Function that adds this rank's terms to a block, or begins it with them on rank 0."""
 
 
-def blocks_of(elements: int, block: int) -> list[slice]:
-    """The blocks of a vector.
-
-    >>> blocks_of(5, 2)
-    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
-    """
-    return [slice(start, min(start + block, elements)) for start in range(0, elements, block)]
+def blocks_of(vector: Array, nbytes: int) -> list[slice]:
+    """The blocks of a vector, of this many bytes each, rounded up to whole cache lines."""
+    block = -(-nbytes // CACHE_LINE) * CACHE_LINE // vector.itemsize
+    return [slice(start, min(start + block, vector.size)) for start in range(0, vector.size, block)]
 
 
 class Waiting:

@@ -60,9 +60,9 @@ class Transport(Protocol):
     def elastic(self) -> bool:
         """Whether ranks may join and leave. Otherwise a lost rank ends the job."""
 
-    @property
-    def block(self) -> int:
-        """Elements of a vector that travel together along a chain: while one block travels, ranks add to another."""
+    def block(self, nbytes: int) -> int:
+        """Bytes of a vector of this size that travel together along a chain: while one block travels, ranks add to
+        another."""
 
     def changed(self) -> bool:
         """Whether there is a newer view, so that no answer may come from ranks of this one."""

@@ -79,7 +79,7 @@ class Mean:
         partial = self.unfinished[name]
         target = sum_target(transport, partial, whole)
         adds: list[tuple[slice, Add]] = []
-        for place in blocks_of(whole.size, transport.block):
+        for place in blocks_of(whole, transport.block(whole.nbytes)):
             vectors = {**{each: vector[place] for each, vector in sent.items()}, "sum": target[place]}
             (step,) = self._added(name, vectors, begins=self.ranks.is_first)
             adds.append((place, step.call))

@@ -50,11 +50,13 @@ class FakeTransport:
     """Implements `Transport`."""
 
     elastic = False
-    block = 1 << 10
 
     def __init__(self, network: FakeNetwork, rank: int) -> None:
         self.network, self.rank, self.view = network, rank, network.view
         self.era = 0
+
+    def block(self, nbytes: int) -> int:
+        return nbytes // 2
 
     def changed(self) -> bool:
         return False

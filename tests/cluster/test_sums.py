@@ -21,8 +21,8 @@ def left_to_right(vectors: Any) -> Any:
     return total
 
 
-def chained(transport: FakeTransport, own: Any, block: int) -> Any:
-    """The sum of this and other ranks' vectors: (rows of a rank, elements)."""
+def chained(transport: FakeTransport, own: Any, nbytes: int) -> Any:
+    """The sum of this and other ranks' vectors: (rows of a rank, elements). nbytes: of a block."""
     partial, whole = np.full(own.shape[1], np.nan, own.dtype), np.full(own.shape[1], np.nan, own.dtype)
     target = sum_target(transport, partial, whole)
 
@@ -33,22 +33,22 @@ def chained(transport: FakeTransport, own: Any, block: int) -> Any:
 
         return add
 
-    chain(transport, partial, whole, [(place, adding(place)) for place in blocks_of(own.shape[1], block)], Waiting())
+    chain(transport, partial, whole, [(place, adding(place)) for place in blocks_of(whole, nbytes)], Waiting())
     return whole
 
 
 @pytest.mark.parametrize("sizes", [(4, 4), (1, 3, 2), (2, 2, 2, 1)])
-@pytest.mark.parametrize("block", [3, 100])
-def test_a_chain_adds_from_left_to_right(sizes: tuple[int, ...], block: int) -> None:
+@pytest.mark.parametrize("nbytes", [64, 1000])
+def test_a_chain_adds_from_left_to_right(sizes: tuple[int, ...], nbytes: int) -> None:
     """With the same bits as one process: summands of different sizes show another order."""
     generator = np.random.default_rng(1)
     scale = 10.0 ** generator.integers(-3, 4, (sum(sizes), 1))
-    vectors = (generator.standard_normal((sum(sizes), 10)) * scale).astype(np.float32)
+    vectors = (generator.standard_normal((sum(sizes), 40)) * scale).astype(np.float32)
     parts = np.split(vectors, np.cumsum(sizes)[:-1])
     transports = FakeNetwork(len(sizes)).transports()
 
     def of(rank: int) -> Callable[[], Any]:
-        return lambda: chained(transports[rank], parts[rank], block)
+        return lambda: chained(transports[rank], parts[rank], nbytes)
 
     found = at_once([of(rank) for rank in range(len(sizes))])
     expected = left_to_right(vectors)
@@ -96,6 +96,8 @@ def test_what_holds_is_not_waited_for() -> None:
 
 
 def test_blocks_cover_a_vector() -> None:
-    assert blocks_of(0, 3) == []
-    assert blocks_of(7, 3) == [slice(0, 3), slice(3, 6), slice(6, 7)]
-    assert blocks_of(6, 3) == [slice(0, 3), slice(3, 6)]
+    """In whole cache lines, but for its end."""
+    assert blocks_of(np.zeros(0), 1) == []
+    assert blocks_of(np.zeros(20), 1) == [slice(0, 8), slice(8, 16), slice(16, 20)]
+    assert blocks_of(np.zeros(32, np.float32), 64) == [slice(0, 16), slice(16, 32)]
+    assert blocks_of(np.zeros(40, np.float32), 65) == [slice(0, 32), slice(32, 40)]

@@ -17,10 +17,10 @@ from crossbow.runtime.mean import Mean
 from crossbow.runtime.merging import Merging
 from crossbow.synch import HostCollective
 from crossbow.testing import FakeCollective
-from tests.cluster.fake_network import FakeNetwork, FakeTransport, at_once
+from tests.cluster.fake_network import FakeNetwork, at_once
 
 DTYPE = np.dtype(np.float32)
-ELEMENTS = FakeTransport.block + 5
+ELEMENTS = 1029
 
 
 def new_mean(ranks: Ranks, learners: int, devices: int = 1, collective: Any = None, *, chained: bool = True) -> Mean:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,8 +19,10 @@ Post = Callable[[int, Envelope], None]
 """Function that sends a letter to a process, which `ViewChange.processes` numbers. It copies the content before it
 returns."""
 
-BLOCKS, LEAST_BLOCK = 1 << 20, 1 << 16
-"""Elements of the blocks of all ranks together, and at least of one."""
+CALL = 8 << 20
+"""Bytes that travel in the time of a call of an actor without content, which takes milliseconds."""
+LEAST_BLOCK = 1 << 18
+"""In bytes."""
 ERAS_OF_A_VIEW = 1 << 32
 """More eras than a view has."""
 
@@ -54,11 +57,11 @@ class RayTransport:
         """Whether the other ranks go on without this one."""
         self.regroup()
 
-    @property
-    def block(self) -> int:
-        """Large, because a call of an actor takes milliseconds even if it is small. The more ranks, the more blocks can
-        travel at the same time."""
-        return max(LEAST_BLOCK, BLOCKS // len(self.view))
+    def block(self, nbytes: int) -> int:
+        # On its way there and back, a block is sent 2 (ranks − 1) times, and each further block arrives a call and its
+        # transfer later. So n blocks take (2 (ranks − 1) + n − 1) (CALL + nbytes / n), the least for this n.
+        number = math.sqrt((2 * len(self.view) - 3) * nbytes / CALL)
+        return max(LEAST_BLOCK, math.ceil(nbytes / max(1, round(number))))
 
     # Views
 

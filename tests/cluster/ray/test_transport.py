@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from crossbow.cluster.members import Changes, GivenUp, Lost, Rank, ViewChangedError
+from crossbow.cluster.ray.transport import CALL, LEAST_BLOCK
 from crossbow.cluster.sums import Waiting, tree
 from crossbow.cluster.transport import RESULTS, Channel
 from tests.cluster.fake_network import at_once
@@ -25,9 +28,17 @@ def test_messages_and_arrays() -> None:
     assert received.tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("ranks", "block"), [(2, 1 << 19), (4, 1 << 18), (100, 1 << 16)])
-def test_more_ranks_send_smaller_blocks(ranks: int, block: int) -> None:
-    assert Processes(["host"] * ranks).transports[0].block == block
+@pytest.mark.parametrize("ranks", [2, 4, 16, 1000])
+@pytest.mark.parametrize("nbytes", [64, 4 << 20, 100 << 20])
+def test_a_vector_is_divided_so_that_its_sum_takes_the_shortest_time(ranks: int, nbytes: int) -> None:
+    block = Processes(["host"] * ranks).transports[0].block(nbytes)
+
+    def seconds(blocks: int) -> float:
+        return (2 * (ranks - 1) + blocks - 1) * (CALL + nbytes / blocks)
+
+    assert block >= LEAST_BLOCK
+    best = min(range(1, max(1, nbytes // LEAST_BLOCK) + 1), key=seconds)
+    assert seconds(math.ceil(nbytes / block)) == pytest.approx(seconds(best), rel=0.02)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7])
