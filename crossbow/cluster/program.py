@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import TracebackType
 
 from crossbow.cluster.failure import FAILED
 from crossbow.cluster.members import RankFailedError
@@ -55,13 +56,22 @@ def run_program(program: RankProgram, before_error: Callable[[], None] = lambda:
         before_error()
         say(f"error: {error}")
         return FAILED
-    except BaseException:
+    except BaseException as error:
         before_error()
-        print(traceback.format_exc(), file=sys.stderr, end="", flush=True)
+        error.__traceback__ = _frames_of_program(error.__traceback__)
+        print("".join(traceback.format_exception(error)), file=sys.stderr, end="", flush=True)
         return FAILED
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def _frames_of_program(found: TracebackType | None) -> TracebackType | None:
+    """The traceback from the program's first line on, as Python prints it; the whole one if it has not begun."""
+    first = found
+    while first is not None and first.tb_frame.f_globals.get("__name__") in (__name__, runpy.__name__):
+        first = first.tb_next
+    return first or found
 
 
 def _status(code: object) -> int:

@@ -49,7 +49,9 @@ def test_a_traceback_and_a_text_are_printed(tmp_path: Path, capsys: pytest.Captu
     script, called = tmp_path / "script.py", []
     script.write_text("raise ValueError('on purpose')")
     assert run_program(RankProgram(str(script), (), is_module=False), lambda: called.append(1)) == 1
-    assert capsys.readouterr().err.endswith("ValueError: on purpose\n")
+    first, where, *_, last = capsys.readouterr().err.splitlines()
+    assert (first, last) == ("Traceback (most recent call last):", "ValueError: on purpose")
+    assert where == f'  File "{script}", line 1, in <module>'  # as Python prints it
     script.write_text("raise SystemExit('no data')")
     assert run_program(RankProgram(str(script), (), is_module=False), lambda: called.append(1)) == 1
     assert (capsys.readouterr().err, called) == ("no data\n", [1])
