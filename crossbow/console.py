@@ -14,7 +14,7 @@ from typing import TextIO
 
 from crossbow import interruption
 from crossbow.files import reason
-from crossbow.types import CrossbowError, MonitorError, NonFiniteError, NonFiniteLossError, TaskError
+from crossbow.types import CrossbowError, DataError, MonitorError, NonFiniteError, NonFiniteLossError, TaskError
 
 FAILED, WRONG, INTERRUPTED, PIPE_CLOSED = 1, 2, interruption.INTERRUPTED, 141
 """Exit statuses: training failed; an option, a file or the graph is invalid; Ctrl-C; the output's reader is gone."""
@@ -92,12 +92,12 @@ def run_command(name: str, work: Callable[[], int]) -> int:
         _silence_stdout()
         return PIPE_CLOSED
     except TaskError as error:
-        if isinstance(error.__cause__, NonFiniteError):
+        if isinstance(error.__cause__, NonFiniteError | DataError):
             say(f"{name}: error: {error}")
         else:
             # An operator is broken: its author needs the traceback of the cause.
             say("".join(traceback.format_exception(error)).rstrip())
-        return FAILED
+        return WRONG if isinstance(error.__cause__, DataError) else FAILED
     except MonitorError as error:
         if isinstance(error.__cause__, OSError):
             say(f"{name}: error: {error}")

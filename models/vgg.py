@@ -14,6 +14,9 @@ a         Configuration A: eight convolutions; 132,863,336 parameters. The origi
           products of 4096-3072-3072 outputs, a slip; here, as in the paper, they have 4096-4096-1000.
 19        Configuration E, VGG-19: sixteen convolutions; 143,667,240 parameters.
 
+Without normalisation, the defaults have the paper's momentum and weight decay, and a learning rate for small batches:
+0.001 for 16 images, where the paper has 0.01 for 256.
+
 Weights use Xavier with the average fan, biases 0, as in the original, and as section 3.1 of the paper recommends.
 """
 

@@ -24,7 +24,7 @@ from crossbow.console import (
     printable,
     run_command,
 )
-from crossbow.types import ConfigurationError, NonFiniteError, NonFiniteLossError, TaskError
+from crossbow.types import ConfigurationError, DataError, NonFiniteError, NonFiniteLossError, TaskError
 
 ROOT = Path(__file__).parents[1]
 POSIX = pytest.mark.skipif(os.name != "posix", reason="descriptors are closed by a POSIX shell")
@@ -85,6 +85,11 @@ def caused(error: TaskError, cause: Exception) -> TaskError:
         (
             raising(caused(TaskError("task 1", task=1, operator="a"), NonFiniteError("inf"))),
             FAILED,
+            "name: error: task 1\n",
+        ),
+        (
+            raising(caused(TaskError("task 1", task=1, operator="a"), DataError("6000"))),
+            WRONG,
             "name: error: task 1\n",
         ),
     ],

@@ -362,7 +362,8 @@ def _check_classes(given: dict[str, Examples], number_of_classes: int | None, ig
                 if least < 0 and ignored_label is None
                 else ""
             )
-            raise DataError(f"y_{phase}: expected 0 ≤ label{upper}{also}. Received: {bad} (example {example}){hint}")
+            where = examples.source(example) or f"example {example}"
+            raise DataError(f"y_{phase}: expected 0 ≤ label{upper}{also}. Received: {bad} ({where}){hint}")
         largest = max(largest, most)
     if number_of_classes is not None:
         return int(number_of_classes)

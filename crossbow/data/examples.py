@@ -94,6 +94,10 @@ class Examples(ABC):
         """Number of the file that stores each example (N,), from 0; None if examples are not grouped in files."""
         return None
 
+    def source(self, index: int) -> str:
+        """The file of an example, and its place in it; "" if it is in memory."""
+        return ""
+
     def write(self, selection: Selection, images: Array, labels: Array) -> None:
         """Write the images and labels of a batch to `images` (B, …) and `labels` (B, …).
 
@@ -168,6 +172,9 @@ class PartOfExamples(Examples):
     def groups(self) -> Indices | None:
         groups = self._whole.groups
         return None if groups is None else groups[self._indices]
+
+    def source(self, index: int) -> str:
+        return self._whole.source(int(self._indices[index]))
 
     def write_images(self, selection: Selection, images: Array) -> None:
         indices = self._indices[selection.indices]

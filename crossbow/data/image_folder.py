@@ -83,9 +83,12 @@ class _Listing:
 def _phases(root: Path, check_fraction: float) -> tuple[_Listing, _Listing | None]:
     """The training and check files of a directory."""
     folders = _folders(root)
-    if "train" in folders and _folders(root / "train"):
+    check = next((name for name in CHECK_FOLDERS if name in folders), None)
+    # Beside others, as "car", "train" is a class.
+    no_others = check is not None and {"train", *CHECK_FOLDERS}.issuperset(folders)
+    if "train" in folders and (no_others or _folders(root / "train")):
         train = _list_classes(root / "train")
-        if check := next((name for name in CHECK_FOLDERS if name in folders), None):
+        if check is not None:
             return train, _list_classes(root / check, train.classes)
     else:
         train = _list_classes(root)
@@ -155,7 +158,7 @@ def _folders(directory: Path) -> list[str]:
     try:
         with os.scandir(directory) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: the path has a null character
         raise file_error(error, directory, "a directory with a folder for each class") from error
 
 

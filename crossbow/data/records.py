@@ -19,6 +19,7 @@ This is the original's format (`scripts/datasets/imagenet/parse-records.py`, `cl
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import struct
 import threading
@@ -136,7 +137,8 @@ class RecordFile:
         return header, length - FIXED - BOX * len(header.boxes)
 
     def _number(self, index: int) -> int:
-        number = int(index) + (len(self) if index < 0 else 0)
+        index = operator.index(index)
+        number = index + (len(self) if index < 0 else 0)
         if not 0 <= number < len(self):
             raise IndexError(f"{self.path}: expected a record from 0 to {len(self) - 1}. Received: {index}")
         return number
@@ -326,7 +328,8 @@ def record_bytes(record: Record, where: str = "record") -> bytes:
     if not isinstance(record.jpeg, bytes | bytearray | memoryview):
         raise DataError(f"{where}: expected jpeg to be bytes. Received: {type(record.jpeg).__name__}")
     try:
-        boxes = np.asarray(record.boxes, dtype="<f4")
+        with np.errstate(over="ignore"):  # infinity is refused below
+            boxes = np.asarray(record.boxes, dtype="<f4")
     except (TypeError, ValueError) as error:
         raise DataError(
             f"{where}: expected boxes of numbers (k, 4). Received: {type(record.boxes).__name__}"

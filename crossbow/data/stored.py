@@ -87,6 +87,9 @@ class BatchFileExamples(Examples):
     def groups(self) -> Indices:
         return self._files.partition_numbers()
 
+    def source(self, index: int) -> str:
+        return f"{self._files.path}: example {index}"
+
     def write_images(self, selection: Selection, images: Array) -> None:
         self._files.read_examples(selection.indices, images.reshape(-1, *self._files.metadata.example_shape))
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from crossbow.data import (
     Dataset,
     batch_files,
@@ -29,6 +31,8 @@ IMAGE_FOLDER = "image_folder"
 RECORDS = "records"
 IMAGES = (IMAGE_FOLDER, RECORDS)
 """Data sets of image files, which are resized."""
+STORED = (BATCH_FILES, RECORDS)
+"""Data sets whose labels are numbers in files."""
 OF_FILES = (BATCH_FILES, *IMAGES)
 """Data sets whose shape and number of classes are known when their files are read. All scripts support them."""
 
@@ -51,6 +55,8 @@ class DataSource:
     """Height and width to which the images of `IMAGES` are resized."""
     colour_distortion: bool = False
     """Whether the colours of their training images are distorted at random."""
+    classes: int | None = None
+    """Number of classes of `STORED` data sets; None: as many as there are labels."""
     loaded: Dataset | None = field(default=None, compare=False, repr=False)
     """The data set, if it was read already."""
 
@@ -121,7 +127,9 @@ KNOWN = {
     BATCH_FILES: Known(
         summary="images in batch-aligned files, as crossbow data encode writes them",
         without_options="images in batch-aligned files",
-        load=lambda source: stored_batches(source.directory, classes=source.number_of_classes is not None),
+        load=lambda source: stored_batches(
+            source.directory, has_classes=source.number_of_classes is not None, number_of_classes=source.classes
+        ),
         image_shape=None,
         files="NAME-train.metadata and NAME-test.metadata of batch-aligned files",
     ),
@@ -139,10 +147,14 @@ KNOWN = {
     RECORDS: Known(
         summary="images in record files, as crossbow data imagenet writes them",
         without_options="images in record files",
-        load=lambda source: records(
-            *metadata_files(source.directory, RECORDS),
-            image_size=source.image_size,
-            colour_distortion=source.colour_distortion,
+        load=lambda source: _plausible(
+            records(
+                *metadata_files(source.directory, RECORDS),
+                image_size=source.image_size,
+                colour_distortion=source.colour_distortion,
+                number_of_classes=source.classes,
+            ),
+            source.classes,
         ),
         image_shape=None,
         files="NAME-train.metadata and NAME-test.metadata of record files",
@@ -169,8 +181,8 @@ def given_directory(directory: Path | None, dataset: str) -> Path:
     return directory
 
 
-def metadata_files(directory: Path | None, dataset: str) -> tuple[Path, Path | None]:
-    """The only NAME-train.metadata in a directory, and NAME-test.metadata if that exists. Raises DataError."""
+def metadata_files(directory: Path | None, dataset: str) -> tuple[Path, Path]:
+    """The only NAME-train.metadata in a directory, and NAME-test.metadata. Raises DataError."""
     directory = given_directory(directory, dataset)
     try:
         found = sorted(directory.glob("*-train.metadata"))
@@ -182,18 +194,38 @@ def metadata_files(directory: Path | None, dataset: str) -> tuple[Path, Path | N
         raise DataError(f"{directory}: expected one NAME-train.metadata. Received: {names}")
     (train,) = found
     check = train.with_name(train.name.replace("-train.", "-test."))
-    return train, check if check.name in listed else None
+    if check.name not in listed:
+        raise DataError(f"{directory}: expected {check.name} beside {train.name}. Received: none")
+    return train, check
 
 
-def stored_batches(directory: Path | None, *, classes: bool = True) -> Dataset:
+def stored_batches(
+    directory: Path | None, *, has_classes: bool = True, number_of_classes: int | None = None
+) -> Dataset:
     """The data set in the batch-aligned files of a directory.
 
-    classes: whether the labels must be classes; otherwise they must be numbers. Raises DataError if they are not.
+    has_classes: whether the labels must be classes; otherwise they must be numbers. number_of_classes: None is the
+    largest label + 1. Raises DataError if the labels are others.
     """
     train, check = metadata_files(directory, BATCH_FILES)
-    data = batch_files(train, check)
-    if classes and data.number_of_classes is None:
+    data = batch_files(train, check, number_of_classes=number_of_classes)
+    if has_classes and data.number_of_classes is None:
         raise DataError(f"{train}: expected labels of type int, which are classes. Received: float")
-    if not classes and data.number_of_classes is not None:
+    if not has_classes and data.number_of_classes is not None:
         raise DataError(f"{train}: expected labels of type float. Received: int")
+    return _plausible(data, number_of_classes)
+
+
+def _plausible(data: Dataset, stated: int | None) -> Dataset:
+    """The data set. Raises DataError if its number of classes is not stated, and is larger than that of its examples: a
+    damaged label may be any number."""
+    if stated is None and data.number_of_classes is not None and data.number_of_classes > len(data.train):
+        largest = data.number_of_classes - 1
+        assert data.check is not None
+        examples = next(each for each in (data.train, data.check) if (each.labels == largest).any())
+        where = examples.source(int(np.argmax(examples.labels.reshape(len(examples), -1).max(axis=1))))
+        raise DataError(
+            f"{where}: expected a label below the number of training examples, {len(data.train):,}, unless --classes "
+            f"gives the number of classes. Received: {largest}"
+        )
     return data

@@ -14,7 +14,7 @@ from crossbow.runtime.checkpointing import Checkpoints
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.profiling import Profile
 from crossbow.scripts.command_parser import CommandParser
-from crossbow.scripts.data_sources import BATCH_FILES, IMAGES, KNOWN, OF_FILES, SYNTHETIC, DataSource
+from crossbow.scripts.data_sources import BATCH_FILES, IMAGES, KNOWN, OF_FILES, STORED, SYNTHETIC, DataSource
 from crossbow.scripts.initial_model import add_initial_model, check_initial_model
 from crossbow.scripts.logs import add_log
 from crossbow.scripts.rule_options import add_rule, rule_conf, rule_hints
@@ -235,9 +235,10 @@ def _add_synthetic(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
         option = f"--{name.replace('_', '-')}"
         count = getattr(defaults, field)
         if count is not None:
-            group.add_argument(
-                option, type=integer(1), metavar="N", help=f"synthetic: number of {what} (default: {count:,})"
-            )
+            default = f"default: {count:,}"
+            if name == "classes":
+                default += f"; with {' and '.join(STORED)}: the largest label + 1"
+            group.add_argument(option, type=integer(1), metavar="N", help=f"synthetic: number of {what} ({default})")
 
 
 def _add_length(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
@@ -322,8 +323,10 @@ def _data(options: argparse.Namespace, defaults: Defaults) -> DataSource:
     sizes: dict[str, Any] = {field: getattr(defaults, field) for field, _ in SYNTHETIC_SIZES.values()}
     if options.dataset != SYNTHETIC and defaults.number_of_classes is not None:
         sizes["number_of_classes"] = known.number_of_classes
+    stated = None
     if SYNTHETIC in defaults.epochs:
         given = those_given(options, [name for name in ("image_shape", *SYNTHETIC_SIZES) if name in options])
+        stated = given.pop("classes", None) if options.dataset in STORED else None
         if options.dataset != SYNTHETIC:
             for name, value in given.items():
                 text = ",".join(map(str, value)) if isinstance(value, tuple) else value
@@ -336,7 +339,7 @@ def _data(options: argparse.Namespace, defaults: Defaults) -> DataSource:
     for name, value in images.items() if options.dataset not in IMAGES else ():
         text = "" if value is True else f" {value}"
         raise refuse_idle(f"--{name.replace('_', '-')}{text}", f"with --dataset {options.dataset}")
-    source = DataSource(options.dataset, options.data_directory, shape, **sizes, **images)
+    source = DataSource(options.dataset, options.data_directory, shape, classes=stated, **sizes, **images)
     if options.dataset not in OF_FILES:
         return source
     data = source.load()

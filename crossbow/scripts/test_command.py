@@ -16,10 +16,10 @@ from crossbow.data.fingerprint import fingerprint
 from crossbow.files import reason
 from crossbow.model_file import ModelFile, ModelSettings, read_model
 from crossbow.runtime.device import CpuDevice, parse_devices
-from crossbow.scripts.data_sources import KNOWN, SYNTHETIC, DataSource
+from crossbow.scripts.data_sources import KNOWN, STORED, SYNTHETIC, DataSource
 from crossbow.scripts.predict_command import add_model
 from crossbow.scripts.values import expanded_path, integer
-from crossbow.types import Array, ConfigurationError, DataError
+from crossbow.types import Array, ConfigurationError, DataError, Phase
 
 AT_ONCE = 1024
 """Number of images that are in memory at once."""
@@ -47,6 +47,11 @@ def add_test_command(commands: Any) -> None:
         metavar="DIR",
         help="where the data set's files lie (default: that of the run, or they are downloaded)",
     )
+    parser.add_argument(
+        "--on-bad-record",
+        choices=("error", "skip"),
+        help="what to do with an image that cannot be decoded (default: that of the run, or error)",
+    )
     parser.add_argument("--confusion", action="store_true", help="print the confusion matrix, too")
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     for name, what in (("training_examples", "training"), ("test_examples", "check")):
@@ -65,8 +70,10 @@ def _test(options: argparse.Namespace) -> None:
     file = read_model(options.model)
     data = _data(options, file.settings)
     _check_data(data, file)
-    with _context(file, data, options.device) as context:
+    on_bad_record = options.on_bad_record or settings_of_run(options.model).get("on_bad_record", "error")
+    with _context(file, data, options.device, on_bad_record) as context:
         result = context.test()
+        left_out = len(context.bad_examples(Phase.CHECK))
         confusion = _confusion(context) if options.confusion else None
     names = _class_names(file.settings)
     if options.json:
@@ -80,12 +87,13 @@ def _test(options: argparse.Namespace) -> None:
         print(json.dumps({**values, **more}))
         return
     accuracy = "" if result.accuracy is None else f", accuracy {result.accuracy!r} ({result.accuracy:.2%})"
-    print(f"{file.path}: {result.examples:,} examples, loss {result.loss!r}{accuracy}")
+    bad = f" ({left_out:,} bad left out)" if left_out else ""
+    print(f"{file.path}: {result.examples:,} examples{bad}, loss {result.loss!r}{accuracy}")
     if confusion is not None:
         print(confusion_text(confusion, names))
 
 
-def _context(file: ModelFile, data: Dataset, device: str) -> ExecutionContext:
+def _context(file: ModelFile, data: Dataset, device: str, on_bad_record: str) -> ExecutionContext:
     """A context as that of the training, with the model."""
     settings, dataflows = file.settings, file.dataflows()
     (place,) = parse_devices((device,))
@@ -105,7 +113,7 @@ def _context(file: ModelFile, data: Dataset, device: str) -> ExecutionContext:
         dataflows,
         data=data,
         model=ModelConf(batch_size=settings.batch_size, check_batch_size=settings.check_batch_size),
-        system=SystemConf(devices=device, **system),
+        system=SystemConf(devices=device, on_bad_record=on_bad_record, **system),
     )
     try:
         context.load(file.path)
@@ -143,6 +151,7 @@ def _data(options: argparse.Namespace, settings: ModelSettings) -> Dataset:
         **given,
         "image_shape": shape,
         "number_of_classes": classes,
+        "classes": classes if name in STORED else None,
     }
     data = DataSource(**{"directory": None, **values}).load()
     if digest is not None and not given and (received := fingerprint(data).get("check_digest")) != digest:
@@ -153,22 +162,37 @@ def _data(options: argparse.Namespace, settings: ModelSettings) -> Dataset:
     return data
 
 
-def data_of_run(path: Path) -> dict[str, Any] | None:
-    """The fields of the `DataSource` of a run, from the field "data" of run.json, which is in its directory, or next to
-    the file of a model; and its "check_digest", if it is recorded. None if there is no run.json.
-
-    Raises DataError if the file is damaged.
-    """
+def _record_of_run(path: Path) -> tuple[Path, dict[str, Any] | None]:
+    """The path of run.json, which is in the directory of a run, or next to the file of a model, and its content; None
+    if there is no such file. Raises DataError if it is damaged."""
     record = (path if path.is_dir() else path.parent) / "run.json"
     try:
         run = json.loads(record.read_text("utf-8"))
-        given = run["data"]
+        return record, {**run, "data": run["data"]}
     except FileNotFoundError:
-        return None
+        return record, None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{record}: expected the record of a run, with its data set. Received: {reason(error)}"
         ) from error
+
+
+def settings_of_run(path: Path) -> dict[str, Any]:
+    """The options of a run; {} if they are not recorded. Raises DataError if the record is damaged."""
+    _, run = _record_of_run(path)
+    settings = {} if run is None else run.get("settings")
+    return settings if isinstance(settings, dict) else {}
+
+
+def data_of_run(path: Path) -> dict[str, Any] | None:
+    """The fields of the `DataSource` of a run, and its "check_digest", if it is recorded. None if there is no run.json.
+
+    Raises DataError if the file is damaged.
+    """
+    record, run = _record_of_run(path)
+    if run is None:
+        return None
+    given = run["data"]
     if not isinstance(given, dict) or given.get("name") not in KNOWN:
         raise DataError(f"{record}: expected a data set that is one of {', '.join(KNOWN)}. Received: {given!r}")
     directory = given.get("directory")
@@ -206,8 +230,10 @@ def _confusion(context: ExecutionContext) -> NDArray[np.int64]:
     if classes is None or check.label_shape:
         raise DataError("--confusion: expected a data set with one class for each example. Received: another one")
     counts = np.zeros((classes, classes), np.int64)
-    for start in range(0, len(check), AT_ONCE):
-        indices = np.arange(start, min(start + AT_ONCE, len(check)))
+    bad = [example.index for example in context.bad_examples(Phase.CHECK)]
+    good = np.setdiff1d(np.arange(len(check)), bad)
+    for start in range(0, len(good), AT_ONCE):
+        indices = good[start : start + AT_ONCE]
         outputs = context.predict(_images(check, indices))
         predicted = outputs.argmax(axis=1) if outputs.ndim == 2 else outputs  # Classify's are classes
         labels = check.labels[indices].astype(np.int64)

@@ -113,6 +113,12 @@ def test_classes_may_be_called_train_and_val(tmp_path: Path) -> None:
     assert data.check is None
 
 
+def test_train_and_val_without_classes(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"train/1.jpg": picture(1), "val/2.jpg": picture(2)})
+    with pytest.raises(DataError, match=r"train: expected a folder with images for each class\. Received: no folders$"):
+        small(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("fraction", "check"), [(0.1, [9, 19]), (0.25, [3, 7, 11, 15, 19]), (0.5, list(range(1, 20, 2))), (0.05, [19])]
 )

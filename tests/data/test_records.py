@@ -135,6 +135,12 @@ def test_a_record_that_is_not_there(path: Path, index: int) -> None:
         RecordFile(path)[index]
 
 
+@pytest.mark.parametrize("index", ["a", 1.0, None])
+def test_what_is_no_index(path: Path, index: Any) -> None:
+    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+        RecordFile(path)[index]
+
+
 def test_closing(path: Path) -> None:
     file = RecordFile(path)
     file.close()

@@ -10,11 +10,11 @@ from crossbow.testing import run_operator
 from models.images import add_augmentation, image_transform
 
 
-def transform(dataset: str, *arguments: str, scale: float = 2.0) -> DataTransform:
+def transform(dataset: str, *arguments: str, scale: float = 2.0, shape: tuple[int, ...] = (3, 32, 32)) -> DataTransform:
     parser = argparse.ArgumentParser()
     add_augmentation(parser.add_argument_group("model"))
     options = parser.parse_args(arguments)
-    options.dataset = dataset
+    options.dataset, options.image_shape = dataset, shape
     return image_transform(options, scale)
 
 
@@ -32,6 +32,16 @@ def test_which_images_are_augmented(dataset: str, arguments: list[str], augmente
     found = transform(dataset, *arguments)
     assert (found.padding, found.mirror) == ((4, True) if augmented else (0, False))
     assert found.output_shape((8, 3, 32, 32)) == (8, 3, 32, 32)
+
+
+def test_images_that_are_padded_already_are_cropped() -> None:
+    """Those of CIFAR that `crossbow data encode` writes: the network is that for CIFAR."""
+    found = transform("batch_files", shape=(3, 40, 40))
+    assert (found.padding, found.crop_size, found.mirror) == (0, (32, 32), True)
+    assert found.output_shape((8, 3, 40, 40)) == (8, 3, 32, 32)
+    whole = transform("batch_files", "--no-augmentation", shape=(3, 40, 40))
+    assert whole.output_shape((8, 3, 40, 40)) == (8, 3, 40, 40)
+    assert transform("batch_files", shape=(3, 36, 36)).output_shape((8, 3, 36, 36)) == (8, 3, 36, 36)
 
 
 def test_stored_pixels_are_around_0_already() -> None:

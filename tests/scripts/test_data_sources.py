@@ -118,9 +118,10 @@ def test_the_shape_and_the_classes_of_batch_files_are_read(tmp_path: Path) -> No
     data = source.load()
     assert data.check is not None
     assert (len(data.train), len(data.check), data.scale) == (30, 20, 1.0)
-    for path in tmp_path.glob("digits-test.*"):
-        path.unlink()
-    assert confs(f"--dataset batch_files --data-directory {tmp_path}", PICTURES).data.load().check is None
+    stated = confs(f"--dataset batch_files --data-directory {tmp_path} --classes 9", PICTURES).data
+    assert stated.number_of_classes == stated.load().number_of_classes == 9
+    with pytest.raises(DataError, match=r"expected 0 ≤ label < 5\. Received: 6 \(.*train\.metadata: example \d+\)$"):
+        confs(f"--dataset batch_files --data-directory {tmp_path} --classes 5", PICTURES)
     assert PICTURES.epochs_with("batch_files") == PICTURES.epochs_with("cifar10") == 7
 
 
@@ -155,10 +156,25 @@ def test_directories_without_one_set_of_batch_files(tmp_path: Path) -> None:
     refused("", "--dataset batch_files: expected --data-directory. Received: none")
     refused(directory, f"{tmp_path}: expected one NAME-train.metadata. Received: none")
     refused(f"{directory}/nowhere", "nowhere: expected a directory with NAME-train.metadata")
-    encode(Dataset((np.zeros((2, 3)), np.ones(2, np.float32))), ENCODINGS["digits"], tmp_path, 2)
+    numbers = np.zeros((2, 3)), np.ones(2, np.float32)
+    encode(Dataset(numbers), ENCODINGS["digits"], tmp_path, 2)
+    refused(directory, f"{tmp_path}: expected digits-test.metadata beside digits-train.metadata. Received: none")
+    encode(Dataset(numbers, numbers), ENCODINGS["digits"], tmp_path, 2)
     refused(directory, "digits-train.metadata: expected labels of type int, which are classes. Received: float")
     (tmp_path / "other-train.metadata").write_bytes(b"")
     refused(directory, "expected one NAME-train.metadata. Received: digits-train.metadata, other-train.metadata")
+
+
+def test_a_label_that_no_data_set_of_this_size_has(tmp_path: Path) -> None:
+    """As that of a damaged file. The network would have as many outputs."""
+    images = np.zeros((4, 1, 5, 5), np.float32)
+    encode(Dataset((images, np.array([0, 1, 10**9, 1])), (images, np.arange(4))), ENCODINGS["digits"], tmp_path, 2)
+    with pytest.raises(DataError) as caught:
+        confs(f"--dataset batch_files --data-directory {tmp_path}", PICTURES)
+    assert str(caught.value) == (
+        f"{tmp_path}/digits-train.metadata: example 2: expected a label below the number of training examples, 4, "
+        "unless --classes gives the number of classes. Received: 1000000000"
+    )
 
 
 def test_a_script_trains_on_batch_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

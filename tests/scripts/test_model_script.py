@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossbow import Dataflow, History, JsonLinesMonitor, SolverConf
+from crossbow import Dataflow, History, JsonLinesMonitor, SolverConf, cli
 from crossbow.data import digits
 from crossbow.data.examples import ArrayExamples, BadExample, Selection
 from crossbow.runtime.device import available_cores
@@ -583,6 +583,11 @@ def test_bad_records_are_skipped_listed_and_counted(
     assert (head["run"]["on_bad_record"], head["run"]["order"]) == ("skip", "examples")
     assert all(0 <= row["data_wait"] <= 1 for row in rows)
     assert {row["test_examples"] for row in rows} == {295}
+
+    assert cli.main(["test", str(tmp_path), "--confusion"]) == 0  # as training does
+    assert ": 295 examples (1 bad left out), loss " in capsys.readouterr().out
+    assert cli.main(["test", str(tmp_path), "--on-bad-record", "error"]) == 2
+    assert capsys.readouterr().err.endswith("record 11: expected an image. Received: nothing\n")
 
 
 @pytest.mark.parametrize(("share", "hints"), [(0.5, True), (0.1, False)])
