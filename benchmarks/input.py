@@ -26,8 +26,12 @@ from benchmarks.input_files import made_photographs, photographs, resident_bytes
 from benchmarks.input_runners import FASTEST, PRESET, CrossbowRunner, Runner, TorchRunner, Turn
 from benchmarks.machine import describe_machine, has_torch
 from benchmarks.report import markdown, paired, spread
+from crossbow.console import run_command
 from crossbow.data import image_folder, records
+from crossbow.scripts.values import expanded_path, integer, number
 from crossbow.types import DataError, bytes_text
+
+COMMAND = "python -m benchmarks.input"
 
 Name = tuple[str, int]
 """A contestant: its pipeline, and the number of its threads or worker processes."""
@@ -114,20 +118,29 @@ def ratios(turns: Mapping[Name, Sequence[Turn]]) -> list[tuple[str, ...]]:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.input", description=__doc__.splitlines()[0])
-    parser.add_argument("--directory", type=Path, help="JPEG files (default: random images are made)")
-    parser.add_argument("--images", type=int, default=256, help="number of images that are made (default: 256)")
-    parser.add_argument("--batch", type=int, default=32, help="images per batch (default: 32)")
-    parser.add_argument("--size", type=int, default=224, help="height and width of the results (default: 224)")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant (default: 5)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of a turn (default: 3)")
-    parser.add_argument("--patience", type=float, default=0.0, help="seconds to repeat disturbed rounds (default: 0)")
+def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[bytes]]:
+    """The options, and the JPEG files they name."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--directory", type=expanded_path, help="JPEG files (default: random images are made)")
+    add("--images", type=integer(1), default=256, help="number of images that are made (default: 256)")
+    add("--batch", type=integer(1), default=32, help="images per batch (default: 32)")
+    add("--size", type=integer(1), default=224, help="height and width of the results (default: 224)")
+    add("--rounds", type=integer(1), default=5, help="turns of each contestant (default: 5)")
+    add("--seconds", type=number(0, above=True), default=3.0, help="of a turn (default: 3)")
+    add("--patience", type=number(0), default=0.0, help="seconds to repeat disturbed rounds (default: 0)")
     options = parser.parse_args(arguments)
     try:
         contents = made_photographs(options.images) if options.directory is None else photographs(options.directory)
     except DataError as error:
         parser.error(str(error))
+    if options.batch > len(contents):
+        parser.error(f"--batch: expected at most the number of images, {len(contents):,}. Received: {options.batch:,}")
+    return options, contents
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options, contents = parse(arguments)
     for name, value in describe_machine().items():
         print(f"- {name}: {value}")
     mean = sum(map(len, contents)) / len(contents)
@@ -153,4 +166,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(COMMAND, main))

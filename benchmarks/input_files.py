@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from crossbow.data import Record, decode_image, write_records
+from crossbow.files import file_error
 from crossbow.types import DataError
 
 HEIGHT, WIDTH = 321, 481
@@ -17,13 +18,25 @@ QUALITY = 95
 
 
 def photographs(directory: Path) -> list[bytes]:
-    """The JPEG files in a directory and below. Raises DataError if there are none."""
+    """The JPEG files in a directory and below. Raises DataError if there are none, or with the name of one that cannot
+    be read or decoded."""
     found = [
         path for path in sorted(directory.rglob("*")) if path.suffix.lower() in (".jpg", ".jpeg") and path.is_file()
     ]
     if not found:
         raise DataError(f"{directory}: expected a directory with JPEG files. Received: none")
-    return [path.read_bytes() for path in found]
+    return [_photograph(path) for path in found]
+
+
+def _photograph(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+        decode_image(content)
+    except OSError as error:
+        raise file_error(error, path, "a readable JPEG file") from error
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    return content
 
 
 def made_photographs(count: int) -> list[bytes]:

@@ -47,15 +47,17 @@ from crossbow import (
     SystemConf,
     TrainingUnit,
 )
+from crossbow.console import run_command
 from crossbow.data import cifar10, mnist
 from crossbow.files import make_directory, write_whole
 from crossbow.ops import DataTransform
-from crossbow.scripts.values import expanded_path
+from crossbow.scripts.values import expanded_path, integer
 from crossbow.solver import Schedule
 from crossbow.types import DataError, NonFiniteError, NonFiniteLossError, TaskError
 from models.lenet import lenet
 from models.resnet import resnet
 
+COMMAND = "python -m benchmarks.time_to_accuracy"
 SYSTEMS = ("crossbow", "pytorch")
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
 TESTS_PER_EPOCH = 4
@@ -300,12 +302,16 @@ class Contest:
         make_directory(output)
 
     def run(self, setting: Setting) -> Run:
-        """The result of a run, from its file if there is one."""
+        """The result of a run, from its file if there is one. Exits with the status of a process that fails."""
         file = self.output / f"{setting.name}.json"
         if not file.is_file():
             directory = [] if self.data_directory is None else ["--data-directory", str(self.data_directory)]
             command = [sys.executable, "-m", "benchmarks.time_to_accuracy", "--output", str(self.output)]
-            subprocess.run([*command, *directory, "--run", json.dumps(asdict(setting))], check=True)
+            ended = subprocess.run([*command, *directory, "--run", json.dumps(asdict(setting))], check=False)
+            if ended.returncode < 0:  # killed, so that it could not say anything
+                raise SystemExit(f"{COMMAND}: error: {setting.name}: ended by signal {-ended.returncode}")
+            if ended.returncode:  # it has said why
+                raise SystemExit(ended.returncode)
         run = read(file)
         print(f"{setting.name}: {run.outcome}", flush=True)
         return run
@@ -320,21 +326,27 @@ def read(file: Path) -> Run:
         raise DataError(f"{file}: expected a run of this benchmark. Received: {error}") from error
 
 
+def batches_of(network: str, system: str, batches: Sequence[int] | None) -> list[int]:
+    """The batch sizes to select from: all of the task, or those among `batches`. Raises DataError if there are none."""
+    known = list(TASKS[network].rates[system])
+    found = [batch for batch in known if batches is None or batch in batches]
+    if not found:
+        raise DataError(f"expected batches of {known} for {system}. Received: {batches}")
+    return found
+
+
 def select(contest: Contest, network: str, system: str, batches: Sequence[int] | None, seed: int) -> Run:
     """The best run with one seed, over all batch sizes and learning rates. Where the fastest is looked for, a run ends
     when it is slower than the fastest one so far."""
     task, best = TASKS[network], None
     epochs = task.epochs if task.trial_epochs is None else task.trial_epochs
-    for batch, rates in task.rates[system].items():
-        if batches is not None and batch not in batches:
-            continue
-        for rate in rates:
+    for batch in batches_of(network, system, batches):
+        for rate in task.rates[system][batch]:
             limit = LIMIT if best is None else min(LIMIT, best.seconds)
             run = contest.run(Setting(network, system, batch, rate, seed, epochs, round(limit, 3), "selection"))
             if best is None or run.better_than(best):
                 best = run
-    if best is None:
-        raise DataError(f"expected batches of {list(task.rates[system])} for {system}. Received: {batches}")
+    assert best is not None
     return best
 
 
@@ -395,10 +407,8 @@ def train(setting: Setting, data_directory: Path | None) -> Run:
     return Run(setting, tuple(TRAIN[setting.system](setting, task, task.data(data_directory))))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.time_to_accuracy", description=(__doc__ or "").split("\n")[0]
-    )
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--networks", nargs="+", choices=TASKS, default=["lenet"], help="(default: %(default)s)")
     parser.add_argument("--data-directory", type=expanded_path, help="directory of the data (default: download)")
     parser.add_argument(
@@ -407,10 +417,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=Path("output/time-to-accuracy"),
         help="directory of the results (default: %(default)s)",
     )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="(default: %(default)s)")
-    parser.add_argument("--batches", type=int, nargs="+", help="batch sizes to select from (default: all)")
+    parser.add_argument("--seeds", type=integer(0), nargs="+", default=[0, 1, 2], help="(default: %(default)s)")
+    parser.add_argument("--batches", type=integer(1), nargs="+", help="batch sizes to select from (default: all)")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    try:  # now, because the second system's turn comes after hours
+        for network in options.networks:
+            for system in SYSTEMS:
+                batches_of(network, system, options.batches)
+    except DataError as error:
+        parser.error(f"--batches: {error}")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
     if options.run is not None:
         run = train(Setting(**json.loads(options.run)), options.data_directory)
         write_json(options.output / f"{run.setting.name}.json", asdict(run))
@@ -429,4 +450,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_command(COMMAND, main))

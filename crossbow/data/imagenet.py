@@ -19,8 +19,9 @@ import numpy as np
 
 from crossbow.conf import shown
 from crossbow.data.batch_metadata import LARGEST, Metadata, check_prefix, read_metadata, write_metadata
+from crossbow.data.images import looks_like_an_image
 from crossbow.data.progress import ProgressBars
-from crossbow.data.records import Record, RecordFile, write_records
+from crossbow.data.records import Record, RecordFile, check_fields, write_records
 from crossbow.data.tfrecords import Feature, parse_example, read_frames
 from crossbow.files import checked_path, file_error, make_directory, write_whole
 from crossbow.types import DataError
@@ -31,6 +32,7 @@ METADATA = {"train": "imagenet-train.metadata", "validation": "imagenet-test.met
 """Names of the metadata files by subset, as in the original."""
 IMAGE_SHAPE = (3, 224, 224)
 """The shape in the original's metadata. Images in the files have any size."""
+CLASSES = 1000
 BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 _VERSION = 1
@@ -47,7 +49,8 @@ def convert_imagenet(
     `validation`. Returns the paths of the metadata files.
 
     Writes `crossbow-SUBSET.records.N`, N from 1, with 2,048 records each (the last may have fewer), and a metadata
-    file. All checksums are checked. Labels 1 to 1,000 in TFRecord files become 0 to 999.
+    file. All checksums are checked. Labels 1 to 1,000 in TFRecord files become 0 to 999. Images are not decoded, only
+    their first bytes are checked.
 
     After an interruption, the conversion continues after the last complete output file. The resulting files are the
     same. A finished subset is kept. If names, sizes or modification times of its TFRecord files have changed, a subset
@@ -82,7 +85,9 @@ def _inputs(directory: Path, subset: str) -> list[Path]:
             found = {path.name: path for path in folder.iterdir() if pattern.fullmatch(path.name) and path.is_file()}
             if found:
                 total = next(iter(found)).rpartition("-")[2]
-                expected = [f"{subset}-{number:0{len(total)}}-of-{total}" for number in range(int(total))]
+                # A name can state any total: one more than were found suffices to tell what is missing.
+                numbers = range(min(int(total), len(found) + 1))
+                expected = [f"{subset}-{number:0{len(total)}}-of-{total}" for number in numbers]
                 if sorted(found) != expected:
                     missing = sorted({*expected} ^ {*found})
                     raise DataError(
@@ -240,12 +245,12 @@ def _chunk(first: Record, stream: Iterator[tuple[Position, Record]]) -> Iterator
 
 
 def record_of(features: dict[str, Feature], where: str) -> Record:
-    """Convert the features of an example to a record. Raises DataError, which begins with `where`."""
+    """Convert the features of an example to a record, which is checked. Raises DataError, which begins with `where`."""
     label, height, width = (
         _one(features, key, int, where) for key in ("image/class/label", "image/height", "image/width")
     )
-    if label < 1:
-        raise DataError(f"{where}: expected image/class/label ≥ 1. Received: {label}")
+    if not 1 <= label <= CLASSES:
+        raise DataError(f"{where}: expected image/class/label from 1 to {CLASSES:,}. Received: {label}")
     sides = [features.get(f"image/object/bbox/{side}", []) for side in BOX_SIDES]
     counts = [len(side) for side in sides]
     if len(set(counts)) != 1 or not all(isinstance(value, float) for side in sides for value in side):
@@ -253,7 +258,14 @@ def record_of(features: dict[str, Feature], where: str) -> Record:
             f"{where}: expected as many numbers of image/object/bbox/xmin as of ymin, xmax and ymax. Received: {counts}"
         )
     boxes = np.array(sides, np.float32).T.reshape(-1, 4)
-    return Record(label - 1, boxes, height, width, _one(features, "image/encoded", bytes, where))
+    check_fields(where, label - 1, boxes, height, width)
+    image = _one(features, "image/encoded", bytes, where)
+    if not looks_like_an_image(image[:16]):
+        raise DataError(
+            f"{where}: expected an image file as image/encoded. Received: {len(image):,} bytes beginning with "
+            f"{image[:8].hex(' ') or 'none'}"
+        )
+    return Record(label - 1, boxes, height, width, image)
 
 
 def _one(features: dict[str, Feature], key: str, kind: type, where: str) -> Any:

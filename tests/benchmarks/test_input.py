@@ -90,6 +90,31 @@ def test_a_directory_without_photographs(tmp_path: Path, capsys: pytest.CaptureF
     assert "nowhere: expected a directory with JPEG files. Received: none" in capsys.readouterr().err
 
 
+def test_a_damaged_photograph_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (content,) = made_photographs(1)
+    (tmp_path / "a.jpg").write_bytes(content)
+    assert photographs(tmp_path) == [content]
+    (tmp_path / "b.jpg").write_bytes(content[:2000])
+    with pytest.raises(SystemExit, match="2"):
+        benchmark.main(["--directory", str(tmp_path)])
+    assert f"error: {tmp_path / 'b.jpg'}: expected an intact JPEG file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        *((name, "0", "an integer ≥ 1") for name in ("--images", "--batch", "--size", "--rounds")),
+        ("--seconds", "0", "a number > 0"),
+        ("--patience", "-1", "a number ≥ 0"),
+        ("--batch", "7", "at most the number of images, 6"),
+    ],
+)
+def test_numbers_that_are_wrong(option: str, value: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        benchmark.main([*SMALL, option, value])
+    assert f"{option}: expected {expected}. Received: " in capsys.readouterr().err
+
+
 class Scripted:
     """A contestant whose turns were disturbed as given."""
 

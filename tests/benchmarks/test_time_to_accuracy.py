@@ -7,6 +7,7 @@ import json
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -104,11 +105,12 @@ def test_the_report_compares_medians() -> None:
 def test_a_run_with_a_file_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
 
-    def train(command: list[str], *, check: bool) -> None:
+    def train(command: list[str], *, check: bool) -> CompletedProcess[bytes]:
         commands.append(command)
         setting = json.loads(command[command.index("--run") + 1])
         run = Run(Setting(**setting), (Point(1.0, 3.0, 0.99),))
         (tmp_path / f"{run.setting.name}.json").write_text(json.dumps(asdict(run)))
+        return CompletedProcess(command, 0)
 
     monkeypatch.setattr(time_to_accuracy.subprocess, "run", train)
     contest = Contest(tmp_path, tmp_path / "data")
@@ -118,6 +120,43 @@ def test_a_run_with_a_file_is_not_repeated(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / f"{SETTING.name}.json").write_text("{}")
     with pytest.raises(DataError, match=r"expected a run of this benchmark\. Received: 'setting'"):
         contest.run(SETTING)
+
+
+def test_a_run_that_fails_ends_the_contest_with_its_own_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    contest = Contest(tmp_path, tmp_path / "nowhere")
+    with pytest.raises(SystemExit) as ended:
+        contest.run(SETTING)
+    assert ended.value.code == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(
+        f"python -m benchmarks.time_to_accuracy: error: {tmp_path / 'nowhere'}: expected a directory"
+    )
+
+
+def test_a_run_that_is_killed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_to_accuracy.subprocess, "run", lambda command, check: CompletedProcess(command, -9))
+    with pytest.raises(SystemExit, match=rf"error: {SETTING.name}: ended by signal 9$"):
+        Contest(tmp_path, None).run(SETTING)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--batches", "5"], "--batches: expected batches of [8, 16, 32, 64] for crossbow. Received: [5]"),
+        (["--batches", "8"], "--batches: expected batches of [16, 32, 64, 128, 256] for pytorch. Received: [8]"),
+        (["--batches", "0"], "--batches: expected an integer ≥ 1. Received: '0'"),
+        (["--seeds", "-1"], "--seeds: expected an integer ≥ 0. Received: '-1'"),
+    ],
+)
+def test_options_that_are_wrong_are_refused_before_the_first_run(
+    given: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(time_to_accuracy, "Contest", lambda output, data: pytest.fail("a run has begun"))
+    with pytest.raises(SystemExit, match="2"):
+        main(["--output", str(tmp_path), *given])
+    assert message in capsys.readouterr().err
 
 
 def small(**changes: Any) -> time_to_accuracy.Task:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ import pytest
 from crossbow.data import RecordFile, imagenet
 from crossbow.data.batch_metadata import read_metadata
 from crossbow.data.imagenet import convert_imagenet, record_of
+from crossbow.data.images import JPEG
 from crossbow.data.inspection import inspect, open_record_files
 from crossbow.data.records import write_records
 from crossbow.data.tfrecords import Feature
@@ -24,6 +26,10 @@ from tests.data.test_records import file_bytes, record_bytes
 from tests.data.test_tfrecords import example, frame
 
 PER_FILE = 4
+
+
+def image(number: int) -> bytes:
+    return JPEG + b" image %d" % number
 
 
 def features(number: int) -> dict[str, Feature]:
@@ -37,13 +43,13 @@ def features(number: int) -> dict[str, Feature]:
         "image/class/label": [1 + number * 7 % 1000],
         "image/class/text": [b"a name"],
         **{f"image/object/bbox/{side}": values for side, values in sides.items() if values},
-        "image/encoded": [b"image %d" % number],
+        "image/encoded": [image(number)],
     }
 
 
 def expected_record(number: int) -> bytes:
     boxes = [tuple((place + k + 1) / 16 for place in range(4)) for k in range(number % 3)]
-    return record_bytes(number * 7 % 1000, boxes, 100 + number, 200 + number, b"image %d" % number)
+    return record_bytes(number * 7 % 1000, boxes, 100 + number, 200 + number, image(number))
 
 
 def write_tfrecords(directory: Path, subset: str, counts: list[int]) -> Path:
@@ -367,6 +373,17 @@ def test_a_file_that_is_missing_or_of_another_set(source: Path, tmp_path: Path) 
         convert_imagenet(source, tmp_path / "output")
 
 
+def test_a_total_of_any_size_is_compared_with_what_was_found(tmp_path: Path) -> None:
+    total = "99999999999"
+    (tmp_path / f"train-00000000000-of-{total}").write_bytes(b"")
+    with pytest.raises(
+        DataError,
+        match=rf"expected 99,999,999,999 files train-\*-of-{total}\. "
+        rf"Received: 1, where train-00000000001-of-{total} is missing",
+    ):
+        convert_imagenet(tmp_path, tmp_path / "output")
+
+
 def test_files_without_records(tmp_path: Path) -> None:
     write_tfrecords(tmp_path / "in", "train", [0, 0])
     with pytest.raises(DataError, match=r"expected from 1 to 2,147,483,647 records\. Received: 0"):
@@ -385,13 +402,20 @@ def changed(**new: Feature | None) -> Iterator[dict[str, Feature]]:
 
 WRONG = {
     "no label": (changed(class__label=None), "one int of image/class/label. Received: 0 values"),
-    "the background": (changed(class__label=[0]), "image/class/label ≥ 1. Received: 0"),
+    "the background": (changed(class__label=[0]), "image/class/label from 1 to 1,000. Received: 0"),
+    "a class too many": (changed(class__label=[1001]), "image/class/label from 1 to 1,000. Received: 1001"),
+    "an enormous label": (changed(class__label=[5 * 10**9]), "from 1 to 1,000. Received: 5000000000"),
     "two labels": (changed(class__label=[1, 2]), "one int of image/class/label. Received: 2 values"),
     "a label of text": (changed(class__label=[b"1"]), "one int of image/class/label. Received: 1 values"),
     "no image": (changed(encoded=None), "one bytes of image/encoded. Received: 0 values"),
+    "an empty image": (changed(encoded=[b""]), "image file as image/encoded. Received: 0 bytes beginning with none"),
+    "a text": (changed(encoded=[b"hello"]), "image file as image/encoded. Received: 5 bytes beginning with 68 65 6c"),
     "no height": (changed(height=None), "one int of image/height"),
+    "a height of 0": (changed(height=[0]), "height from 1 to 2147483647 pixels. Received: 0"),
+    "a width too large": (changed(width=[2**31]), "width from 1 to 2147483647 pixels. Received: 2147483648"),
     "one side too few": (changed(object__bbox__xmin=[0.5]), "as many numbers.*Received: [1, 2, 2, 2]"),
     "a side of integers": (changed(object__bbox__xmin=[0, 1]), "numbers of image/object/bbox/xmin"),
+    "a side of NaN": (changed(object__bbox__xmin=[0.5, math.nan]), "finite coordinates of boxes. Received: nan"),
 }
 
 
@@ -405,9 +429,15 @@ def test_wrong_features_are_named(given: Iterator[dict[str, Feature]], message: 
     assert second in str(caught.value)
 
 
-def test_a_height_that_a_record_cannot_have(tmp_path: Path) -> None:
-    given = features(0) | {"image/height": [0]}
-    (tmp_path / "train-00000-of-00001").write_bytes(frame(example(given)))
-    with pytest.raises(DataError, match=r"crossbow-train\.records\.1: record 0: expected a height from 1"):
+@pytest.mark.parametrize("start", [b"\x89PNG\r\n\x1a\n", b"RIFF\0\0\0\0WEBP", b"BM" + bytes(8)])
+def test_images_that_are_no_jpeg_files(start: bytes) -> None:
+    """ImageNet has a PNG file under the name of a JPEG file."""
+    assert record_of(next(changed(encoded=[start + b" image"])), "file: record 3").jpeg == start + b" image"
+
+
+def test_a_wrong_value_is_reported_with_its_tfrecord_file(tmp_path: Path) -> None:
+    given = [features(0), features(1) | {"image/height": [0]}]
+    (tmp_path / "train-00000-of-00001").write_bytes(b"".join(frame(example(one)) for one in given))
+    with pytest.raises(DataError, match=r"train-00000-of-00001: record 1: expected a height from 1"):
         convert_imagenet(tmp_path, tmp_path / "out")
     assert not list((tmp_path / "out").glob("crossbow*"))
