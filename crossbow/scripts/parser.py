@@ -235,10 +235,9 @@ def _add_synthetic(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
         option = f"--{name.replace('_', '-')}"
         count = getattr(defaults, field)
         if count is not None:
-            default = f"default: {count:,}"
-            if name == "classes":
-                default += f"; with {' and '.join(STORED)}: the largest label + 1"
-            group.add_argument(option, type=integer(1), metavar="N", help=f"synthetic: number of {what} ({default})")
+            more = f"; of {' and '.join(STORED)}, if it is not the largest label + 1" if name == "classes" else ""
+            text = f"synthetic: number of {what} (default: {count:,}){more}"
+            group.add_argument(option, type=integer(1), metavar="N", help=text)
 
 
 def _add_length(group: argparse._ArgumentGroup, defaults: Defaults) -> None:

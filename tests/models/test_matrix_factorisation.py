@@ -139,7 +139,8 @@ def test_ratings_are_read_from_files(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_classes_are_no_ratings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = np.array([[0, 1], [2, 0]], np.int32)
-    write_batch_files(tmp_path, "ratings-train", Ratings(pairs, np.array([1, 2], np.int32)), 2)
+    for name in ("ratings-train", "ratings-test"):
+        write_batch_files(tmp_path, name, Ratings(pairs, np.array([1, 2], np.int32)), 2)
     arguments = f"--dataset batch_files --data-directory {tmp_path} --output-directory {tmp_path / 'out'}"
     assert main(arguments.split()) == 2
     assert "ratings-train.metadata: expected labels of type float. Received: int" in capsys.readouterr().err
