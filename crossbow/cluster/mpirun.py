@@ -13,14 +13,16 @@ from pathlib import Path
 
 from crossbow.cluster.failure import TERMINATED
 from crossbow.cluster.fault import VARIABLE
+from crossbow.cluster.host_files import read_hosts
 from crossbow.cluster.program import RankProgram
 from crossbow.cluster.signals import handled
 from crossbow.console import say
 from crossbow.interruption import INTERRUPTED
 from crossbow.types import ConfigurationError
 
-KILLED = 128
-"""The exit status of mpirun is higher if a signal has ended a rank."""
+KILLED, MOST_KILLED = 128, 128 + 64
+"""The exit status of mpirun is above the first one, and at most the second one, if a signal has ended a rank. Faults of
+mpirun itself, as of a host that it cannot reach, have higher ones."""
 SET_DEATH_SIGNAL = 1
 """The option PR_SET_PDEATHSIG of prctl."""
 
@@ -38,6 +40,17 @@ class MpiLaunch:
     restarts: int = 0
     """How often the program begins again from its newest checkpoint after the loss of a rank."""
 
+    def check(self) -> None:
+        """Raise ConfigurationError or DataError for what mpirun would refuse."""
+        if self.hosts is None:
+            return
+        hosts = read_hosts(self.hosts)
+        if self.per_host is not None and self.ranks is not None and self.ranks > self.per_host * len(hosts):
+            raise ConfigurationError(
+                f"{self.hosts}: expected hosts for {self.ranks} ranks, with --per-host {self.per_host}. Received: "
+                f"{len(hosts)}"
+            )
+
     def command(self, mpirun: str, program: RankProgram) -> list[str]:
         """The command that runs a program."""
         hosts = [] if self.hosts is None else ["--hostfile", str(self.hosts)]
@@ -48,14 +61,16 @@ class MpiLaunch:
 
 
 def launch_on_mpi(program: RankProgram, launch: MpiLaunch) -> int:
-    """Run a program with mpirun, and return its exit status. Raises ConfigurationError if there is no mpirun."""
+    """Run a program with mpirun, and return its exit status. Raises ConfigurationError if there is no mpirun, or there
+    are fewer hosts than the ranks need, and DataError for a file of hosts with faults."""
+    launch.check()
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     mpirun = shutil.which("mpirun", path=path)
     if mpirun is None:
         raise ConfigurationError("--engine mpi needs the command mpirun: pip install 'crossbow[mpi]'. Received: none")
     for restarts_left in range(launch.restarts, -1, -1):
         status = _run(launch.command(mpirun, program))
-        lost = status > KILLED and status not in (INTERRUPTED, TERMINATED)
+        lost = KILLED < status <= MOST_KILLED and status not in (INTERRUPTED, TERMINATED)
         if not lost or not restarts_left:
             return status
         say("the program begins again from its newest checkpoint")

@@ -49,7 +49,11 @@ def run_program(program: RankProgram, before_error: Callable[[], None] = lambda:
             runpy.run_path(program.name, run_name="__main__")
         return 0
     except SystemExit as error:
-        return _status(error.code)
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        before_error()
+        print(error.code, file=sys.stderr)
+        return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     except RankFailedError as error:
@@ -72,11 +76,3 @@ def _frames_of_program(found: TracebackType | None) -> TracebackType | None:
     while first is not None and first.tb_frame.f_globals.get("__name__") in (__name__, runpy.__name__):
         first = first.tb_next
     return first or found
-
-
-def _status(code: object) -> int:
-    """The exit status of a SystemExit, whose code may be a text."""
-    if code is None or isinstance(code, int):
-        return code or 0
-    print(code, file=sys.stderr)
-    return FAILED

@@ -7,6 +7,7 @@ import copy
 from crossbow.cluster.placement import Placement
 from crossbow.cluster.process import join
 from crossbow.cluster.ranks import Ranks
+from crossbow.conf import shown
 from crossbow.data.dataset import Dataset
 from crossbow.data.examples import Epochs, Indices
 from crossbow.data.fingerprint import fingerprint
@@ -27,6 +28,10 @@ def share_of_rank(data: Dataset, sharding: Sharding, ranks: Ranks | None = None)
     (10,)
     """
     ranks, count = ranks or join(), len(data.train)
+    if (isinstance(sharding, str) and sharding != "stride") or not isinstance(sharding, str | list | tuple):
+        raise ConfigurationError(
+            f"data sharding: expected 'stride', or begin and end for each rank. Received: {shown(sharding)}"
+        )
     if sharding != "stride" and len(sharding) != ranks.size:
         raise ConfigurationError(
             f"data sharding: expected begin and end for each of {ranks.size} ranks. Received: {len(sharding)}"

@@ -179,9 +179,12 @@ def _own_devices(devices: Sequence[str]) -> list[str]:
 
 
 def _model_class(modelfile: str, modelclass: str) -> Callable[[dict[str, Any]], ModelClass]:
+    for name, text in (("modelfile", modelfile), ("modelclass", modelclass)):
+        if not isinstance(text, str) or not text:
+            raise ConfigurationError(f"{name} must be a name. Received: {shown(text)}")
     try:
         module = importlib.import_module(modelfile)
-    except ImportError as error:
+    except (ImportError, TypeError, ValueError) as error:  # TypeError: it begins with a dot
         raise ConfigurationError(
             f"modelfile must be a module that can be imported, as models.cifar10. Received: {modelfile!r} ({error})"
         ) from error

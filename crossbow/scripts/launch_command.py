@@ -147,11 +147,14 @@ def _program(options: argparse.Namespace) -> RankProgram:
 
 
 def _is_module(name: str) -> bool:
-    """Whether Python finds a module, also in this directory, as `python -m` does."""
+    """Whether Python finds a module, or a package with `__main__`, also in this directory, as `python -m` does."""
     path = list(sys.path)
     sys.path.insert(0, os.getcwd())
     try:
-        return importlib.util.find_spec(name) is not None
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:  # a package
+            spec = importlib.util.find_spec(f"{name}.__main__")
+        return spec is not None
     except (ImportError, ValueError):  # its package is missing, or it has no name
         return False
     finally:

@@ -58,6 +58,7 @@ def add_probe_command(commands: Any) -> None:
         "-n", "--ranks", type=integer(1), metavar="N", help="number of ranks to start with MPI (default: one per slot)"
     )
     parser.add_argument("--network", action="store_true", help="measure only the network, and write no files")
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="the same as MODEL, as for crossbow launch")
     parser.add_argument("model", nargs="?", metavar="MODEL", help="a module with a training script, as models.lenet")
     parser.add_argument(
         "rest", nargs=argparse.REMAINDER, metavar="options", help="of the model's script, as --batch-size 32"
@@ -66,6 +67,8 @@ def add_probe_command(commands: Any) -> None:
 
 
 def _probe(options: argparse.Namespace) -> int:
+    if options.module:
+        options.model, *options.rest = options.module
     if bool(options.model) == options.network:
         raise ConfigurationError(f"expected a module with a model script, or --network. Received: {_given(options)}")
     if (options.hosts is not None or options.ranks is not None) and not is_rank(os.environ):

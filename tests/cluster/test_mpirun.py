@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from crossbow import ConfigurationError
+from crossbow import ConfigurationError, DataError
 from crossbow.cluster import mpirun
 from crossbow.cluster.mpirun import MpiLaunch, launch_on_mpi
 from crossbow.cluster.program import RankProgram
@@ -31,9 +31,24 @@ def test_without_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
         launch_on_mpi(PROGRAM, MpiLaunch())
 
 
+def test_faults_of_a_file_of_hosts(tmp_path: Path) -> None:
+    """mpirun would print pages, or nothing."""
+    hosts = tmp_path / "hosts"
+    with pytest.raises(DataError, match="hosts: expected a text file with hosts"):
+        launch_on_mpi(PROGRAM, MpiLaunch(hosts=hosts))
+    hosts.write_text("node1\nnode2 slots=x\n")
+    with pytest.raises(
+        DataError, match=r"hosts, line 2: expected a host, as node1 or node1 slots=2\. Received: 'node2 "
+    ):
+        launch_on_mpi(PROGRAM, MpiLaunch(hosts=hosts))
+    hosts.write_text("node1\nnode2\n")
+    with pytest.raises(ConfigurationError, match=r"expected hosts for 5 ranks, with --per-host 2\. Received: 2$"):
+        launch_on_mpi(PROGRAM, MpiLaunch(5, 2, hosts))
+
+
 @pytest.mark.parametrize(
     ("statuses", "status", "runs"),
-    [([0], 0, 1), ([1], 1, 1), ([143], 143, 1), ([137, 0], 0, 2), ([137, 139, 137], 137, 3)],
+    [([0], 0, 1), ([1], 1, 1), ([143], 143, 1), ([250], 250, 1), ([137, 0], 0, 2), ([137, 139, 137], 137, 3)],
 )
 def test_a_lost_rank_begins_again_from_the_checkpoint(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, statuses: list[int], status: int, runs: int

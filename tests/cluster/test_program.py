@@ -54,7 +54,7 @@ def test_a_traceback_and_a_text_are_printed(tmp_path: Path, capsys: pytest.Captu
     assert where == f'  File "{script}", line 1, in <module>'  # as Python prints it
     script.write_text("raise SystemExit('no data')")
     assert run_program(RankProgram(str(script), (), is_module=False), lambda: called.append(1)) == 1
-    assert (capsys.readouterr().err, called) == ("no data\n", [1])
+    assert (capsys.readouterr().err, called) == ("no data\n", [1, 1])
 
 
 def test_its_command_and_that_which_resumes_it() -> None:

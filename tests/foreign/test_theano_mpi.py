@@ -105,6 +105,13 @@ FAULTS: list[tuple[ForeignConfig, str]] = [
         "BSP: exch_strategy must be one of ar, nccl32, asa32, copper. Received: 'nccl16'",
     ),
     (ForeignConfig("BSP", FILE, "Nothing", ("cpu",)), f"modelclass must be a class of {FILE}. Received: 'Nothing'"),
+    (ForeignConfig("BSP", "", "Regression", ("cpu",)), "modelfile must be a name. Received: ''"),
+    (ForeignConfig("BSP", FILE, 3, ("cpu",)), "modelclass must be a name. Received: 3"),  # type: ignore[arg-type]
+    (
+        ForeignConfig("BSP", ".mm", "Nothing", ("cpu",)),
+        "modelfile must be a module that can be imported, as models.cifar10. Received: '.mm' "
+        "(the 'package' argument is required to perform a relative import for '.mm')",
+    ),
     (
         ForeignConfig("BSP", "no.such", "Nothing", ("cpu",)),
         "modelfile must be a module that can be imported, as models.cifar10. Received: 'no.such' "

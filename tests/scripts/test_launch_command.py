@@ -70,6 +70,7 @@ def test_a_script_on_mpi(launched: list[Any]) -> None:
         ("b.py --seed 1", "expected a script, or -m MODULE. Received: b.py, which is not a file"),
         ("-m a.b", "expected a module. Received: a.b, which Python does not find"),
         ("-m models.lenett", "expected a module. Received: models.lenett, which Python does not find"),
+        ("-m models", "expected a module. Received: models, which Python does not find"),  # it has no __main__
         (
             "--hosts file --address auto a.py",
             "--hosts starts a cluster, and --address connects to another. Received: both",

@@ -46,6 +46,8 @@ def test_hosts_start_ranks_with_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     program, launch = launched
     assert program.arguments == ("probe", "--seconds", "2.0", "-o", str(tmp_path), *MODEL)
     assert launch == MpiLaunch(ranks=3, hosts=Path("F"))
+    assert main(["probe", "--hosts", "F", "-n", "3", "-o", str(tmp_path), "-m", *MODEL]) == 5  # as for `launch`
+    assert launched[2:] == [program, launch]
 
 
 @NEEDS_MPI
