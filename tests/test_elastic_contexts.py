@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,10 +15,12 @@ import pytest
 
 from crossbow import SMA, Dataflow, ExecutionContext, History, ModelConf, Record, SolverConf, SystemConf, TrainingUnit
 from crossbow.cluster.admission import Admission, Joining
+from crossbow.cluster.failure import LOST
 from crossbow.cluster.fault import Fault
 from crossbow.cluster.members import NotJoined, RankFailedError
 from crossbow.cluster.ranks import Ranks
 from crossbow.data.examples import BadExample
+from crossbow.data.rank_shares import share_of_rank
 from crossbow.ops import BatchNorm, InnerProduct, ReLU
 from crossbow.runtime.checkpointing import Checkpoints
 from crossbow.runtime.keeper import find_checkpoint
@@ -136,6 +139,22 @@ def check_equal(found: Sequence[Any]) -> None:
 
 def named(rule: Rule) -> str:
     return type(rule).__name__
+
+
+def test_without_a_ranks_part_of_the_data_training_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the exit status of a loss, for which `crossbow launch --restarts` begins again."""
+    monkeypatch.setenv("CROSSBOW_FAULT", "kill:1@3")
+
+    def program(ranks: Ranks) -> Any:
+        with new_context(data=share_of_rank(blobs(84, 29), "stride", ranks)) as context:
+            with pytest.raises(SystemExit) as ended:
+                train(context, 40)
+            return ended.value.code
+
+    assert Launched(monkeypatch, 2).run(program) == [LOST, None]
+    assert re.search(r"error: rank 1 \(host\) left: .*\. With --data-sharding, its ex", capsys.readouterr().err)
 
 
 def test_models_in_turns_have_the_bits_of_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,3 +44,13 @@ def faults_of(environment: Mapping[str, str]) -> tuple[Fault, ...]:
             )
         faults.append(Fault(int(found[2] or -1), int(found[3]), found[1] or "join"))
     return tuple(faults)
+
+
+def check_fixed(environment: Mapping[str, str]) -> None:
+    """Raise ConfigurationError for faults that ranks which MPI connects cannot have: their number is fixed."""
+    for fault in faults_of(environment):
+        if fault.kind == "join":
+            raise ConfigurationError(
+                f"{VARIABLE} must be kill:RANK@TICK or leave:RANK@TICK with MPI, where no rank can join. Received: "
+                f"join@{fault.tick}"
+            )

@@ -8,6 +8,7 @@ import socket
 import threading
 
 from crossbow.cluster.failure import end_all, end_all_on_exception, end_with_others
+from crossbow.cluster.fault import check_fixed
 from crossbow.cluster.launch import launch_of
 from crossbow.cluster.members import Rank, View
 from crossbow.cluster.mpi import MpiTransport
@@ -19,7 +20,8 @@ _joined: list[Ranks] = []
 
 def join() -> Ranks:
     """The ranks of this run. A process that mpirun or srun has started as one of several joins the others when this is
-    first called; any other process is rank 0 of 1. Raises ConfigurationError if mpi4py is missing."""
+    first called; any other process is rank 0 of 1. Raises ConfigurationError if mpi4py is missing, or for faults
+    that its ranks cannot have."""
     with _lock:
         if not _joined:
             launch = launch_of(os.environ)
@@ -31,6 +33,7 @@ def join() -> Ranks:
                 _joined.append(ranks)
                 end_all_on_exception(ranks)
                 atexit.register(_end, ranks, transport)
+                check_fixed(os.environ)
         return _joined[0]
 
 

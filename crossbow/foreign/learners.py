@@ -34,8 +34,11 @@ class ForeignLearner:
         """Whether `val_iter` has asked to end the training."""
         self._lock = threading.Lock()
         self._iterations: int | None = None
+        self._iterations_of_test = model.data.n_batch_val * model.n_subb
         self._tested: int | None = None
         """The last batch of a test since the last training task."""
+        self._tests = 0
+        """Number of validation iterations since the model's own batches began."""
         self._gradients: Arrays = ()
 
     def train(self, task: int, weights: Arrays) -> Reported:
@@ -66,9 +69,10 @@ class ForeignLearner:
         """Test a validation batch with these weights. batch: its number over all learners, from the start of the
         test."""
         with self._lock:
-            if self._tested is not None and batch <= self._tested:
+            # When ranks are lost, the others' models take the place of theirs, and go through their batches again.
+            if self._tests == self._iterations_of_test or (self._tested is not None and batch <= self._tested):
                 self._end_test()
-            self._tested = batch
+            self._tested, self._tests = batch, self._tests + 1
             self._load(weights)
             if self.model.val_iter(self._iterations or 0, self.recorder) == "stop":
                 self.stopped = True
@@ -76,7 +80,7 @@ class ForeignLearner:
 
     def _end_test(self) -> None:
         if self._tested is not None:
-            self._tested = None
+            self._tested, self._tests = None, 0
             self.model.reset_iter("val")
 
     def _begin(self, number: int, epoch: int) -> None:

@@ -14,7 +14,6 @@ from crossbow.cluster.fault import VARIABLE, faults_of
 from crossbow.cluster.members import Left
 from crossbow.cluster.ranks import LEAVE, Ranks
 from crossbow.console import say
-from crossbow.types import ConfigurationError
 
 
 class CommonDecisions:
@@ -37,12 +36,6 @@ class CommonDecisions:
         self._joins = False
         """Whether ranks join at this tick boundary."""
         self._faults = faults_of(os.environ) if ranks.connected else ()
-        for fault in self._faults:
-            if fault.kind == "join" and ranks.several and not ranks.elastic:
-                raise ConfigurationError(
-                    f"{VARIABLE} must be kill:RANK@TICK or leave:RANK@TICK with MPI, whose ranks are fixed. "
-                    f"Received: join@{fault.tick}"
-                )
         self._struck = -1
         """Number of the view in which a fault has happened."""
 

@@ -17,6 +17,7 @@ from crossbow.cluster.failure import LOST, TERMINATED
 from crossbow.cluster.members import ViewChangedError
 from crossbow.cluster.process import join
 from crossbow.cluster.ranks import LOSS, Ranks
+from crossbow.console import say
 from crossbow.data.rank_shares import ShareOrder
 from crossbow.host_memory import resident_memory
 from crossbow.runtime.common_decisions import CommonDecisions
@@ -385,10 +386,16 @@ class TrainingRun:
         return {"state": state.values, "losses": state.losses.tolist(), **about}
 
     def _regroup(self, renewal: Renewal | None) -> None:
-        """Go on with the ranks of the new view. Raises ViewChangedError if that is not possible."""
+        """Go on with the ranks of the new view. Raises ViewChangedError or SystemExit if that is not possible."""
         if renewal is None:
             self._ranks.check_others()
             raise ViewChangedError("ranks have left")
+        if not self._elastic:
+            changes = self._ranks.regroup()
+            if self._ranks.is_first:
+                left = "; ".join(f"{lost.rank} left: {lost.reason}" for lost in changes.lost)
+                say(f"error: {left}. With --data-sharding, its examples are lost, and training ends")
+            raise SystemExit(LOST)
         began, first = self._began, self._ranks.is_first
         call = self.state(), self.history.stopped, self._counted, self.end
         found = regroup(self._ranks, self.engine, renewal.rebuild, renewal.idle(), *call)

@@ -58,6 +58,18 @@ def test_passes_epochs_and_tests_end_once() -> None:
     assert model.epoch == 2
 
 
+def test_a_model_goes_through_its_batches_again_for_those_of_a_lost_rank() -> None:
+    """Whose place it takes, in a test of four batches; it has two."""
+    model = models(2)[0]
+    learner = ForeignLearner(model, learners=2, tasks_per_epoch=6, by_gradients=False)
+    assert model.data.n_batch_val == 2
+    for batch in range(4):
+        learner.test(batch, [each.copy() for each in model.params])
+    assert model.events == ["val"]
+    learner.test(0, [each.copy() for each in model.params])
+    assert model.events == ["val", "val"]
+
+
 def test_a_fast_learner_passes_through_its_batches_more_often() -> None:
     """It has three batches in an epoch of six tasks of two learners, and does all six."""
     model = models(2)[0]

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from crossbow import ConfigurationError
 from crossbow.cluster.fault import Fault
 from crossbow.cluster.members import Left, Rank, View
 from crossbow.cluster.ranks import LEAVE, Ranks
@@ -36,12 +35,6 @@ def test_alone_a_signal_counts_at_the_next_tick() -> None:
     assert (common.pauses, common.interrupted) == (True, 0)
     common.receive(15)
     assert (common.at_tick(yes, no), common.pauses, common.interrupted) == (True, False, 15)
-
-
-def test_no_rank_can_join_with_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CROSSBOW_FAULT", "kill:1@5,join@20")
-    with pytest.raises(ConfigurationError, match=r"CROSSBOW_FAULT must be kill:.* with MPI, .* Received: join@20$"):
-        CommonDecisions(FakeNetwork(2).ranks()[0])
 
 
 def test_rank_0_decides_for_all_at_a_tick() -> None:
