@@ -23,8 +23,8 @@ def check_alike(ranks: Ranks, about: Mapping[str, Any]) -> None:
     about: network, data, model, solver and system, as in a checkpoint. Raises ConfigurationError with the first
     difference, the same on all ranks. Ends the program of a rank that differs from those that it would join.
     """
-    if ranks.connected:
-        _compare(ranks, {"version": _version(), **dict(_fields(about))})
+    if ranks.connected:  # without others, the run need not be described
+        check_equal(ranks, {"version": _version(), **dict(_fields(about))})
 
 
 def differently_stored(ranks: Ranks, layouts: Iterable[ModelLayout]) -> frozenset[str]:
@@ -58,7 +58,11 @@ def same_error(ranks: Ranks, work: Callable[[], T]) -> T:
     return cast(T, result)
 
 
-def _compare(ranks: Ranks, own: Mapping[str, Any]) -> None:
+def check_equal(ranks: Ranks, own: Mapping[str, Any]) -> None:
+    """Compare values by name, of JSON types, on all ranks, which must call this. Raises ConfigurationError, and ends a
+    program, as `check_alike`."""
+    if not ranks.connected:
+        return
     expected, *others = ranks.gather(own)
     for rank, received in zip(ranks.view.ranks[1:], others, strict=True):
         for name in [*expected, *(name for name in received if name not in expected)]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 
 from crossbow import ExecutionContext
+from crossbow.model_file import model_path
 from crossbow.scripts.values import expanded_path
-from crossbow.types import ConfigurationError
+from crossbow.types import ConfigurationError, DataError
 
 
 def add_initial_model(group: argparse._ArgumentGroup) -> None:
@@ -33,6 +35,17 @@ def check_initial_model(options: argparse.Namespace) -> None:
         raise ConfigurationError(
             f"--except does nothing without --initial-model. Received: --except {options.excluded[0]}"
         )
+
+
+def digest_of_initial_model(options: argparse.Namespace) -> str | None:
+    """The beginning of the file's SHA-256; None without the option. "unreadable" if there is no file, in which case
+    `load_initial_model` says why."""
+    if options.initial_model is None:
+        return None
+    try:
+        return hashlib.sha256(model_path(options.initial_model).read_bytes()).hexdigest()[:16]
+    except (DataError, OSError):
+        return "unreadable"
 
 
 def load_initial_model(context: ExecutionContext, options: argparse.Namespace) -> list[str]:

@@ -40,6 +40,7 @@ from crossbow.data.rank_shares import share_of_rank
 from crossbow.files import reason
 from crossbow.host_memory import peak_memory
 from crossbow.monitors.status import StatusMonitor
+from crossbow.runtime.alike import check_equal
 from crossbow.runtime.checkpoint import checkpoint_files
 from crossbow.runtime.checkpointing import Written
 from crossbow.runtime.device import parse_devices
@@ -49,7 +50,7 @@ from crossbow.scripts.bad_records import BadRecordsMonitor
 from crossbow.scripts.between_ranks import chosen_between
 from crossbow.scripts.curves import write_learning_curves
 from crossbow.scripts.data_sources import SYNTHETIC, DataSource
-from crossbow.scripts.initial_model import load_initial_model
+from crossbow.scripts.initial_model import digest_of_initial_model, load_initial_model
 from crossbow.scripts.logged_run import read_run
 from crossbow.scripts.logs import log_monitors
 from crossbow.scripts.parser import Configurations, Defaults, configurations, new_parser, wants_cluster
@@ -91,6 +92,8 @@ LONG_WAIT = 0.1, 1.0
 """Share of the time, and seconds, that learners may wait for data before a script recommends more threads."""
 
 
+OF_ALL_RANKS = ("epochs", "time_limit", "target_accuracy", "patience", "resume")
+"""Options that all ranks must have alike, beside those of the context."""
 SLOWEST = 12
 """Number of operators that a script prints after a run with a timeline."""
 
@@ -219,6 +222,13 @@ def new_context(
     model, exchange = confs.model, ""
     if options.between is None:
         model, exchange = chosen_between(join(), confs, dataflow, data)
+    check_equal(
+        join(),
+        {
+            **{f"--{name.replace('_', '-')}": getattr(options, name) for name in OF_ALL_RANKS},
+            "--initial-model": digest_of_initial_model(options),
+        },
+    )
     checkpoints = Checkpoints(options.output_directory, **those_given(options, settings(Checkpoints)))
     create: Callable[..., ExecutionContext] = functools.partial(ExecutionContext, checkpoints=checkpoints)
     if options.resume:

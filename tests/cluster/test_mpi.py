@@ -472,17 +472,18 @@ def test_two_levels(tmp_path: Path) -> None:
 
 @NEEDS_MPI
 @pytest.mark.slow
-def test_a_difference_between_ranks_is_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["seed", "--epochs"])
+def test_a_difference_between_ranks_is_one_sentence(name: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import sys\n"
         "from crossbow import cluster\n"
         "from models import lenet\n"
-        "seed = '5' if cluster.rank else '4'\n"
-        "sys.exit(lenet.main(['--dataset', 'digits', '--seed', seed, '--output-directory', sys.argv[1]]))\n"
+        "number = '5' if cluster.rank else '4'\n"
+        "sys.exit(lenet.main(['--dataset', 'digits', '--output-directory', sys.argv[1], sys.argv[2], number]))\n"
     )
-    done = mpirun(2, str(script), str(tmp_path / "run"))
+    done = mpirun(2, str(script), str(tmp_path / "run"), f"--{name.removeprefix('--')}")
     assert done.returncode == 2
-    expected = "seed must be the same on all ranks: expected 4, as on rank 0"
+    expected = f"{name} must be the same on all ranks: expected 4, as on rank 0"
     assert done.stderr.count(expected) == 1
     assert not list((tmp_path / "run").glob("checkpoints/*"))

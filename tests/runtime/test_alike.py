@@ -18,7 +18,7 @@ from crossbow.compile.model import lay_out
 from crossbow.kernels.cpu.storage import strided_storage
 from crossbow.kernels.interface import PlainStorage, Storage
 from crossbow.ops import VariableSpec
-from crossbow.runtime.alike import check_alike, differently_stored, same_error
+from crossbow.runtime.alike import check_alike, check_equal, differently_stored, same_error
 from crossbow.types import ConfigurationError
 from tests.cluster.fake_network import FakeNetwork, at_once
 
@@ -123,9 +123,24 @@ def test_an_error_of_one_rank_is_that_of_all(reasons: tuple[str, ...], told: str
     assert fail(*reasons) == [told] * 3
 
 
+def test_values_by_name() -> None:
+    first, second = FakeNetwork(2).ranks()
+
+    def differ(ranks: Ranks, epochs: int) -> Callable[[], None]:
+        def work() -> None:
+            check_equal(ranks, {"--seed": 0, "--epochs": 2})
+            with pytest.raises(ConfigurationError, match=r"^--epochs must be .* expected 2, .* Received: 1 on rank 1 "):
+                check_equal(ranks, {"--seed": 0, "--epochs": epochs})
+
+        return work
+
+    at_once([differ(first, 2), differ(second, 1)])
+
+
 def test_a_rank_alone_compares_nothing() -> None:
     alone = Ranks(View(0, (Rank(0, "here"),)))
     check_alike(alone, {})
+    check_equal(alone, {"--epochs": 2})
     assert differently_stored(alone, [stored(PlainStorage((2, 3)))]) == set()
 
 

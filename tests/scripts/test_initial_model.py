@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from crossbow import DataflowNode, Operator, SubGraph
 from crossbow.data import synthetic
 from crossbow.dataflow import Dataflow
 from crossbow.ops import InnerProduct, SoftMax, SoftMaxLoss
+from crossbow.scripts.initial_model import digest_of_initial_model
 from models.logistic_regression import SCRIPT
 from tests.support import context
 
@@ -101,3 +104,18 @@ def loss_of(text: str) -> float:
     """The training loss of the first epoch."""
     line = next(line for line in text.splitlines() if line.startswith("epoch 1"))
     return float(line.split("  loss ")[1].split()[0])
+
+
+def test_the_digest_is_that_of_the_file(tmp_path: Path) -> None:
+    """By which ranks see that they begin with the same model."""
+
+    def digest(path: Path | None) -> str | None:
+        return digest_of_initial_model(argparse.Namespace(initial_model=path))
+
+    (tmp_path / "best.safetensors").write_bytes(b"model")
+    (tmp_path / "other").write_bytes(b"another")
+    in_directory = digest(tmp_path)
+    assert in_directory == digest(tmp_path / "best.safetensors") == hashlib.sha256(b"model").hexdigest()[:16]
+    assert in_directory != digest(tmp_path / "other")
+    assert digest(tmp_path / "nowhere") == "unreadable"
+    assert digest(None) is None
