@@ -11,9 +11,12 @@ from pathlib import Path
 from types import TracebackType
 
 from crossbow.cluster.failure import FAILED
-from crossbow.cluster.members import RankFailedError
+from crossbow.cluster.members import Left, RankFailedError
 from crossbow.console import say
 from crossbow.interruption import INTERRUPTED
+
+LEFT = -1
+"""What `run_program` returns in place of an exit status, which is from 0 to 255, if the rank was asked to leave."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class RankProgram:
 
 
 def run_program(program: RankProgram, before_error: Callable[[], None] = lambda: None) -> int:
-    """Run a program in this process. Returns its exit status; the traceback of an exception is printed.
+    """Run a program in this process. Returns its exit status, or `LEFT`; the traceback of an exception is printed.
 
     before_error: called before the traceback is printed.
     """
@@ -48,9 +51,11 @@ def run_program(program: RankProgram, before_error: Callable[[], None] = lambda:
             sys.path.insert(0, str(Path(program.name).parent.absolute()))
             runpy.run_path(program.name, run_name="__main__")
         return 0
+    except Left:
+        return LEFT
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):
-            return error.code or 0
+            return (error.code or 0) & 0xFF  # as the system does
         before_error()
         print(error.code, file=sys.stderr)
         return FAILED

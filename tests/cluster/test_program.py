@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crossbow.cluster.program import RankProgram, run_program
+from crossbow.cluster.program import LEFT, RankProgram, run_program
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +55,18 @@ def test_a_traceback_and_a_text_are_printed(tmp_path: Path, capsys: pytest.Captu
     script.write_text("raise SystemExit('no data')")
     assert run_program(RankProgram(str(script), (), is_module=False), lambda: called.append(1)) == 1
     assert (capsys.readouterr().err, called) == ("no data\n", [1, 1])
+
+
+@pytest.mark.parametrize(
+    ("ends", "status"), [("5", 5), ("-1", 255), ("256", 0), ("None", 0), ("Left().code", 5), ("True", 1)]
+)
+def test_the_exit_status_of_a_program_is_its_own(ends: str, status: int, tmp_path: Path) -> None:
+    """Also if it is that with which a rank leaves."""
+    script = tmp_path / "script.py"
+    script.write_text(f"import sys\nfrom crossbow.cluster.members import Left\nsys.exit({ends})")
+    assert run_program(RankProgram(str(script), (), is_module=False)) == status
+    script.write_text("from crossbow.cluster.members import Left\nraise Left")
+    assert run_program(RankProgram(str(script), (), is_module=False)) == LEFT
 
 
 def test_its_command_and_that_which_resumes_it() -> None:

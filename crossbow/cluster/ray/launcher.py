@@ -13,8 +13,8 @@ from typing import Any, cast
 from crossbow.cluster.admission import Journal
 from crossbow.cluster.failure import ASKED_TO_LEAVE, LOST, TERMINATED
 from crossbow.cluster.fault import faults_of
-from crossbow.cluster.members import Left, Rank, View
-from crossbow.cluster.program import RankProgram
+from crossbow.cluster.members import Rank, View
+from crossbow.cluster.program import LEFT, RankProgram
 from crossbow.cluster.ranks import LOSS
 from crossbow.cluster.ray.actor import GROUPS, RankProcess
 from crossbow.cluster.ray.connection import ClusterNode, Connection
@@ -232,7 +232,7 @@ class Launcher:
                 return
             if process not in self._roster.alive:  # the others have given it up
                 return
-            if status == Left.status:
+            if status == LEFT:
                 self._lose(process, ASKED_TO_LEAVE)
                 return
             if status == TERMINATED and not self._signals:
