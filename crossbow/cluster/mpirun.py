@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from crossbow.cluster.failure import TERMINATED
 from crossbow.cluster.fault import VARIABLE
@@ -80,16 +81,21 @@ def launch_on_mpi(program: RankProgram, launch: MpiLaunch) -> int:
 
 
 def _run(command: list[str]) -> int:
-    """Run a command, to which signals are passed on. It gets SIGTERM when this process dies."""
+    """Run a command. It gets SIGTERM when this process dies. The first signal ends training after its tick, with a
+    checkpoint: mpirun passes SIGUSR1 on, and would kill the ranks for others. A second signal does that."""
+    received: list[int] = []
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
 
     def before() -> None:
         if library is not None:
             library.prctl(SET_DEATH_SIGNAL, signal.SIGTERM)
 
-    with (
-        subprocess.Popen(command, start_new_session=True, preexec_fn=before) as process,
-        handled(lambda number, frame: process.send_signal(number)),
-    ):
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        process.send_signal(number if received else signal.SIGUSR1)
+        received.append(number)
+
+    with subprocess.Popen(command, start_new_session=True, preexec_fn=before) as process, handled(pass_on):
         status = process.wait()
+    if status and received:
+        return KILLED + received[0]
     return KILLED - status if status < 0 else status

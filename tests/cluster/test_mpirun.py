@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from crossbow import ConfigurationError, DataError
 from crossbow.cluster import mpirun
 from crossbow.cluster.mpirun import MpiLaunch, launch_on_mpi
 from crossbow.cluster.program import RankProgram
+from tests.support import until
 
 PROGRAM = RankProgram("models.lenet", ("--epochs", "2"))
 
@@ -68,3 +71,30 @@ def test_a_lost_rank_begins_again_from_the_checkpoint(
     assert launch_on_mpi(PROGRAM, MpiLaunch(ranks=2, restarts=2)) == status
     assert log.read_text().splitlines() == ["2 kill:1@2", *["--resume None"] * (runs - 1)]
     assert ("CROSSBOW_FAULT" in os.environ) == (runs == 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_the_first_signal_ends_training_at_a_tick(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals
+) -> None:
+    """mpirun passes SIGUSR1 on to the ranks, and kills them for the others: a script in its place."""
+    ready, log, fake = tmp_path / "ready", tmp_path / "log", tmp_path / "mpirun"
+    fake.write_text(
+        f"#!/bin/bash\ntrap 'echo usr1 >> {log}' USR1\ntrap 'echo again >> {log}; exit 1' INT TERM\n"
+        f"touch {ready}\nwhile [ $(wc -l < {log}) -lt 2 ]; do sleep 0.05; done\nexit 1\n"
+    )
+    fake.chmod(0o755)
+    log.touch()
+    monkeypatch.setattr(mpirun.shutil, "which", lambda name, path: str(fake))
+
+    def send() -> None:
+        until(ready.exists)
+        os.kill(os.getpid(), number)
+        until(lambda: log.read_text() == "usr1\n")
+        os.kill(os.getpid(), number)  # once more
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    assert launch_on_mpi(PROGRAM, MpiLaunch(ranks=2)) == 128 + number
+    sender.join()
+    assert log.read_text().splitlines() == ["usr1", "usr1" if number == signal.SIGUSR1 else "again"]
