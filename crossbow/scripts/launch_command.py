@@ -184,7 +184,11 @@ def _groups(program: RankProgram, options: argparse.Namespace) -> str:
     if options.hosts is None or not learners.isdecimal():
         raise ConfigurationError("--groups needs --hosts FILE, and --learners N among the arguments of the program")
     hosts = [each.name for each in read_hosts(options.hosts) for _ in range(options.per_host or each.slots)]
-    ranks = hosts[: options.ranks or len(hosts)]
+    if options.ranks is not None and options.ranks > len(hosts):
+        raise ConfigurationError(
+            f"{options.hosts}: expected slots for {options.ranks} ranks, with --groups. Received: {len(hosts)}"
+        )
+    ranks = hosts[: options.ranks]
     return groups_text(learners_of_groups(read_groups(options.groups), ranks, int(learners), options.groups))
 
 

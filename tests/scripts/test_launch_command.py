@@ -118,6 +118,8 @@ def test_faults_of_groups_and_shares_are_one_sentence(
     assert "--groups needs --hosts FILE, and --learners N among" in capsys.readouterr().err
     assert main([*mpi, files["hosts"], "a.py", "--learners", "1"]) == 2
     assert "expected the hosts of a group. Received: 'slots=2'" in capsys.readouterr().err
+    assert main([*mpi, files["groups"], "-n", "4", "a.py", "--learners", "1"]) == 2
+    assert "expected slots for 4 ranks, with --groups. Received: 3" in capsys.readouterr().err
     assert main(["launch", "--data-sharding", files["gap"], "a.py"]) == 2
     assert "expected parts that adjoin, from 0 to 1. Received: a gap at 0.5" in capsys.readouterr().err
     assert launched == []
