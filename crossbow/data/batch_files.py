@@ -19,7 +19,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ from crossbow.data.batch_metadata import (
     tuple_bytes,
     write_metadata,
 )
-from crossbow.files import checked_path, file_error, file_to_fill, make_directory, make_room_for_files
+from crossbow.files import checked_path, file_error, file_to_fill, make_directory, make_room_for_files, reason
 from crossbow.types import Array, DataError, Shape, bytes_text
 
 DEFAULT_PARTITION = 1 << 30
@@ -48,8 +48,8 @@ Indices = NDArray[np.intp]
 class BatchFiles:
     """Random access to a data set in batch-aligned files: `len(files)`, `files[i]`, `files.read(…)`.
 
-    The files are mapped into memory, and never read as a whole. Opening checks their lengths. Examples that are
-    repeated to fill the last batch are not counted.
+    The files are mapped into memory, and never read as a whole. Opening checks their lengths, and that the examples
+    which fill the last batch begin with the first one. These are not counted.
 
     Each file is searched for by its name in the directory of the metadata file, then at the path in the metadata.
 
@@ -81,6 +81,7 @@ class BatchFiles:
                 f"{metadata.batch_size:,}) in {metadata.partitions:,} files. Received: {sum(batches):,}"
             )
         self._first_batches = np.cumsum([0, *batches])
+        self._check_fill()
 
     def __len__(self) -> int:
         return self.metadata.number_of_examples
@@ -96,6 +97,16 @@ class BatchFiles:
     def __repr__(self) -> str:
         meta = self.metadata
         return f"BatchFiles({str(self.path)!r}: {len(self):,} examples {meta.example_shape} {meta.example_type})"
+
+    def _check_fill(self) -> None:
+        """With another number of examples, the last batch is filled with others."""
+        if fill := self.metadata.fill:
+            for kind, first, filling in zip(("example", "label"), self.slice(0, 1), self.filling(), strict=True):
+                if first[0].tobytes() != filling[0].tobytes():
+                    raise DataError(
+                        f"{self.path}: expected the last {fill:,} (fill) of {self.metadata.elements:,} elements to "
+                        f"repeat the first ones. Received: another {kind} than the first"
+                    )
 
     def _make_room(self, count: int) -> None:
         """Make the process able to open the files, all of which stay open: Python keeps a mapped file open."""
@@ -135,6 +146,7 @@ class BatchFiles:
         labels = np.empty((len(self), *self.metadata.label_shape), TYPES[self.metadata.label_type])
         start = 0
         for part in self._labels:
+            part.check()
             count = min(len(part) * self.metadata.batch_size, len(self) - start)
             labels[start : start + count] = part.batches.reshape(-1, *self.metadata.label_shape)[:count]
             start += count
@@ -151,6 +163,8 @@ class BatchFiles:
         batches, rows = np.divmod(indices, self.metadata.batch_size)
         numbers = np.searchsorted(self._first_batches, batches, side="right") - 1
         batches = batches - self._first_batches[numbers]
+        for number in set(numbers.tolist()):
+            parts[number].check()
         places = zip(numbers.tolist(), batches.tolist(), rows.tolist(), strict=True)
         for position, (number, batch, row) in enumerate(places):
             out[position] = parts[number].batches[batch, row]
@@ -165,11 +179,15 @@ class BatchFiles:
 
     def remainders(self, number: int) -> tuple[Array, Array]:
         """The padding after each batch of file `number` (from 0), (batches, pad), of examples and of labels."""
+        for part in (self._examples[number], self._labels[number]):
+            part.check()
         return self._examples[number].pads, self._labels[number].pads
 
     def filling(self) -> tuple[Array, Array]:
         """The repeated examples and labels that fill the last batch."""
         count = self.metadata.batch_size - (self.metadata.fill or 0)
+        for part in (self._examples[-1], self._labels[-1]):
+            part.check()
         return self._examples[-1].batches[-1, count:], self._labels[-1].batches[-1, count:]
 
 
@@ -177,11 +195,21 @@ class BatchFiles:
 class _Part:
     """A mapped file: its batches (n, batch size, …), and the padding after each (n, pad)."""
 
+    path: Path
+    mapped: mmap.mmap
     batches: Array
     pads: NDArray[np.uint8]
 
     def __len__(self) -> int:
         return len(self.batches)
+
+    def check(self) -> None:
+        """Raise DataError if the file has become shorter. The system kills a process that reads beyond its end."""
+        if (size := self.mapped.size()) < len(self.mapped):
+            raise DataError(
+                f"{self.path}: expected a file that does not change while it is used, of {len(self.mapped):,} bytes. "
+                f"Received: {size:,} bytes"
+            )
 
 
 def find_partition(metadata_path: Path, prefix: str, number: int) -> Path:
@@ -216,17 +244,17 @@ def _map_files(paths: Sequence[Path], meta: Metadata, kind: str) -> list[_Part]:
             if isinstance(error, DataError):
                 raise
             raise file_error(error, path, "a readable file") from error
-        parts.append(_view(mapped, meta.batch_size, shape, TYPES[element], pad))
+        parts.append(_view(path, mapped, meta.batch_size, shape, TYPES[element], pad))
     return parts
 
 
-def _view(mapped: mmap.mmap, batch_size: int, shape: Shape, dtype: np.dtype[Any], pad: int) -> _Part:
+def _view(path: Path, mapped: mmap.mmap, batch_size: int, shape: Shape, dtype: np.dtype[Any], pad: int) -> _Part:
     strides = [math.prod(shape[axis:]) * dtype.itemsize for axis in range(len(shape) + 1)]
     batch = batch_size * strides[0]
     count = len(mapped) // (batch + pad)
     batches: Array = np.ndarray((count, batch_size, *shape), dtype, mapped, 0, (batch + pad, *strides))
     pads: NDArray[np.uint8] = np.ndarray((count, pad), np.uint8, mapped, batch if pad else 0, (batch + pad, 1))
-    return _Part(batches, pads)
+    return _Part(path, mapped, batches, pads)
 
 
 # Writing
@@ -302,8 +330,8 @@ def write_batch_files(
     Existing files with these names are replaced. The metadata file is removed first and written last, so an incomplete
     data set has none. If writing fails, all new files are removed.
 
-    Raises DataError. Nothing is removed if the metadata cannot represent the path, or if the file system does not have
-    enough space, with that of the existing files.
+    Raises DataError. Nothing is removed if the metadata cannot represent the path, if the existing data set has
+    examples of another shape, or if the file system does not have enough space, with that of the existing files.
     """
     planned = plan(source, batch_size, partition_size)
     path = directory / f"{name}.metadata"
@@ -323,6 +351,7 @@ def write_batch_files(
     )
     for prefix in (metadata.examples, metadata.labels):
         check_prefix(prefix)
+    _check_replaceable(path, metadata)
     make_directory(directory)
     older = _older_files(path)
     check_space(directory, planned.nbytes, older)
@@ -337,6 +366,20 @@ def write_batch_files(
             file.unlink(missing_ok=True)
         raise
     return path
+
+
+def _check_replaceable(path: Path, metadata: Metadata) -> None:
+    """Raise DataError if the file is that of a data set with examples of another shape. CIFAR-10 and CIFAR-100, for
+    example, have the same file names."""
+    try:
+        older = read_metadata(path).example_shape
+    except DataError:
+        return  # there is none that could be used
+    if older != metadata.example_shape:
+        raise DataError(
+            f"{path}: expected no data set, or one with examples {metadata.example_shape} to replace. "
+            f"Received: one with examples {older}"
+        )
 
 
 def _older_files(path: Path) -> list[Path]:
@@ -369,13 +412,22 @@ def _write_partition(metadata: Metadata, planned: Plan, source: Source, number: 
             if missing := start + planned.batch_size - stop:
                 spans.append((0, min(missing, len(source))))
             for x, y in _pieces(source, spans):
-                examples.write(x)
-                labels.write(y)
-            for file, bytes_of_batch in ((examples, planned.example_bytes), (labels, planned.label_bytes)):
+                _write(examples, paths[0], x)
+                _write(labels, paths[1], y)
+            sizes = (planned.example_bytes, planned.label_bytes)
+            for file, path, bytes_of_batch in zip((examples, labels), paths, sizes, strict=True):
                 # With fewer examples than a batch holds, the original leaves zeros after them.
                 end = (batch - first + 1) * (bytes_of_batch + pad_to_page(bytes_of_batch))
-                file.write(bytes(end - file.tell()))
+                _write(file, path, bytes(end - file.tell()))
         written += paths
+
+
+def _write(file: BinaryIO, path: Path, content: Any) -> None:
+    """Write bytes. Two files are open: an OSError alone would not tell of which it is."""
+    try:
+        file.write(content)
+    except OSError as error:
+        raise DataError(f"{path}: expected to write this file. Received: {reason(error)}") from error
 
 
 def _pieces(source: Source, spans: Sequence[tuple[int, int]]) -> Any:

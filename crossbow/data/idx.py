@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from crossbow.data.reading import LARGEST_ARRAY, PIECE, Readable, read_at_most
+from crossbow.files import check_readable, checked_path
 from crossbow.types import Array, DataError, Shape, bytes_text
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -29,7 +30,8 @@ def read_idx(path: str | os.PathLike[str]) -> Array:
 
     Raises DataError with the file's name, what was expected and what was received.
     """
-    path = Path(path)
+    path = checked_path("read_idx", path)
+    check_readable(path, "a readable IDX file")
     try:
         with path.open("rb") as raw:
             packed = raw.peek(2)[:2] == _GZIP_MAGIC

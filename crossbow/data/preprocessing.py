@@ -36,6 +36,10 @@ class Preprocessing:
         if not is_integer(size) or not 1 <= size <= LARGEST_SIZE:
             raise DataError(f"image_size: expected an integer from 1 to {LARGEST_SIZE}. Received: {size!r}")
         object.__setattr__(self, "size", size)
+        distortion = plain(self.colour_distortion)
+        if not isinstance(distortion, bool):
+            raise DataError(f"colour_distortion: expected True or False. Received: {distortion!r}")
+        object.__setattr__(self, "colour_distortion", distortion)
 
 
 @dataclass(frozen=True)

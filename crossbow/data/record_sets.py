@@ -59,7 +59,7 @@ def records(
 
 def record_files(files: Files, name: str) -> list[RecordFile]:
     """The record files. Raises DataError if they contain no records."""
-    given = list(files) if isinstance(files, Iterable) and not isinstance(files, str) else [files]
+    given = list(files) if isinstance(files, Iterable) and not isinstance(files, str | bytes) else [files]
     found = [file for item in given for file in _open(checked_path(name, item))]
     if not any(map(len, found)):
         raise DataError(f"{name}: expected at least one record. Received: none in {len(found)} files")

@@ -306,6 +306,10 @@ def write_records(path: str | os.PathLike[str], records: Iterable[Record]) -> No
 
     Raises DataError if the format cannot represent a record, with its number from 0, or if the file cannot be written.
     """
+    try:
+        records = iter(records)
+    except TypeError as error:
+        raise DataError(f"write_records: expected records, as a list. Received: {type(records).__name__}") from error
     with file_to_fill(path) as file:
         file.write(bytes(HEADER))
         count = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +20,11 @@ from crossbow.data import (
     image_folder,
     mnist,
     records,
+    sequence,
     synthetic,
     topics,
 )
-from crossbow.files import file_error
+from crossbow.files import check_readable, file_error
 from crossbow.types import DataError, Shape
 
 SYNTHETIC = "synthetic"
@@ -29,11 +32,13 @@ SYNTHETIC = "synthetic"
 BATCH_FILES = "batch_files"
 IMAGE_FOLDER = "image_folder"
 RECORDS = "records"
+SEQUENCE = "sequence"
+SEQUENCE_FILE = "dataset.py"
 IMAGES = (IMAGE_FOLDER, RECORDS)
 """Data sets of image files, which are resized."""
-STORED = (BATCH_FILES, RECORDS)
-"""Data sets whose labels are numbers in files."""
-OF_FILES = (BATCH_FILES, *IMAGES)
+NUMBERED = (BATCH_FILES, RECORDS, SEQUENCE)
+"""Data sets whose labels are numbers, so that their number of classes can only be guessed or stated."""
+OF_FILES = (BATCH_FILES, *IMAGES, SEQUENCE)
 """Data sets whose shape and number of classes are known when their files are read. All scripts support them."""
 
 
@@ -56,7 +61,7 @@ class DataSource:
     colour_distortion: bool = False
     """Whether the colours of their training images are distorted at random."""
     classes: int | None = None
-    """Number of classes of `STORED` data sets; None: as many as there are labels."""
+    """Number of classes of `NUMBERED` data sets; None: as many as there are labels."""
     loaded: Dataset | None = field(default=None, compare=False, repr=False)
     """The data set, if it was read already."""
 
@@ -159,6 +164,13 @@ KNOWN = {
         image_shape=None,
         files="NAME-train.metadata and NAME-test.metadata of record files",
     ),
+    SEQUENCE: Known(
+        summary=f"Python sequences of (image, label), which {SEQUENCE_FILE} defines",
+        without_options="images in Python sequences",
+        load=lambda source: python_sequences(source.directory, number_of_classes=source.classes),
+        image_shape=None,
+        files=f"{SEQUENCE_FILE}, Python code that defines the sequences train and check",
+    ),
     SYNTHETIC: Known(
         summary="random images of any shape, for benchmarks",
         without_options="synthetic images",
@@ -214,6 +226,41 @@ def stored_batches(
     if not has_classes and data.number_of_classes is not None:
         raise DataError(f"{train}: expected labels of type float. Received: int")
     return _plausible(data, number_of_classes)
+
+
+def python_sequences(directory: Path | None, *, number_of_classes: int | None = None) -> Dataset:
+    """The data set of the sequences `train` and `check` that `dataset.py` in a directory defines.
+
+    `dataset.py` may import modules beside it. Its exceptions reach the caller. Raises DataError if the file is missing,
+    or does not define both sequences, or if an example cannot be used.
+    """
+    path = given_directory(directory, SEQUENCE) / SEQUENCE_FILE
+    expected = f"Python code that defines the sequences train and check of --dataset {SEQUENCE}"
+    check_readable(path, expected)
+    try:
+        path.open("rb").close()
+    except (OSError, ValueError) as error:
+        raise file_error(error, path, expected) from error
+    name = "crossbow_user_dataset"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses, for example, look for their module there
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    spec.loader.exec_module(module)
+    if missing := [phase for phase in ("train", "check") if not hasattr(module, phase)]:
+        raise DataError(
+            f"{path}: expected the sequences train and check. Received: none with the name {' or '.join(missing)}"
+        )
+    try:
+        data = sequence(module.train, module.check, number_of_classes=number_of_classes)
+        if data.number_of_classes is None:
+            raise DataError("expected labels of type int, which are classes. Received: floating-point numbers")
+        return _plausible(data, number_of_classes)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
 
 
 def _plausible(data: Dataset, stated: int | None) -> Dataset:

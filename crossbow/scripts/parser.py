@@ -14,7 +14,7 @@ from crossbow.runtime.checkpointing import Checkpoints
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.profiling import Profile
 from crossbow.scripts.command_parser import CommandParser
-from crossbow.scripts.data_sources import BATCH_FILES, IMAGES, KNOWN, OF_FILES, STORED, SYNTHETIC, DataSource
+from crossbow.scripts.data_sources import BATCH_FILES, IMAGES, KNOWN, NUMBERED, OF_FILES, SYNTHETIC, DataSource
 from crossbow.scripts.initial_model import add_initial_model, check_initial_model
 from crossbow.scripts.logs import add_log
 from crossbow.scripts.rule_options import add_rule, rule_conf, rule_hints
@@ -235,7 +235,7 @@ def _add_synthetic(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
         option = f"--{name.replace('_', '-')}"
         count = getattr(defaults, field)
         if count is not None:
-            more = f"; of {' and '.join(STORED)}, if it is not the largest label + 1" if name == "classes" else ""
+            more = f"; of {' and '.join(NUMBERED)}, if it is not the largest label + 1" if name == "classes" else ""
             text = f"synthetic: number of {what} (default: {count:,}){more}"
             group.add_argument(option, type=integer(1), metavar="N", help=text)
 
@@ -325,7 +325,7 @@ def _data(options: argparse.Namespace, defaults: Defaults) -> DataSource:
     stated = None
     if SYNTHETIC in defaults.epochs:
         given = those_given(options, [name for name in ("image_shape", *SYNTHETIC_SIZES) if name in options])
-        stated = given.pop("classes", None) if options.dataset in STORED else None
+        stated = given.pop("classes", None) if options.dataset in NUMBERED else None
         if options.dataset != SYNTHETIC:
             for name, value in given.items():
                 text = ",".join(map(str, value)) if isinstance(value, tuple) else value

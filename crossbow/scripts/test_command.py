@@ -16,7 +16,7 @@ from crossbow.data.fingerprint import fingerprint
 from crossbow.files import reason
 from crossbow.model_file import ModelFile, ModelSettings, read_model
 from crossbow.runtime.device import CpuDevice, parse_devices
-from crossbow.scripts.data_sources import KNOWN, STORED, SYNTHETIC, DataSource
+from crossbow.scripts.data_sources import KNOWN, NUMBERED, SYNTHETIC, DataSource
 from crossbow.scripts.predict_command import add_model
 from crossbow.scripts.values import expanded_path, integer
 from crossbow.types import Array, ConfigurationError, DataError, Phase
@@ -151,7 +151,7 @@ def _data(options: argparse.Namespace, settings: ModelSettings) -> Dataset:
         **given,
         "image_shape": shape,
         "number_of_classes": classes,
-        "classes": classes if name in STORED else None,
+        "classes": classes if name in NUMBERED else None,
     }
     data = DataSource(**{"directory": None, **values}).load()
     if digest is not None and not given and (received := fingerprint(data).get("check_digest")) != digest:

@@ -159,6 +159,26 @@ def test_batches_that_do_not_belong_together(path: Path) -> None:
     refused(path, "as many batches of labels as of examples in partition 2, 1", "Received: 2")
 
 
+@pytest.mark.parametrize(("count", "stated"), [(5, 2), (5, 1), (6, 3), (8, 1)])
+def test_a_wrong_fill(tmp_path: Path, count: int, stated: int) -> None:
+    """Examples would count twice, or not at all."""
+    path = write_batch_files(tmp_path, "train", Source(count), batch_size=4)
+    path.write_text(re.sub(r"fill         : \d", f"fill         : {stated}", path.read_text()))
+    refused(path, f"the last {stated} (fill) of 8 elements to repeat the first ones", "another example than the first")
+
+
+@pytest.mark.parametrize("name", ["train.examples.2", "train.labels.2"])
+def test_a_file_that_is_truncated_while_it_is_used(path: Path, name: str) -> None:
+    """Reading beyond its end would kill the process (SIGBUS)."""
+    files = BatchFiles(path)
+    os.truncate(path.parent / name, 0)
+    message = rf"{name}: expected a file that does not change while it is used, of 4,096 bytes. Received: 0 bytes$"
+    for read in (lambda: files[4], files.filling, lambda: files.remainders(1)):
+        with pytest.raises(DataError, match=message):
+            read()
+    assert files[3][1] == 13
+
+
 # Writing
 
 
@@ -247,6 +267,41 @@ def test_a_writer_that_is_killed_or_has_no_space_leaves_no_data_set(path: Path, 
     assert sorted(os.listdir(tmp_path)) == sorted([*FILES, "train.metadata"])
     for name, content in FILES.items():
         assert (tmp_path / name).read_bytes() == content, name
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from crossbow.data import Dataset
+from crossbow.data.batch_files import write_batch_files
+from crossbow.data.encoding import EncodedExamples, Encoding
+example, label = np.zeros((3, int(sys.argv[2])), np.float32), np.zeros((3, int(sys.argv[3])), np.float32)
+resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
+write_batch_files(Path(sys.argv[1]), "train", EncodedExamples(Dataset((example, label)).train, Encoding("train")), 1)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits are those of POSIX")
+@pytest.mark.parametrize(("sizes", "name"), [(("5000", "1"), "train.examples.1"), (("1", "5000"), "train.labels.1")])
+def test_the_file_that_cannot_be_written_is_named(tmp_path: Path, sizes: tuple[str, str], name: str) -> None:
+    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path), *sizes], capture_output=True, text=True)
+    assert f"{tmp_path / name}: expected to write this file. Received: File too large" in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_data_set_of_another_shape_is_not_replaced(path: Path, tmp_path: Path) -> None:
+    """CIFAR-10 and CIFAR-100 have the same file names."""
+
+    class Longer(Source):
+        def __init__(self) -> None:
+            super().__init__()
+            self.example_shape = (2, 1)
+
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(DataError, match=r"examples \(2, 1\) to replace\. Received: one with examples \(1, 2\)$"):
+        write_batch_files(tmp_path, "train", Longer(), batch_size=2)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 def test_too_little_space_is_known_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

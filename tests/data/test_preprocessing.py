@@ -49,6 +49,11 @@ def test_sizes_that_are_none(size: Any) -> None:
         Preprocessing(size, training=True)
 
 
+def test_a_distortion_that_is_no_choice() -> None:
+    with pytest.raises(DataError, match=r"^colour_distortion: expected True or False\. Received: 3$"):
+        Preprocessing(8, training=True, colour_distortion=3)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("size", [1, np.int64(4096)])
 def test_the_smallest_and_the_largest_size(size: Any) -> None:
     assert Preprocessing(size, training=True).size == int(size)

@@ -196,7 +196,7 @@ def test_labels_out_of_range(tmp_path: Path) -> None:
         small(path)
 
 
-@pytest.mark.parametrize(("given", "received"), [(5, "5"), ([5], "5"), ([None], "None")])
+@pytest.mark.parametrize(("given", "received"), [(5, "5"), ([5], "5"), ([None], "None"), (b"a", "b'a'")])
 def test_what_is_no_path(given: Any, received: str) -> None:
     with pytest.raises(TypeError, match=rf"^train: expected a path, .*\. Received: {received}$"):
         small(given)

@@ -327,6 +327,12 @@ def test_what_cannot_be_written_leaves_the_older_file(path: Path, record: Any, m
     assert os.listdir(path.parent) == [path.name]
 
 
+def test_what_has_no_records(path: Path) -> None:
+    with pytest.raises(DataError, match=r"^write_records: expected records, as a list\. Received: Record$"):
+        write_records(path, Record(0, NO_BOXES, 1, 1, b""))  # type: ignore[arg-type]
+    assert path.read_bytes() == WHOLE
+
+
 def test_a_failing_generator_leaves_nothing(tmp_path: Path) -> None:
     def records() -> Iterator[Record]:
         yield Record(0, NO_BOXES, 1, 1, b"x" * 100_000)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossbow import ConfigurationError, DataError, Dataset
+from crossbow import ConfigurationError, DataError, Dataset, cli
 from crossbow.data import Record, synthetic, write_records
 from crossbow.data.batch_metadata import Metadata, write_metadata
 from crossbow.data.encoding import ENCODINGS, encode
@@ -33,7 +33,7 @@ def test_the_first_data_set_is_the_default() -> None:
     text = " ".join(new_parser("example", "Trains an example.", PICTURES)[0].format_help().split())
     for part in (
         "Trains an example. Without options: CIFAR-10, SMA, one learner per core.",
-        "--dataset {cifar10,mnist,synthetic,batch_files,image_folder,records}",
+        "--dataset {cifar10,mnist,synthetic,batch_files,image_folder,records,sequence}",
         "cifar10: 60,000 colour images, downloaded once; mnist: 70,000, downloaded once; synthetic: random images",
         "files lie: CIFAR-10: its binaries, its Python archive, or an .npz of JPEG files; or MNIST's four IDX files",
         "image_folder, records: height and width to which images are resized (default: 32)",
@@ -74,6 +74,8 @@ def test_what_is_known_of_a_data_set_is_so(
         write(tmp_path, binaries_100())
     if name == "batch_files":
         encode(synthetic((2, 5, 5), training=30, check=20), ENCODINGS["digits"], tmp_path, 7)
+    if name == "sequence":
+        (tmp_path / "dataset.py").write_text(SEQUENCES)
     if name in ("image_folder", "records"):
         {"image_folder": folders, "records": record_set}[name](tmp_path)
     directories = {"mnist": SHARED / "mnist", "cifar10": SHARED}
@@ -82,6 +84,15 @@ def test_what_is_known_of_a_data_set_is_so(
     data = DataSource(name, directory, shape, known.number_of_classes, 30, 20, image_size=9).load()
     assert data.image_shape == shape
     assert data.number_of_classes == (2 if name in ("image_folder", "records") else known.number_of_classes)
+
+
+SEQUENCES = """
+import numpy as np
+
+train = [(np.full((2, 5, 5), n / 30, np.float32), n % 10) for n in range(30)]
+check = train[:20]
+"""
+"""A `dataset.py`."""
 
 
 @pytest.mark.parametrize(
@@ -95,7 +106,7 @@ def test_what_is_known_of_a_data_set_is_so(
         ("--image-shape 3,4,4", "--image-shape does nothing with --dataset cifar10. Received: --image-shape 3,4,4"),
         (
             "--dataset synthetic --data-directory x",
-            "--data-directory belongs to --dataset cifar10 or mnist or batch_files or image_folder or records; synth",
+            "--data-directory belongs to --dataset cifar10 or mnist or batch_files or image_folder or records or sequence",
         ),
     ],
 )
@@ -129,7 +140,7 @@ def test_epochs_with_files() -> None:
     longer = dataclasses.replace(PICTURES, epochs_with_files=90)
     assert (longer.epochs_with("batch_files"), longer.epochs_with("cifar10")) == (90, 7)
     text = " ".join(new_parser("example", "Trains an example.", longer)[0].format_help().split())
-    assert "2 with synthetic, 90 with batch_files, image_folder, records)" in text
+    assert "2 with synthetic, 90 with batch_files, image_folder, records, sequence)" in text
 
 
 def test_examples_that_are_no_images() -> None:
@@ -236,3 +247,62 @@ def test_image_files_are_read_once_for_a_script(tmp_path: Path) -> None:
     for dataset in ("image_folder", "records"):
         with pytest.raises(DataError, match=f"^--dataset {dataset}: expected --data-directory. Received: none$"):
             confs(f"--dataset {dataset}", PICTURES)
+
+
+# Python sequences
+
+
+def test_a_script_trains_on_python_sequences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`dataset.py` may define data classes, and import what lies beside it."""
+    (tmp_path / "brightness.py").write_text("LEVELS = 10\n")
+    (tmp_path / "dataset.py").write_text(
+        """
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from brightness import LEVELS
+
+
+@dataclass
+class Squares:
+    count: int
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return np.full((1, 5, 5), index % LEVELS * 25, np.uint8), index % LEVELS
+
+
+train, check = Squares(64), Squares(20)
+"""
+    )
+    arguments = f"--dataset sequence --data-directory {tmp_path} --epochs 2 --output-directory {tmp_path / 'out'}"
+    assert logistic_regression.main(arguments.split()) == 0
+    assert "sequence, 64 training and 20 test images 1×5×5" in capsys.readouterr().out
+    assert cli.main(["test", str(tmp_path / "out")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (None, "dataset.py: expected Python code that defines the sequences train and check of --dataset sequence"),
+        ("train = []", "dataset.py: expected the sequences train and check. Received: none with the name check"),
+        ("train = check = []", "dataset.py: train: expected at least one example. Received: none"),
+        ("train = check = [([1.0], 0.5)]", "dataset.py: expected labels of type int, which are classes. Received: fl"),
+        ("train = check = [([1.0], 7)]", "dataset.py: train, example 0: expected a label below the number of training"),
+    ],
+)
+def test_python_code_that_defines_no_sequences(code: str | None, message: str, tmp_path: Path) -> None:
+    if code is not None:
+        (tmp_path / "dataset.py").write_text(code)
+    with pytest.raises(DataError, match=re.escape(message)):
+        confs(f"--dataset sequence --data-directory {tmp_path}", PICTURES)
+
+
+def test_an_exception_of_python_code_that_defines_sequences(tmp_path: Path) -> None:
+    (tmp_path / "dataset.py").write_text("train = open('nowhere-at-all')")
+    with pytest.raises(FileNotFoundError, match="nowhere-at-all"):
+        confs(f"--dataset sequence --data-directory {tmp_path}", PICTURES)
