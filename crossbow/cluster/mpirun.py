@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from crossbow.cluster.banners import WithoutBanners
 from crossbow.cluster.failure import TERMINATED
 from crossbow.cluster.fault import VARIABLE
 from crossbow.cluster.host_files import read_hosts
@@ -94,7 +95,16 @@ def _run(command: list[str]) -> int:
         process.send_signal(number if received else signal.SIGUSR1)
         received.append(number)
 
-    with subprocess.Popen(command, start_new_session=True, preexec_fn=before) as process, handled(pass_on):
+    sys.stderr.flush()
+    errors = WithoutBanners(lambda content: os.write(2, content), say)
+    with (
+        subprocess.Popen(command, start_new_session=True, preexec_fn=before, stderr=subprocess.PIPE) as process,
+        handled(pass_on),
+    ):
+        assert process.stderr is not None
+        while content := os.read(process.stderr.fileno(), 1 << 16):
+            errors.feed(content)
+        errors.end()
         status = process.wait()
     if status and received:
         return KILLED + received[0]

@@ -99,14 +99,14 @@ class BatchFiles:
         return f"BatchFiles({str(self.path)!r}: {len(self):,} examples {meta.example_shape} {meta.example_type})"
 
     def _check_fill(self) -> None:
-        """With another number of examples, the last batch is filled with others."""
+        """With a wrong number of examples that fill the last batch, the first of them is not that of the data set."""
         if fill := self.metadata.fill:
-            for kind, first, filling in zip(("example", "label"), self.slice(0, 1), self.filling(), strict=True):
-                if first[0].tobytes() != filling[0].tobytes():
-                    raise DataError(
-                        f"{self.path}: expected the last {fill:,} (fill) of {self.metadata.elements:,} elements to "
-                        f"repeat the first ones. Received: another {kind} than the first"
-                    )
+            first, filling = self.slice(0, 1)[0][0], self.filling()[0][0]
+            if first.tobytes() != filling.tobytes():
+                raise DataError(
+                    f"{self.path}: expected the last {fill:,} (fill) of {self.metadata.elements:,} elements to repeat "
+                    "the first ones. Received: another example than the first"
+                )
 
     def _make_room(self, count: int) -> None:
         """Make the process able to open the files, all of which stay open: Python keeps a mapped file open."""

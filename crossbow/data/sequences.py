@@ -81,9 +81,6 @@ class SequenceExamples(Examples):
     def image_dtype(self) -> np.dtype[np.generic]:
         return self._dtype
 
-    def source(self, index: int) -> str:
-        return f"{self._phase}, example {index}"
-
     def write_images(self, selection: Selection, images: Array) -> None:
         for position, index in enumerate(selection.indices.tolist()):
             try:
@@ -92,7 +89,7 @@ class SequenceExamples(Examples):
             except UNREADABLE as error:
                 own = isinstance(error, DataError)
                 reason = str(error).removeprefix(f"{self._phase}: ") if own else f"{type(error).__name__}: {error}"
-                raise BadExample(index, self.source(index), reason) from error
+                raise BadExample(index, f"{self._phase}, example {index}", reason) from error
             images[position] = image.reshape(self._shape)
 
     def with_labels(self, labels: Array) -> SequenceExamples:

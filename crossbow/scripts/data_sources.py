@@ -270,7 +270,8 @@ def _plausible(data: Dataset, stated: int | None) -> Dataset:
         largest = data.number_of_classes - 1
         assert data.check is not None
         examples = next(each for each in (data.train, data.check) if (each.labels == largest).any())
-        where = examples.source(int(np.argmax(examples.labels.reshape(len(examples), -1).max(axis=1))))
+        number = int(np.argmax(examples.labels.reshape(len(examples), -1).max(axis=1)))
+        where = examples.source(number) or f"{'train' if examples is data.train else 'check'}, example {number}"
         raise DataError(
             f"{where}: expected a label below the number of training examples, {len(data.train):,}, unless --classes "
             f"gives the number of classes. Received: {largest}"
