@@ -5,8 +5,11 @@ In all of them `#` begins a comment, and empty lines do not count.
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import os
 import re
+import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +46,35 @@ def read_hosts(path: str | os.PathLike[str]) -> list[Host]:
             raise DataError(f"{where}: expected a host, as node1 or node1 slots=2. Received: {' '.join(words)!r}")
         slots[name] = slots.get(name, 0) + count
     return [Host(*each) for each in slots.items()]
+
+
+def name_of_rank(names: Sequence[str], local_rank: int, hostname: str | None = None) -> str:
+    """The name that a file of hosts gives to this machine's rank; the machine's own name if the file does not have it.
+
+    names: those of the file, each as often as it has slots. local_rank: number of the rank among those of this machine.
+    hostname: this machine's own name.
+
+    >>> name_of_rank(["node1", "node2", "node2"], 0, "node2.cluster")
+    'node2'
+    """
+    hostname = hostname or socket.gethostname()
+    own = [name for name in names if name in (hostname, hostname.partition(".")[0]) or _is_here(name, loopback=False)]
+    own = own or [name for name in names if _is_here(name, loopback=True)]
+    return own[local_rank % len(own)] if own else hostname
+
+
+def _is_here(name: str, *, loopback: bool) -> bool:
+    """Whether an address of this machine has this name. Every machine has the addresses of its loopback interface."""
+    try:
+        found = socket.getaddrinfo(name.strip("[]"), None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    for family, _, _, _, address in found:
+        if ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback == loopback:
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.bind((address[0], 0))  # which is possible for own addresses only
+                return True
+    return False
 
 
 def read_groups(path: str | os.PathLike[str]) -> list[tuple[str, ...]]:
@@ -104,15 +136,23 @@ def read_data_sharding(path: str | os.PathLike[str]) -> list[Fractions]:
                 f"{where}: expected begin and end of a part, with 0 ≤ begin < end ≤ 1. Received: {' '.join(words)!r}"
             )
         parts.append((begin, end))
+    if fault := fault_of_parts(parts):
+        raise DataError(f"{path}: expected parts that adjoin, from 0 to 1. Received: {fault}")
+    return parts
+
+
+def fault_of_parts(parts: Sequence[Fractions]) -> str:
+    """Where parts overlap, or leave a gap between 0 and 1; empty if they adjoin.
+
+    >>> fault_of_parts([(0.5, 1.0), (0.0, 0.5)]), fault_of_parts([(0.0, 0.5)])
+    ('', 'a gap at 0.5')
+    """
     covered = 0.0
     for begin, end in sorted(parts):
         if begin != covered:
-            what = "an overlap" if begin < covered else "a gap"
-            raise DataError(f"{path}: expected parts that adjoin, from 0 to 1. Received: {what} at {begin:g}")
+            return f"{'an overlap' if begin < covered else 'a gap'} at {begin:g}"
         covered = end
-    if covered != 1:
-        raise DataError(f"{path}: expected parts that adjoin, from 0 to 1. Received: a gap at {covered:g}")
-    return parts
+    return "" if covered == 1 else f"a gap at {covered:g}"
 
 
 def _lines(path: str | os.PathLike[str], what: str) -> Iterator[tuple[str, list[str]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+from crossbow.cluster.host_files import fault_of_parts
 from crossbow.cluster.placement import Placement
 from crossbow.cluster.process import join
 from crossbow.cluster.ranks import Ranks
@@ -20,8 +21,8 @@ def share_of_rank(data: Dataset, sharding: Sharding, ranks: Ranks | None = None)
     """The data set whose training examples are this rank's part, which is copied if it is in memory, so that the whole
     can be freed. Check examples stay the same: tests are shared out.
 
-    ranks: by default those of this run. Raises ConfigurationError unless the fractions are those of all ranks;
-    DataError if a part is empty.
+    ranks: by default those of this run. Raises ConfigurationError unless the fractions are those of all ranks, and
+    adjoin from 0 to 1; DataError if a part is empty.
 
     >>> data = Dataset((np.arange(10, dtype=np.float32)[:, None], np.arange(10)))
     >>> share_of_rank(data, "stride").share.sizes
@@ -37,6 +38,8 @@ def share_of_rank(data: Dataset, sharding: Sharding, ranks: Ranks | None = None)
             f"data sharding: expected begin and end for each of {ranks.size} ranks. Received: {len(sharding)}"
         )
     parts = [numbers_of_rank(count, sharding, rank, ranks.size) for rank in range(ranks.size)]
+    if sharding != "stride" and (fault := fault_of_parts([(float(begin), float(end)) for begin, end in sharding])):
+        raise ConfigurationError(f"data sharding: expected parts of ranks that adjoin, from 0 to 1. Received: {fault}")
     made = copy.copy(data)
     made.train = data.train.part(parts[ranks.rank])
     made.share = RankShare(count, tuple(map(len, parts)), sharding, fingerprint(data)["training_digest"])

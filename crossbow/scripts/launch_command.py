@@ -108,6 +108,8 @@ def add_launch_command(commands: Any) -> None:
 
 
 def _launch(options: argparse.Namespace) -> int:
+    if options.check:
+        _refuse_with_check(options)
     program = _check_program() if options.check else _with_files(_program(options), options)
     for name in OF_RAY:
         if options.engine == "mpi" and getattr(options, name) is not None:
@@ -131,6 +133,19 @@ def _launch(options: argparse.Namespace) -> int:
             tuple(options.agent or AGENT),
         ),
     )
+
+
+def _refuse_with_check(options: argparse.Namespace) -> None:
+    """Raise ConfigurationError for options of a program."""
+    given = {
+        "-m": options.module,
+        "a script": options.script,
+        "--groups": options.groups,
+        "--data-sharding": options.data_sharding,
+        "--restarts": options.restarts,
+    }
+    if idle := [name for name, value in given.items() if value]:
+        raise ConfigurationError(f"--check runs no program, so it takes none, nor its options. Received: {idle[0]}")
 
 
 def _program(options: argparse.Namespace) -> RankProgram:

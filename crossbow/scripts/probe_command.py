@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from crossbow.cluster.launch import is_rank
+from crossbow.cluster.host_files import name_of_rank, read_hosts
+from crossbow.cluster.launch import is_rank, launch_of
 from crossbow.cluster.mpirun import MpiLaunch, launch_on_mpi
 from crossbow.cluster.probe import LinkSpeed, RankSpeed, measure_links, write_probe
 from crossbow.cluster.process import join
@@ -57,6 +58,7 @@ def add_probe_command(commands: Any) -> None:
     parser.add_argument(
         "-n", "--ranks", type=integer(1), metavar="N", help="number of ranks to start with MPI (default: one per slot)"
     )
+    parser.add_argument("--names", type=lambda text: text.split(","), help=argparse.SUPPRESS)  # of hosts, for ranks
     parser.add_argument("--network", action="store_true", help="measure only the network, and write no files")
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="the same as MODEL, as for crossbow launch")
     parser.add_argument("model", nargs="?", metavar="MODEL", help="a module with a training script, as models.lenet")
@@ -82,7 +84,7 @@ def _probe(options: argparse.Namespace) -> int:
         return 0
     script = script_of(options.model)
     own = _speed(script, options.rest, options.seconds, ranks)
-    values = ranks.gather([ranks.own.host, own])
+    values = ranks.gather([_host(options, ranks), own])
     speeds = [RankSpeed(rank, host, speed) for rank, (host, speed) in enumerate(values)]
     links = measure_links(ranks)
     if not ranks.is_first:
@@ -95,6 +97,13 @@ def _probe(options: argparse.Namespace) -> int:
     return 0
 
 
+def _host(options: argparse.Namespace, ranks: Ranks) -> str:
+    """The name of this rank's host: that of the file, which `crossbow launch` gets, too."""
+    if options.names is None:
+        return ranks.own.host
+    return name_of_rank(options.names, launch_of(os.environ).local_rank, ranks.own.host)
+
+
 def _given(options: argparse.Namespace) -> str:
     return "both" if options.network else "neither"
 
@@ -102,8 +111,11 @@ def _given(options: argparse.Namespace) -> str:
 def _program(options: argparse.Namespace) -> RankProgram:
     """This command, as each rank runs it."""
     measured = ("--network",) if options.network else (options.model, *options.rest)
-    output = str(options.output_directory.absolute())
-    return RankProgram("crossbow", ("probe", "--seconds", str(options.seconds), "-o", output, *measured))
+    names = (
+        [] if options.hosts is None else [each.name for each in read_hosts(options.hosts) for _ in range(each.slots)]
+    )
+    own = ("-o", str(options.output_directory.absolute()), *(["--names", ",".join(names)] if names else []))
+    return RankProgram("crossbow", ("probe", "--seconds", str(options.seconds), *own, *measured))
 
 
 def _print_links(ranks: Ranks, links: list[LinkSpeed]) -> None:

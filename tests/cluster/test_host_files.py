@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from crossbow import ConfigurationError, DataError
-from crossbow.cluster.host_files import Host, learners_of_groups, read_data_sharding, read_groups, read_hosts
+from crossbow.cluster import host_files
+from crossbow.cluster.host_files import (
+    Host,
+    learners_of_groups,
+    name_of_rank,
+    read_data_sharding,
+    read_groups,
+    read_hosts,
+)
 
 
 def written(directory: Path, text: str) -> Path:
@@ -77,3 +85,33 @@ def test_groups_need_every_rank_and_every_group_a_rank() -> None:
         learners_of_groups(groups, ["a", "d"], 1, "groups")
     with pytest.raises(ConfigurationError, match=r"groups: expected a rank in each group\. Received: none on c"):
         learners_of_groups(groups, ["a", "b"], 1, "groups")
+
+
+@pytest.mark.parametrize(
+    ("names", "local_rank", "expected"),
+    [
+        ("other,node1,node1", 0, "node1"),
+        ("other,alias,alias", 1, "alias"),  # an address of this machine
+        ("localhost,node1", 0, "node1"),  # the other machine is the one that the file calls localhost
+        ("localhost,other", 0, "localhost"),
+        ("node1,alias", 0, "node1"),
+        ("node1,alias", 1, "alias"),
+        ("node1", 3, "node1"),  # more ranks than slots
+        ("other", 0, "node1.cluster"),
+        ("[fe80::1]", 0, "node1.cluster"),
+    ],
+)
+def test_the_name_of_a_host_is_that_of_the_file(
+    names: str, local_rank: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"alias": False, "localhost": True}
+    monkeypatch.setattr(host_files, "_is_here", lambda name, *, loopback: found.get(name) == loopback)
+    assert name_of_rank(names.split(","), local_rank, "node1.cluster") == expected
+
+
+def test_addresses_of_this_machine() -> None:
+    assert host_files._is_here("127.0.0.1", loopback=True)
+    assert not host_files._is_here("127.0.0.1", loopback=False)
+    for loopback in (True, False):
+        assert not host_files._is_here("192.0.2.1", loopback=loopback)  # of no machine (RFC 5737)
+        assert not host_files._is_here("no.such.name.invalid", loopback=loopback)

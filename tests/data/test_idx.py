@@ -108,5 +108,5 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="expected a readable IDX file") as caught:
             read_idx(path)
         assert str(path) in str(caught.value)
-    with pytest.raises(TypeError, match="^read_idx: expected a path, .* Received: None$"):
+    with pytest.raises(TypeError, match=r"^read_idx: expected a path, .* Received: None$"):
         read_idx(None)  # type: ignore[arg-type]

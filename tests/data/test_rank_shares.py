@@ -69,6 +69,9 @@ def test_divisions_that_do_not_fit() -> None:
             shares(wrong, 3)  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"at least one of 10 examples\. Received: none, with fraction="):
         shares([(0, 0.01), (0.01, 1)], 2)
+    for parts, fault in (([(0, 0.5)], "a gap at 0.5"), ([(0, 0.6), (0.5, 1)], "an overlap at 0.5")):
+        with pytest.raises(ConfigurationError, match=rf"parts of ranks that adjoin, from 0 to 1\. Received: {fault}$"):
+            shares(parts, len(parts))
 
 
 def test_each_rank_shuffles_its_own_part() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from crossbow.cli import main
 from crossbow.cluster.host_files import read_data_sharding, read_groups
 from crossbow.cluster.mpirun import MpiLaunch
 from crossbow.scripts import probe_command
-from tests.cluster.test_mpi import NEEDS_MPI, mpirun
+from tests.cluster.test_mpi import NEEDS_MPI, environment, mpirun
 
 MODEL = ["models.logistic_regression", "--dataset", "synthetic", "--training-examples", "64", "--kernels", "reference"]
 
@@ -42,11 +44,14 @@ def test_a_model_or_the_network(capsys: pytest.CaptureFixture[str]) -> None:
 def test_hosts_start_ranks_with_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     launched: list[Any] = []
     monkeypatch.setattr(probe_command, "launch_on_mpi", lambda *what: launched.extend(what) or 5)
-    assert main(["probe", "--hosts", "F", "-n", "3", "-o", str(tmp_path), *MODEL]) == 5
+    hosts = tmp_path / "hosts"
+    hosts.write_text("node1 slots=2\nnode2\n")
+    assert main(["probe", "--hosts", str(hosts), "-n", "3", "-o", str(tmp_path), *MODEL]) == 5
     program, launch = launched
-    assert program.arguments == ("probe", "--seconds", "2.0", "-o", str(tmp_path), *MODEL)
-    assert launch == MpiLaunch(ranks=3, hosts=Path("F"))
-    assert main(["probe", "--hosts", "F", "-n", "3", "-o", str(tmp_path), "-m", *MODEL]) == 5  # as for `launch`
+    names = ("--names", "node1,node1,node2")
+    assert program.arguments == ("probe", "--seconds", "2.0", "-o", str(tmp_path), *names, *MODEL)
+    assert launch == MpiLaunch(ranks=3, hosts=hosts)
+    assert main(["probe", "--hosts", str(hosts), "-n", "3", "-o", str(tmp_path), "-m", *MODEL]) == 5  # as for `launch`
     assert launched[2:] == [program, launch]
 
 
@@ -77,3 +82,26 @@ def test_ranks_of_mpi(tmp_path: Path) -> None:
     (group,) = read_groups(tmp_path / "groups")  # of one host
     assert len(group) == 3
     assert len(read_data_sharding(tmp_path / "data_sharding")) == 3
+
+
+@NEEDS_MPI
+@pytest.mark.slow
+def test_groups_have_the_names_of_the_file(tmp_path: Path) -> None:
+    """`crossbow launch --groups` compares them with the same file. localhost is not what the machine calls itself."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost slots=2\n")
+    command = [
+        sys.executable,
+        "-m",
+        "crossbow",
+        "probe",
+        "--hosts",
+        str(hosts),
+        "--seconds",
+        "0.3",
+        "-o",
+        str(tmp_path),
+    ]
+    done = subprocess.run([*command, *MODEL], capture_output=True, text=True, env=environment(), timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert read_groups(tmp_path / "groups") == [("localhost", "localhost")]

@@ -132,11 +132,12 @@ def connect(address: str | None, cores: int) -> Iterator[Connection]:
 
 def _check_address(address: str) -> None:
     """Raise ConfigurationError if nothing listens at HOST:PORT."""
-    if address == "auto" or "://" in address:
+    if address == "auto":
         return
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise ConfigurationError(f"--address must be auto or HOST:PORT. Received: {address}")
+    if not host or not port.isdecimal() or "://" in address:
+        other = ", the address of a dashboard or of a client's server" if "://" in address else ""
+        raise ConfigurationError(f"--address must be auto or HOST:PORT of the head. Received: {address}{other}")
     try:
         socket.create_connection((host, int(port)), timeout=SECONDS_TO_CONNECT).close()
     except OSError as error:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from crossbow.cluster.ray.scratch import scratch_directory
 from crossbow.cluster.signals import deferred
 from crossbow.console import say
 
@@ -33,8 +33,8 @@ def own_head(
         settings: dict[str, Any] = dict(checks or {})
         keeps = _can_keep(ray)
         if keeps:
-            directory = tempfile.TemporaryDirectory(prefix="crossbow-ray-head-", ignore_cleanup_errors=True)
-            settings |= {"gcs_storage": "rocksdb", "gcs_storage_path": stack.enter_context(directory)}
+            directory = stack.enter_context(scratch_directory("crossbow-ray-head-"))
+            settings |= {"gcs_storage": "rocksdb", "gcs_storage_path": directory}
         stack.callback(ray.shutdown)
         with deferred(), _without_rays_handler(ray):
             ray.init(

@@ -260,9 +260,11 @@ class Launcher:
             return
         roster, name, first = self._roster, self._roster.name(process), process == self._first
         change = roster.lose(process, reason)
-        if self._deadline is not None and self._statuses:
-            return
         lost = f"{name} {'left' if reason == ASKED_TO_LEAVE else 'was lost'}: {reason}"
+        if self._deadline is not None and self._statuses:
+            if not any(self._statuses.values()):  # otherwise it follows from the end of another
+                say(f"{lost}. Other ranks have ended")
+            return
         late = first and bool(self._statuses)  # others have ended, and cannot take its place
         if late or not change.view.ranks:
             say(f"{lost}. Training ends: {'the other ranks have ended' if late else 'there are no others'}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,12 +72,16 @@ def _connected(launch: RayLaunch) -> AbstractContextManager[Connection]:
 
 
 def nodes_of_ranks(connection: Connection, launch: RayLaunch) -> list[ClusterNode]:
-    """The node of each rank. Raises ConfigurationError if there are too few."""
-    if connection.hosts:
-        return _of_hosts(connection, launch)
+    """The node of each rank. Raises ConfigurationError if there are too few, or ranks claim more than nodes have."""
+    nodes = _of_hosts(connection, launch) if connection.hosts else _of_cluster(connection, launch)
+    _check_resources(nodes, launch.resources)
+    return nodes
+
+
+def _of_cluster(connection: Connection, launch: RayLaunch) -> list[ClusterNode]:
     per_host = launch.per_host or 1
-    if connection.local:
-        return connection.await_nodes(1, launch.resources) * (launch.ranks or per_host)
+    if connection.local:  # no other node will come, with more resources
+        return connection.await_nodes(1, {}) * (launch.ranks or per_host)
     if launch.ranks is None:
         connection.await_nodes(1, launch.resources)
         nodes = connection.nodes(launch.resources)
@@ -93,5 +98,19 @@ def _of_hosts(connection: Connection, launch: RayLaunch) -> list[ClusterNode]:
     complete = {node.host for node in nodes} == {host.name for host in connection.hosts}
     least = (launch.ranks or 1) if complete else 1
     if len(found) < least:
-        raise ConfigurationError(f"expected hosts for {launch.ranks or 1} ranks. Received: {len(found)} slots")
+        having = "".join(f", each with {name} {amount:g}" for name, amount in launch.resources.items())
+        raise ConfigurationError(f"expected hosts{having} for {launch.ranks or 1} ranks. Received: {len(found)} slots")
     return found[: launch.ranks]
+
+
+def _check_resources(nodes: Sequence[ClusterNode], resources: Mapping[str, float]) -> None:
+    """Raise ConfigurationError if the ranks of a node claim more than it has: they would never begin."""
+    counts = Counter(node.id for node in nodes)
+    for node in nodes:
+        for name, amount in resources.items():
+            needed, has = counts[node.id] * amount, node.resources.get(name, 0)
+            if needed > has:
+                ranks = "a rank" if counts[node.id] == 1 else f"{counts[node.id]} ranks"
+                raise ConfigurationError(
+                    f"--resources: expected {name} {needed:g} on {node.host}, for {ranks}. Received: {has:g}"
+                )

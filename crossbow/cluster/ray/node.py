@@ -15,9 +15,10 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+
+from crossbow.cluster.ray.scratch import scratch_directory
 
 SECONDS_TO_END = 10.0
 """Time that Ray has to end its processes before they are killed."""
@@ -76,7 +77,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def main(arguments: Sequence[str]) -> int:
     address, resource = arguments
     token = sys.stdin.readline().strip()
-    with tempfile.TemporaryDirectory(prefix="crossbow-ray-", ignore_cleanup_errors=True) as directory:
+    with scratch_directory("crossbow-ray-node-") as directory:
         return run(command_of(address, resource, directory), {**os.environ, **environment_with(token)})
 
 

@@ -76,7 +76,7 @@ def test_the_address_may_come_from_the_environment(ray: FakeRay, monkeypatch: py
     assert ray.given == ["auto"]
 
 
-@pytest.mark.parametrize("address", ["node", "node:", ":80", "node:x"])
+@pytest.mark.parametrize("address", ["node", "node:", ":80", "node:x", "http://node:8265", "ray://node:1", "http://a"])
 def test_an_address_has_host_and_port(ray: FakeRay, address: str) -> None:
     with pytest.raises(ConfigurationError, match="--address must be auto or HOST:PORT"), connect(address, 1):
         pass

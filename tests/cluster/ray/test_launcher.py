@@ -203,6 +203,19 @@ def test_with_too_few_ranks_and_no_others_training_ends(capsys: pytest.CaptureFi
     assert found._status() == 0
 
 
+@pytest.mark.parametrize(
+    ("status", "said"), [(0, "rank 1 (b) was lost: killed. Other ranks have ended\n"), (1, ""), (130, "")]
+)
+def test_a_rank_that_is_lost_when_others_have_ended(status: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is no consequence only if these have ended well."""
+    found, actors = launched("ab")
+    found._statuses[0] = status
+    found._end_within(60)
+    found._lose(1, "killed")
+    assert capsys.readouterr().err == said
+    assert (found._status(), actors.asked) == (status, [])
+
+
 def test_with_too_few_ranks_training_waits_for_nodes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,6 +64,25 @@ def test_the_hosts_of_a_file_are_too_few() -> None:
 
 
 @pytest.mark.parametrize(
+    ("launch", "message"),
+    [
+        (RayLaunch(ranks=3, resources={"CPU": 2.0}), "expected CPU 6 on a, for 3 ranks. Received: 4"),
+        (RayLaunch(resources={"GPU": 1.0}), "expected GPU 1 on a, for a rank. Received: 0"),
+    ],
+)
+def test_ranks_that_claim_more_than_a_node_has(launch: RayLaunch, message: str) -> None:
+    """They would never begin: no other node comes to the cluster on this machine."""
+    with pytest.raises(ConfigurationError, match=rf"^--resources: {message}$"):
+        nodes_of_ranks(Connection(FakeRay(NODES[:1]), local=True), launch)
+
+
+def test_hosts_of_a_file_without_a_resource() -> None:
+    connection = Connection(FakeRay([("a", {"CPU": 4.0, "crossbow-host-0": 1.0})]), local=False, hosts=[Host("a")])
+    with pytest.raises(ConfigurationError, match=r"^expected hosts, each with GPU 1 for 1 ranks\. Received: 0 slots$"):
+        nodes_of_ranks(connection, RayLaunch(resources={"GPU": 1.0}))
+
+
+@pytest.mark.parametrize(
     ("statuses", "head_lost", "status", "runs"),
     [
         ([0], False, 0, 1),
