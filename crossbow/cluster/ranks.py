@@ -66,6 +66,8 @@ class Ranks:
         """admission: if ranks can join. joining: on a rank that joins the others."""
         self.view, self.rank, self._transport = view, rank, transport
         self._admission, self._joining = admission, joining
+        self.admits = True
+        """Whether ranks may join, if the launcher lets them: the same on all ranks."""
         self._passed_over = False
         """Whether this rank has passed over a training call, before it joined the others."""
         self._kept: dict[tuple[Channel, int], bytes] = {}
@@ -271,8 +273,8 @@ class Ranks:
             return result
         if self._admission is not None and elastic:
             self._admission.open(self.view.ranks)
-        elif self._admission is not None:
-            self._admission.close()
+        elif not elastic:
+            self.end_joining()
         return None
 
     def end_training(self, result: Callable[[], Any]) -> None:
@@ -303,6 +305,7 @@ class Ranks:
 
     def end_joining(self) -> None:
         """Let no more ranks join, for good: what the ranks do now cannot be taken over."""
+        self.admits = False
         if self._admission is not None:
             self._admission.close()
 

@@ -69,6 +69,7 @@ class ForeignModels:
                 f"ForeignModels: model_class must be a class of models. Received: {shown(model_class)}"
             )
         self._ranks = join()
+        self._ranks.end_joining()  # models have divided their data among those that there are
         counts: list[int] = self._ranks.gather(int(learners))
         if len(set(counts)) > 1:
             received = ", ".join(map(str, counts))

@@ -122,7 +122,9 @@ class CommonDecisions:
             elif fault.kind == "leave" and elastic and self._ranks.several:
                 self._leaving = (fault.rank,)
             elif fault.kind == "join":
-                self._joins = elastic
+                self._joins = elastic and self._ranks.admits
+                if not self._joins and self._ranks.is_first:
+                    say(f"{VARIABLE}: no rank can join at tick {tick}")
             elif fault.kind == "leave":
                 self.received = signal.SIGTERM if self._ranks.is_first else 0
             elif fault.rank == self._ranks.rank:

@@ -16,14 +16,20 @@ from crossbow import (
     ExecutionContext,
     History,
     ModelConf,
+    Monitor,
+    Record,
     SolverConf,
     SystemConf,
     TaskError,
 )
+from crossbow.cluster.admission import Admission
+from crossbow.cluster.members import Rank, View
+from crossbow.cluster.ranks import Ranks
 from crossbow.foreign import ForeignModels
 from crossbow.runtime.checkpointing import Checkpoints
 from crossbow.synch import EASGD, Gossip, ModelAveraging, Rule, RuleSequence
 from crossbow.synch.sequence import RulePhase
+from tests.cluster.fake_network import FakeNetwork
 from tests.foreign.small_models import BATCH, SEED, GradientRegression, Regression, native_network, small_set
 
 EXACT = SystemConf(precision="float64", kernels="reference", seed=SEED, threads_per_learner=1)
@@ -133,6 +139,23 @@ def test_the_calls_of_a_model() -> None:
         expected = ["avg", 0, 1, 2, "val", "train", "adjust 0", 3, 4, 5, "cleanup"]
         assert model.events == expected  # type: ignore[attr-defined]
         assert model.epoch == 1
+
+
+def test_no_rank_can_join_models_that_have_divided_their_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    admission = Admission()
+    ranks = Ranks(View(0, (Rank(0, "here"),)), 0, FakeNetwork(1).transports()[0], admission=admission)
+    for module in ("foreign.models", "context"):
+        monkeypatch.setattr(f"crossbow.{module}.join", lambda: ranks)
+    open_during_training = []
+
+    class Watch(Monitor):
+        def record(self, record: Record) -> None:
+            open_during_training.append(admission.journal())
+
+    with ForeignModels(Regression, 1) as models, models.context(system=EXACT, monitors=[Watch()]) as context:
+        context.train_and_test(2)
+    assert open_during_training == [None, None]
+    assert not ranks.admits
 
 
 def test_a_model_can_end_the_training() -> None:

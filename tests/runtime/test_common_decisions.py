@@ -124,7 +124,7 @@ def test_another_thread_takes_no_signals() -> None:
 class FakeRanks:
     """Rank 0 of three ranks, or another one. It notes what it is asked."""
 
-    connected = several = True
+    connected = several = admits = True
 
     def __init__(self, rank: int = 0) -> None:
         self.rank, self.is_first, self.size = rank, rank == 0, 3
@@ -275,6 +275,18 @@ def test_where_no_rank_can_leave_a_fault_ends_training(rank: int, monkeypatch: p
     common.strike(5, 1, elastic=False)
     common.change_view()
     assert ranks.log == []
+
+
+def test_a_fault_where_no_rank_can_join_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranks = FakeRanks()
+    ranks.admits = False
+    common = decisions(ranks, monkeypatch, "join@4")
+    common.strike(4, 1, elastic=True)
+    common.change_view()
+    assert ranks.log == []
+    assert capsys.readouterr().err == "CROSSBOW_FAULT: no rank can join at tick 4\n"
 
 
 @pytest.mark.parametrize("kind", ["kill", "leave"])
