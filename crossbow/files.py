@@ -216,12 +216,12 @@ def _new_partial(directory: Path, mode: int) -> tuple[Path, int]:
         partial = directory / f".{secrets.token_hex(8)}.partial"
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
         # Until the file is locked, it looks abandoned to other writers.
-        if not _locked(descriptor, wait=True) or partial.exists():
+        if not locked(descriptor, wait=True) or partial.exists():
             return partial, descriptor
         os.close(descriptor)
 
 
-def _locked(descriptor: int, *, wait: bool) -> bool:
+def locked(descriptor: int, *, wait: bool) -> bool:
     """Lock a file until it is closed. Returns whether that was possible."""
     if sys.platform == "win32":
         return False
@@ -241,7 +241,7 @@ def _remove_abandoned(directory: Path) -> None:
         with contextlib.suppress(OSError):  # it has just been completed, or belongs to another user
             descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
-                if stat.S_ISREG(os.fstat(descriptor).st_mode) and _locked(descriptor, wait=False):
+                if stat.S_ISREG(os.fstat(descriptor).st_mode) and locked(descriptor, wait=False):
                     os.unlink(path)
             finally:
                 os.close(descriptor)

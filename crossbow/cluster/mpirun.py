@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import BinaryIO
 
 from crossbow.cluster.banners import WithoutBanners
 from crossbow.cluster.failure import TERMINATED
@@ -25,6 +28,8 @@ from crossbow.types import ConfigurationError
 KILLED, MOST_KILLED = 128, 128 + 64
 """The exit status of mpirun is above the first one, and at most the second one, if a signal has ended a rank. Faults of
 mpirun itself, as of a host that it cannot reach, have higher ones."""
+SECONDS_TO_PRINT = 1.0
+"""Time to take the last output of mpirun when it has ended."""
 SET_DEATH_SIGNAL = 1
 """The option PR_SET_PDEATHSIG of prctl."""
 
@@ -81,31 +86,51 @@ def launch_on_mpi(program: RankProgram, launch: MpiLaunch) -> int:
     raise AssertionError
 
 
+def _pass_errors_on(errors: BinaryIO) -> None:
+    """Write what mpirun writes to its standard error, without banners, to that of this process."""
+    banners = WithoutBanners(_write, say)
+    with errors:
+        while content := os.read(errors.fileno(), 1 << 16):
+            banners.feed(content)
+        banners.end()
+
+
+def _write(content: bytes) -> None:
+    """Write to standard error, whose errors are ignored."""
+    with contextlib.suppress(OSError):
+        while content:
+            content = content[os.write(2, content) :]
+
+
 def _run(command: list[str]) -> int:
     """Run a command. It gets SIGTERM when this process dies. The first signal ends training after its tick, with a
     checkpoint: mpirun passes SIGUSR1 on, and would kill the ranks for others. A second signal does that."""
     received: list[int] = []
+    passed_on = 0
+    process: subprocess.Popen[bytes] | None = None
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
 
     def before() -> None:
         if library is not None:
             library.prctl(SET_DEATH_SIGNAL, signal.SIGTERM)
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        process.send_signal(number if received else signal.SIGUSR1)
+    def receive(number: int, frame: FrameType | None) -> None:
         received.append(number)
+        pass_on()
 
-    sys.stderr.flush()
-    errors = WithoutBanners(lambda content: os.write(2, content), say)
-    with (
-        subprocess.Popen(command, start_new_session=True, preexec_fn=before, stderr=subprocess.PIPE) as process,
-        handled(pass_on),
-    ):
-        assert process.stderr is not None
-        while content := os.read(process.stderr.fileno(), 1 << 16):
-            errors.feed(content)
-        errors.end()
+    def pass_on() -> None:
+        nonlocal passed_on
+        while process is not None and passed_on < len(received):
+            passed_on += 1
+            process.send_signal(received[passed_on - 1] if passed_on > 1 else signal.SIGUSR1)
+
+    with handled(receive):
+        process = subprocess.Popen(command, start_new_session=True, preexec_fn=before, stderr=subprocess.PIPE)
+        pass_on()  # what has come before
+        reader = threading.Thread(target=_pass_errors_on, args=(process.stderr,), daemon=True)
+        reader.start()
         status = process.wait()
+        reader.join(SECONDS_TO_PRINT)  # what mpirun has started may outlive it, and keep its standard error open
     if status and received:
         return KILLED + received[0]
     return KILLED - status if status < 0 else status

@@ -53,6 +53,10 @@ def passed(*parts: str) -> tuple[str, list[str]]:
         (f"error\n{STATUS}later\n", "error\nlater\n", []),
         (f"Traceback\n{ABORTED}", "Traceback\n", []),
         (KILLED, "", [LOST]),
+        (KILLED.replace("node vm", "node\nvm"), "", [LOST]),
+        (KILLED.replace("signal", "a signal"), KILLED.replace("signal", "a signal"), []),
+        (STATUS, "", ["rank 1 has ended with exit status 2"]),  # nothing else says so
+        (STATUS.replace("Exit code", "Code"), STATUS.replace("Exit code", "Code"), []),
         (OTHER, OTHER, []),
         (f"{DASHES}epoch  loss\n{DASHES}1  2\n", f"{DASHES}epoch  loss\n{DASHES}1  2\n", []),
         (f"progress {STATUS}", f"progress {STATUS}", []),  # not at the beginning of a line
@@ -72,6 +76,13 @@ def test_the_parts_in_which_output_comes_do_not_matter(cuts: list[int]) -> None:
     output = f"a\n{STATUS}{OTHER}b\n{KILLED}{ABORTED}c"
     places = [0, *sorted(min(cut, len(output)) for cut in cuts), len(output)]
     assert passed(*(output[begin:end] for begin, end in pairwise(places))) == (f"a\n{OTHER}b\nc", [LOST])
+
+
+def test_lines_are_passed_on_together() -> None:
+    written: list[bytes] = []
+    banners = WithoutBanners(written.append, lambda text: None)
+    banners.feed(b"a\n" * 1000 + b"- b\nc\n" + STATUS.encode())
+    assert written == [b"a\n" * 1000, b"- b\nc\n"]
 
 
 def test_what_cannot_be_a_banner_is_passed_on_at_once() -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from crossbow import ConfigurationError, DataError
 from crossbow.cluster import mpirun
 from crossbow.cluster.mpirun import MpiLaunch, launch_on_mpi
 from crossbow.cluster.program import RankProgram
+from tests.cluster.test_banners import KILLED, LOST, OTHER
 from tests.support import until
 
 PROGRAM = RankProgram("models.lenet", ("--epochs", "2"))
@@ -98,3 +100,50 @@ def test_the_first_signal_ends_training_at_a_tick(
     assert launch_on_mpi(PROGRAM, MpiLaunch(ranks=2)) == 128 + number
     sender.join()
     assert log.read_text().splitlines() == ["usr1", "usr1" if number == signal.SIGUSR1 else "again"]
+
+
+def fake(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Let a script of bash take the place of mpirun."""
+    path = directory / "mpirun"
+    path.write_text(f"#!/bin/bash\n{script}")
+    path.chmod(0o755)
+    monkeypatch.setattr(mpirun.shutil, "which", lambda name, path: str(directory / "mpirun"))
+
+
+def test_its_errors_are_passed_on_without_banners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also an unfinished line at the end."""
+    (tmp_path / "errors").write_text(f"one\n{KILLED}{OTHER}last")
+    fake(tmp_path, monkeypatch, f"cat {tmp_path}/errors >&2; echo out; exit 137")
+    assert launch_on_mpi(PROGRAM, MpiLaunch(ranks=2)) == 137
+    out, err = capfd.readouterr()
+    assert out == "out\n"
+    assert err == f"one\n{LOST}\n{OTHER}last"
+
+
+def test_what_it_leaves_behind_does_not_keep_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has its standard error still open, as a master of ssh."""
+    fake(tmp_path, monkeypatch, f"sleep 100 & echo $! > {tmp_path}/left; exit 3")
+    began = time.monotonic()
+    try:
+        assert launch_on_mpi(PROGRAM, MpiLaunch(ranks=2)) == 3
+        assert time.monotonic() - began < 50
+    finally:
+        os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, whose writers get an error")
+def test_a_standard_error_that_cannot_be_written_changes_no_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake(tmp_path, monkeypatch, "echo error >&2; exit 7")
+    kept = os.dup(2)
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        os.dup2(full, 2)
+        assert launch_on_mpi(PROGRAM, MpiLaunch(ranks=2)) == 7
+    finally:
+        os.dup2(kept, 2)
+        os.close(full)
+        os.close(kept)

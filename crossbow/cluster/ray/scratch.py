@@ -1,4 +1,4 @@
-"""Directories of Ray's processes, which are removed with the processes, also of those that were killed."""
+"""Directories of Ray's processes. Each is removed when its process ends or, if that was killed, by the next process."""
 
 from __future__ import annotations
 
@@ -7,43 +7,48 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
-try:
-    import fcntl
-except ImportError:  # Windows: nothing tells whether a directory is in use
-    fcntl = None  # type: ignore[assignment]
+from crossbow.files import locked
 
 
 @contextmanager
 def scratch_directory(prefix: str) -> Iterator[str]:
     """A new directory for temporary files, which is removed at the end. Those with the same prefix whose processes were
     killed are removed now."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, AttributeError):  # Windows cannot open directories
         for older in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
             _remove_abandoned(older)
-    with ExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True))
-        if fcntl is not None:
-            stack.enter_context(_locked(directory))  # until this process ends
-        yield directory
+    while True:
+        # Until the directory is locked, it looks abandoned to other processes.
+        with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as directory, _lock(directory):
+            if os.path.isdir(directory):
+                yield directory
+                return
 
 
 @contextmanager
-def _locked(directory: str | Path) -> Iterator[None]:
-    """Lock a directory. Raises OSError if another process has locked it."""
-    descriptor = os.open(directory, os.O_RDONLY)
+def _lock(directory: str) -> Iterator[None]:
+    """Lock a directory, if it is there and the system can do that. The lock ends with this process."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        descriptor = os.open(directory, os.O_RDONLY)
+    except OSError:
+        yield
+        return
+    try:
+        locked(descriptor, wait=True)
         yield
     finally:
         os.close(descriptor)
 
 
 def _remove_abandoned(directory: Path) -> None:
-    """Remove a directory that no process has locked."""
-    if fcntl is None or not directory.is_dir():
-        return
-    with contextlib.suppress(OSError), _locked(directory):  # another user's cannot be removed
-        shutil.rmtree(directory, ignore_errors=True)
+    """Remove a directory, unless a process has locked it or the file system has no locks."""
+    with contextlib.suppress(OSError):  # another process has just removed it, or it is no directory
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            if locked(descriptor, wait=False):
+                shutil.rmtree(directory, ignore_errors=True)
+        finally:
+            os.close(descriptor)
