@@ -58,8 +58,11 @@ def name_of_rank(names: Sequence[str], local_rank: int, hostname: str | None = N
     'node2'
     """
     hostname = hostname or socket.gethostname()
-    own = [name for name in names if name in (hostname, hostname.partition(".")[0]) or _is_here(name, loopback=False)]
-    own = own or [name for name in names if _is_here(name, loopback=True)]
+    known = (hostname, hostname.partition(".")[0])
+    different = list(dict.fromkeys(names))
+    here = [name for name in different if name in known or _is_here(name, loopback=False)]
+    here = here or [name for name in different if _is_here(name, loopback=True)]
+    own = [name for name in names if name in here]
     return own[local_rank % len(own)] if own else hostname
 
 
@@ -67,12 +70,12 @@ def _is_here(name: str, *, loopback: bool) -> bool:
     """Whether an address of this machine has this name. Every machine has the addresses of its loopback interface."""
     try:
         found = socket.getaddrinfo(name.strip("[]"), None, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):
         return False
-    for family, _, _, _, address in found:
-        if ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback == loopback:
+    for family, _, _, _, (address, _, *scope) in found:
+        if ipaddress.ip_address(str(address).partition("%")[0]).is_loopback == loopback:
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
-                probe.bind((address[0], 0))  # which is possible for own addresses only
+                probe.bind((address, 0, *scope))  # normally, this is possible for own addresses only
                 return True
     return False
 
@@ -136,23 +139,15 @@ def read_data_sharding(path: str | os.PathLike[str]) -> list[Fractions]:
                 f"{where}: expected begin and end of a part, with 0 ≤ begin < end ≤ 1. Received: {' '.join(words)!r}"
             )
         parts.append((begin, end))
-    if fault := fault_of_parts(parts):
-        raise DataError(f"{path}: expected parts that adjoin, from 0 to 1. Received: {fault}")
-    return parts
-
-
-def fault_of_parts(parts: Sequence[Fractions]) -> str:
-    """Where parts overlap, or leave a gap between 0 and 1; empty if they adjoin.
-
-    >>> fault_of_parts([(0.5, 1.0), (0.0, 0.5)]), fault_of_parts([(0.0, 0.5)])
-    ('', 'a gap at 0.5')
-    """
     covered = 0.0
     for begin, end in sorted(parts):
         if begin != covered:
-            return f"{'an overlap' if begin < covered else 'a gap'} at {begin:g}"
+            what = "an overlap" if begin < covered else "a gap"
+            raise DataError(f"{path}: expected parts that adjoin, from 0 to 1. Received: {what} at {begin:g}")
         covered = end
-    return "" if covered == 1 else f"a gap at {covered:g}"
+    if covered != 1:
+        raise DataError(f"{path}: expected parts that adjoin, from 0 to 1. Received: a gap at {covered:g}")
+    return parts
 
 
 def _lines(path: str | os.PathLike[str], what: str) -> Iterator[tuple[str, list[str]]]:

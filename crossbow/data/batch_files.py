@@ -49,14 +49,14 @@ class BatchFiles:
     """Random access to a data set in batch-aligned files: `len(files)`, `files[i]`, `files.read(…)`.
 
     The files are mapped into memory, and never read as a whole. Opening checks their lengths, and that the examples
-    which fill the last batch begin with the first one. These are not counted.
+    which fill the last batch begin with the first one, unless `check_fill` is False. These are not counted.
 
     Each file is searched for by its name in the directory of the metadata file, then at the path in the metadata.
 
     Raises DataError with the file's name, what was expected and what was received.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, check_fill: bool = True) -> None:
         self.path = checked_path("BatchFiles", path)
         self.metadata = metadata = read_metadata(self.path)
         if metadata.examples == metadata.labels:
@@ -81,7 +81,8 @@ class BatchFiles:
                 f"{metadata.batch_size:,}) in {metadata.partitions:,} files. Received: {sum(batches):,}"
             )
         self._first_batches = np.cumsum([0, *batches])
-        self._check_fill()
+        if check_fill:
+            self._check_fill()
 
     def __len__(self) -> int:
         return self.metadata.number_of_examples
@@ -105,7 +106,7 @@ class BatchFiles:
             if first.tobytes() != filling.tobytes():
                 raise DataError(
                     f"{self.path}: expected the last {fill:,} (fill) of {self.metadata.elements:,} elements to repeat "
-                    "the first ones. Received: another example than the first"
+                    "the first ones. Received: another example than the first; `crossbow data verify` says more"
                 )
 
     def _make_room(self, count: int) -> None:
@@ -351,7 +352,7 @@ def write_batch_files(
     )
     for prefix in (metadata.examples, metadata.labels):
         check_prefix(prefix)
-    _check_replaceable(path, metadata)
+    check_replaceable(path, metadata.example_shape)
     make_directory(directory)
     older = _older_files(path)
     check_space(directory, planned.nbytes, older)
@@ -368,17 +369,19 @@ def write_batch_files(
     return path
 
 
-def _check_replaceable(path: Path, metadata: Metadata) -> None:
-    """Raise DataError if the file is that of a data set with examples of another shape. CIFAR-10 and CIFAR-100, for
-    example, have the same file names."""
+def check_replaceable(path: Path, shape: Shape) -> None:
+    """Raise DataError if the metadata file is that of a data set with examples of another shape.
+
+    CIFAR-10 and CIFAR-100, for example, have the same file names.
+    """
     try:
         older = read_metadata(path).example_shape
     except DataError:
         return  # there is none that could be used
-    if older != metadata.example_shape:
+    if older != shape:
         raise DataError(
-            f"{path}: expected no data set, or one with examples {metadata.example_shape} to replace. "
-            f"Received: one with examples {older}"
+            f"{path}: expected no data set, or one with examples {shape} to replace. Received: one with examples "
+            f"{older}; write to another directory, or remove it"
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.data.batch_files import DEFAULT_PARTITION, BatchFiles, write_batch_files
+from crossbow.data.batch_files import DEFAULT_PARTITION, BatchFiles, check_replaceable, write_batch_files
 from crossbow.data.dataset import Dataset
 from crossbow.data.examples import Examples, Selection
 from crossbow.files import write_whole
@@ -107,13 +107,19 @@ def encode(
 
     Raises DataError if a batch does not fit into a file, or a file cannot be written.
     """
+    phases = {"train": data.train, "test": data.check}
+    sources = {
+        f"{encoding.name}-{phase}": EncodedExamples(examples, encoding)
+        for phase, examples in phases.items()
+        if examples is not None
+    }
+    for name, source in sources.items():  # before anything is written
+        check_replaceable(directory / f"{name}.metadata", source.example_shape)
     paths = []
-    for phase, examples in (("train", data.train), ("test", data.check)):
-        if examples is not None:
-            source, name = EncodedExamples(examples, encoding), f"{encoding.name}-{phase}"
-            paths.append(write_batch_files(directory, name, source, batch_size, partition_size))
-            if encoding.mean:
-                write_whole(directory / f"{name}.mean", source.mean().astype("<f4").tobytes())
+    for name, source in sources.items():
+        paths.append(write_batch_files(directory, name, source, batch_size, partition_size))
+        if encoding.mean:
+            write_whole(directory / f"{name}.mean", source.mean().astype("<f4").tobytes())
     return paths
 
 

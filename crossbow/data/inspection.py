@@ -103,7 +103,7 @@ def verify(path: Path, show: Show = lambda done, total: None) -> Iterator[str]:
         return
     metadata = read_metadata(path)
     if metadata.examples != metadata.labels:
-        yield from _verify_batches(BatchFiles(path), show)
+        yield from _verify_batches(BatchFiles(path, check_fill=False), show)
         return
     done = 0
     for file in open_record_files(path, metadata):

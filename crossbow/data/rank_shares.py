@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 
-from crossbow.cluster.host_files import fault_of_parts
+import numpy as np
+
 from crossbow.cluster.placement import Placement
 from crossbow.cluster.process import join
 from crossbow.cluster.ranks import Ranks
@@ -38,8 +39,13 @@ def share_of_rank(data: Dataset, sharding: Sharding, ranks: Ranks | None = None)
             f"data sharding: expected begin and end for each of {ranks.size} ranks. Received: {len(sharding)}"
         )
     parts = [numbers_of_rank(count, sharding, rank, ranks.size) for rank in range(ranks.size)]
-    if sharding != "stride" and (fault := fault_of_parts([(float(begin), float(end)) for begin, end in sharding])):
-        raise ConfigurationError(f"data sharding: expected parts of ranks that adjoin, from 0 to 1. Received: {fault}")
+    counts = np.bincount(np.concatenate(parts), minlength=count)
+    if (counts != 1).any():
+        example = int(np.argmax(counts != 1))
+        raise ConfigurationError(
+            f"data sharding: expected parts of ranks that adjoin, from 0 to 1. Received: {shown(sharding)}, where "
+            f"example {example} is in {counts[example] or 'none'} of them"
+        )
     made = copy.copy(data)
     made.train = data.train.part(parts[ranks.rank])
     made.share = RankShare(count, tuple(map(len, parts)), sharding, fingerprint(data)["training_digest"])

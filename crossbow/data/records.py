@@ -309,7 +309,9 @@ def write_records(path: str | os.PathLike[str], records: Iterable[Record]) -> No
     try:
         records = iter(records)
     except TypeError as error:
-        raise DataError(f"write_records: expected records, as a list. Received: {type(records).__name__}") from error
+        raise DataError(
+            f"write_records: expected a list of records, or another iterable. Received: {type(records).__name__}"
+        ) from error
     with file_to_fill(path) as file:
         file.write(bytes(HEADER))
         count = 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 
@@ -34,10 +34,12 @@ IMAGE_FOLDER = "image_folder"
 RECORDS = "records"
 SEQUENCE = "sequence"
 SEQUENCE_FILE = "dataset.py"
+MODULE_OF_SEQUENCES = "crossbow_user_dataset"
+"""Name of the module that `SEQUENCE_FILE` becomes."""
 IMAGES = (IMAGE_FOLDER, RECORDS)
 """Data sets of image files, which are resized."""
 NUMBERED = (BATCH_FILES, RECORDS, SEQUENCE)
-"""Data sets whose labels are numbers, so that their number of classes can only be guessed or stated."""
+"""Data sets whose labels are numbers, so their number of classes must be stated or guessed."""
 OF_FILES = (BATCH_FILES, *IMAGES, SEQUENCE)
 """Data sets whose shape and number of classes are known when their files are read. All scripts support them."""
 
@@ -231,31 +233,31 @@ def stored_batches(
 def python_sequences(directory: Path | None, *, number_of_classes: int | None = None) -> Dataset:
     """The data set of the sequences `train` and `check` that `dataset.py` in a directory defines.
 
-    `dataset.py` may import modules beside it. Its exceptions reach the caller. Raises DataError if the file is missing,
-    or does not define both sequences, or if an example cannot be used.
+    `dataset.py` may import the modules beside it. Its exceptions reach the caller. Raises DataError if the file is
+    missing, or does not define both sequences, or if an example cannot be used.
     """
     path = given_directory(directory, SEQUENCE) / SEQUENCE_FILE
     expected = f"Python code that defines the sequences train and check of --dataset {SEQUENCE}"
     check_readable(path, expected)
     try:
-        path.open("rb").close()
+        code = path.read_bytes()
     except (OSError, ValueError) as error:
         raise file_error(error, path, expected) from error
-    name = "crossbow_user_dataset"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses, for example, look for their module there
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
-    spec.loader.exec_module(module)
-    if missing := [phase for phase in ("train", "check") if not hasattr(module, phase)]:
-        raise DataError(
-            f"{path}: expected the sequences train and check. Received: none with the name {' or '.join(missing)}"
-        )
+    module = ModuleType(MODULE_OF_SEQUENCES)
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # data classes, for example, look for their module there
+    sys.path.insert(0, str(path.parent.absolute()))
     try:
-        data = sequence(module.train, module.check, number_of_classes=number_of_classes)
+        exec(compile(code, str(path), "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[module.__name__]
+        raise
+    train, check = (getattr(module, phase, None) for phase in ("train", "check"))
+    if train is None or check is None:
+        missing = " and ".join(phase for phase, found in (("train", train), ("check", check)) if found is None)
+        raise DataError(f"{path}: expected the sequences train and check. Received: no {missing}")
+    try:
+        data = sequence(train, check, number_of_classes=number_of_classes)
         if data.number_of_classes is None:
             raise DataError("expected labels of type int, which are classes. Received: floating-point numbers")
         return _plausible(data, number_of_classes)

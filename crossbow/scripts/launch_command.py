@@ -145,7 +145,7 @@ def _refuse_with_check(options: argparse.Namespace) -> None:
         "--restarts": options.restarts,
     }
     if idle := [name for name, value in given.items() if value]:
-        raise ConfigurationError(f"--check runs no program, so it takes none, nor its options. Received: {idle[0]}")
+        raise ConfigurationError(f"--check runs no program, so it cannot be combined with {idle[0]}")
 
 
 def _program(options: argparse.Namespace) -> RankProgram:

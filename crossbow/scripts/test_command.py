@@ -16,7 +16,7 @@ from crossbow.data.fingerprint import fingerprint
 from crossbow.files import reason
 from crossbow.model_file import ModelFile, ModelSettings, read_model
 from crossbow.runtime.device import CpuDevice, parse_devices
-from crossbow.scripts.data_sources import KNOWN, NUMBERED, SYNTHETIC, DataSource
+from crossbow.scripts.data_sources import KNOWN, NUMBERED, SEQUENCE, SYNTHETIC, DataSource
 from crossbow.scripts.predict_command import add_model
 from crossbow.scripts.values import expanded_path, integer
 from crossbow.types import Array, ConfigurationError, DataError, Phase
@@ -139,6 +139,11 @@ def _data(options: argparse.Namespace, settings: ModelSettings) -> Dataset:
     given = {name: getattr(options, name) for name in SYNTHETIC_SIZES if getattr(options, name) is not None}
     if options.data_directory is not None:
         given["directory"] = options.data_directory
+    if options.dataset is None and recorded["name"] == SEQUENCE:
+        raise DataError(
+            f"{options.model}: expected --dataset sequence --data-directory DIR, as a test runs the file dataset.py "
+            f"there. Received: only the record of a run, with {recorded.get('directory')}"
+        )
     name, shape, classes = recorded["name"], settings.image_shape, settings.number_of_classes
     if name == SYNTHETIC and classes is None:
         raise DataError("--dataset synthetic: expected a model of classes. Received: one of numbers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,9 +110,34 @@ def test_the_name_of_a_host_is_that_of_the_file(
     assert name_of_rank(names.split(","), local_rank, "node1.cluster") == expected
 
 
-def test_addresses_of_this_machine() -> None:
-    assert host_files._is_here("127.0.0.1", loopback=True)
-    assert not host_files._is_here("127.0.0.1", loopback=False)
-    for loopback in (True, False):
-        assert not host_files._is_here("192.0.2.1", loopback=loopback)  # of no machine (RFC 5737)
-        assert not host_files._is_here("no.such.name.invalid", loopback=loopback)
+def test_addresses_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = {
+        "loopback": ["127.0.0.1"],
+        "elsewhere": ["192.0.2.1"],
+        "several": ["192.0.2.1", "127.0.0.1"],
+    }  # RFC 5737
+
+    def look_up(name: str, port: None, type: int) -> list[tuple[Any, ...]]:
+        if name == "bad":
+            raise UnicodeError("label empty or too long")
+        if name not in addresses:
+            raise socket.gaierror
+        return [(socket.AF_INET, type, 0, "", (address, 0)) for address in addresses[name]]
+
+    bound: list[Any] = []
+
+    class FakeSocket(socket.socket):
+        def bind(self, address: Any) -> None:
+            bound.append(address)
+            if address[0] != "10.1.1.1":
+                super().bind(address)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    assert [host_files._is_here(name, loopback=True) for name in addresses] == [True, False, True]
+    for name in (*addresses, "nowhere", "bad"):
+        assert not host_files._is_here(name, loopback=False)
+    addresses["own"] = ["10.1.1.1"]
+    monkeypatch.setattr(socket, "socket", FakeSocket)
+    assert host_files._is_here("own", loopback=False)
+    assert not host_files._is_here("own", loopback=True)
+    assert bound == [("10.1.1.1", 0)]

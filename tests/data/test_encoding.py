@@ -104,6 +104,21 @@ def test_cifar_is_encoded_as_by_the_original(tmp_path: Path, name: str, border: 
     assert (tmp_path / "cifar-test.mean").stat().st_size == mean.nbytes
 
 
+def test_cifar_100_does_not_replace_cifar_10(tmp_path: Path) -> None:
+    """They have the same file names. Nothing is written, although only the test set is in the way."""
+    pixels = np.zeros((4, 3, 32, 32), np.uint8)
+    data = Dataset((pixels, np.arange(4)), (pixels[:2], np.arange(2)))
+    encode(data, ENCODINGS["cifar10"], tmp_path, batch_size=2)
+    for file in tmp_path.glob("cifar-train*"):
+        file.unlink()
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(
+        DataError, match=r"cifar-test\.metadata: expected no data set, or one with examples \(3, 32, 32\)"
+    ):
+        encode(data, ENCODINGS["cifar100"], tmp_path, batch_size=2)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
 def test_targets_and_labels_of_pixels(tmp_path: Path) -> None:
     x = np.ones((4, 2), np.float64)
     encode(Dataset((x, np.arange(8, dtype=np.float32).reshape(4, 2))), Encoding("targets"), tmp_path, 3)

@@ -45,6 +45,21 @@ def test_verify_finds_what_opening_does_not(path: Path) -> None:
     ]
 
 
+def test_verify_reports_a_damaged_first_example_with_the_others(path: Path) -> None:
+    """It does not stop where opening a data set does."""
+    data = bytearray((path.parent / "train.examples.1").read_bytes())
+    data[0:4] = struct.pack("<f", 7)
+    data[4096 + 4000] = 7
+    (path.parent / "train.examples.1").write_bytes(data)
+    found = [problem.removeprefix(str(path.parent) + "/") for problem in verify(path)]
+    assert found == [
+        "train.examples.1: expected zeros after batch 1. Received: 7 as byte 3984",
+        "train.metadata: expected the last batch to be filled with the first examples. Received: others",
+    ]
+    with pytest.raises(DataError, match=r"another example than the first; `crossbow data verify` says more$"):
+        inspect(path)
+
+
 def test_no_fill_need_be_given(path: Path) -> None:
     path.write_text(re.sub(r"^fill .*\n", "", path.read_text(), flags=re.MULTILINE))
     assert "\nfill" not in path.read_text()

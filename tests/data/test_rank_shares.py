@@ -69,9 +69,14 @@ def test_divisions_that_do_not_fit() -> None:
             shares(wrong, 3)  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"at least one of 10 examples\. Received: none, with fraction="):
         shares([(0, 0.01), (0.01, 1)], 2)
-    for parts, fault in (([(0, 0.5)], "a gap at 0.5"), ([(0, 0.6), (0.5, 1)], "an overlap at 0.5")):
-        with pytest.raises(ConfigurationError, match=rf"parts of ranks that adjoin, from 0 to 1\. Received: {fault}$"):
+    for parts, fault in (
+        ([(0, 0.5)], "5 is in none"),
+        ([(0, 0.6), (0.5, 1)], "5 is in 2"),
+        ([(0.2, 1)], "0 is in none"),
+    ):
+        with pytest.raises(ConfigurationError, match=rf"that adjoin, from 0 to 1\. .*, where example {fault} of them$"):
             shares(parts, len(parts))
+    assert len(shares([(n * 0.1, n * 0.1 + 0.1) for n in range(10)], 10)) == 10  # up to rounding
 
 
 def test_each_rank_shuffles_its_own_part() -> None:

@@ -328,7 +328,9 @@ def test_what_cannot_be_written_leaves_the_older_file(path: Path, record: Any, m
 
 
 def test_what_has_no_records(path: Path) -> None:
-    with pytest.raises(DataError, match=r"^write_records: expected records, as a list\. Received: Record$"):
+    with pytest.raises(
+        DataError, match=r"^write_records: expected a list of records, or another iterable\. Received: Record$"
+    ):
         write_records(path, Record(0, NO_BOXES, 1, 1, b""))  # type: ignore[arg-type]
     assert path.read_bytes() == WHOLE
 

@@ -16,8 +16,6 @@ from crossbow import (
     ExecutionContext,
     History,
     ModelConf,
-    Monitor,
-    Record,
     SolverConf,
     SystemConf,
     TaskError,
@@ -146,15 +144,17 @@ def test_no_rank_can_join_models_that_have_divided_their_data(monkeypatch: pytes
     ranks = Ranks(View(0, (Rank(0, "here"),)), 0, FakeNetwork(1).transports()[0], admission=admission)
     for module in ("foreign.models", "context"):
         monkeypatch.setattr(f"crossbow.{module}.join", lambda: ranks)
-    open_during_training = []
+    open_in_training: list[bool] = []
 
-    class Watch(Monitor):
-        def record(self, record: Record) -> None:
-            open_during_training.append(admission.journal())
+    class Watching(Regression):
+        def train_iter(self, count: int, recorder: Any) -> None:
+            open_in_training.append(admission.journal() is not None)
+            super().train_iter(count, recorder)
 
-    with ForeignModels(Regression, 1) as models, models.context(system=EXACT, monitors=[Watch()]) as context:
+    with ForeignModels(Watching, 1) as models, models.context(system=EXACT, monitors=()) as context:
         context.train_and_test(2)
-    assert open_during_training == [None, None]
+    assert open_in_training
+    assert not any(open_in_training)
     assert not ranks.admits
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -252,6 +253,14 @@ def test_image_files_are_read_once_for_a_script(tmp_path: Path) -> None:
 # Python sequences
 
 
+@pytest.fixture
+def own_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restores what importing a `dataset.py` changes."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "modules", {**sys.modules})
+
+
+@pytest.mark.usefixtures("own_modules")
 def test_a_script_trains_on_python_sequences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`dataset.py` may define data classes, and import what lies beside it."""
     (tmp_path / "brightness.py").write_text("LEVELS = 10\n")
@@ -282,14 +291,28 @@ train, check = Squares(64), Squares(20)
     arguments = f"--dataset sequence --data-directory {tmp_path} --epochs 2 --output-directory {tmp_path / 'out'}"
     assert logistic_regression.main(arguments.split()) == 0
     assert "sequence, 64 training and 20 test images 1×5×5" in capsys.readouterr().out
-    assert cli.main(["test", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    assert cli.main(["test", str(tmp_path / "out")]) == 2  # it runs no code that only run.json names
+    assert "expected --dataset sequence --data-directory DIR, " in capsys.readouterr().err
+    assert cli.main(["test", str(tmp_path / "out"), "--dataset", "sequence", "--data-directory", str(tmp_path)]) == 0
 
 
+@pytest.mark.usefixtures("own_modules")
+def test_python_code_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    """Also within a second, and with as many bytes."""
+    for classes in (2, 3):
+        (tmp_path / "dataset.py").write_text(f"train = check = [([0.5], n) for n in range({classes})]")
+        data = confs(f"--dataset sequence --data-directory {tmp_path}", PICTURES).data
+        assert data.number_of_classes == classes
+
+
+@pytest.mark.usefixtures("own_modules")
 @pytest.mark.parametrize(
     ("code", "message"),
     [
         (None, "dataset.py: expected Python code that defines the sequences train and check of --dataset sequence"),
-        ("train = []", "dataset.py: expected the sequences train and check. Received: none with the name check"),
+        ("train = []", "dataset.py: expected the sequences train and check. Received: no check"),
+        ("train, check = [([1.0], 0)], None", "dataset.py: expected the sequences train and check. Received: no check"),
         ("train = check = []", "dataset.py: train: expected at least one example. Received: none"),
         ("train = check = [([1.0], 0.5)]", "dataset.py: expected labels of type int, which are classes. Received: fl"),
         ("train = check = [([1.0], 7)]", "dataset.py: train, example 0: expected a label below the number of training"),
@@ -302,6 +325,7 @@ def test_python_code_that_defines_no_sequences(code: str | None, message: str, t
         confs(f"--dataset sequence --data-directory {tmp_path}", PICTURES)
 
 
+@pytest.mark.usefixtures("own_modules")
 def test_an_exception_of_python_code_that_defines_sequences(tmp_path: Path) -> None:
     (tmp_path / "dataset.py").write_text("train = open('nowhere-at-all')")
     with pytest.raises(FileNotFoundError, match="nowhere-at-all"):

@@ -71,11 +71,11 @@ def test_a_script_on_mpi(launched: list[Any]) -> None:
         ("-m a.b", "expected a module. Received: a.b, which Python does not find"),
         ("-m models.lenett", "expected a module. Received: models.lenett, which Python does not find"),
         ("-m models", "expected a module. Received: models, which Python does not find"),  # it has no __main__
-        ("--check a.py", "--check runs no program, so it takes none, nor its options. Received: a script"),
-        ("--check -m models.lenet", "--check runs no program, so it takes none, nor its options. Received: -m"),
+        ("--check a.py", "--check runs no program, so it cannot be combined with a script"),
+        ("--check -m models.lenet", "--check runs no program, so it cannot be combined with -m"),
         (
             "--check --data-sharding f",
-            "--check runs no program, so it takes none, nor its options. Received: --data-sharding",
+            "--check runs no program, so it cannot be combined with --data-sharding",
         ),
         (
             "--hosts file --address auto a.py",

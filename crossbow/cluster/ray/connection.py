@@ -117,12 +117,13 @@ def connect(address: str | None, cores: int) -> Iterator[Connection]:
     ConfigurationError if Ray is not installed, or if the cluster cannot be reached.
     """
     ray = quiet_ray()
+    source = "--address" if address else "RAY_ADDRESS"
     address = address or os.environ.get("RAY_ADDRESS")
     if address is None:
         with own_head(ray, cores=cores):
             yield Connection(ray, local=True)
         return
-    _check_address(address)
+    _check_address(address, source)
     _init_within_limit(ray, address)
     try:
         yield Connection(ray, local=False)
@@ -130,14 +131,15 @@ def connect(address: str | None, cores: int) -> Iterator[Connection]:
         ray.shutdown()
 
 
-def _check_address(address: str) -> None:
+def _check_address(address: str, source: str) -> None:
     """Raise ConfigurationError if nothing listens at HOST:PORT."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "://" in address:
-        other = ", the address of a dashboard or of a client's server" if "://" in address else ""
-        raise ConfigurationError(f"--address must be auto or HOST:PORT of the head. Received: {address}{other}")
+        kinds = {"http": ", the address of a dashboard", "ray": ", the address of a Ray Client server"}
+        kind = kinds.get(address.partition("://")[0], "")
+        raise ConfigurationError(f"{source} must be auto or HOST:PORT of the head. Received: {address}{kind}")
     try:
         socket.create_connection((host, int(port)), timeout=SECONDS_TO_CONNECT).close()
     except OSError as error:

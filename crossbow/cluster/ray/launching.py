@@ -95,11 +95,14 @@ def _of_hosts(connection: Connection, launch: RayLaunch) -> list[ClusterNode]:
     again."""
     nodes = connection.nodes(launch.resources)
     found = [node for node in nodes for _ in range(launch.per_host or node.slots)]
-    complete = {node.host for node in nodes} == {host.name for host in connection.hosts}
+    complete = {node.host for node in connection.nodes({})} == {host.name for host in connection.hosts}
     least = (launch.ranks or 1) if complete else 1
     if len(found) < least:
-        having = "".join(f", each with {name} {amount:g}" for name, amount in launch.resources.items())
-        raise ConfigurationError(f"expected hosts{having} for {launch.ranks or 1} ranks. Received: {len(found)} slots")
+        having = " and ".join(f"{name} {amount:g}" for name, amount in launch.resources.items())
+        raise ConfigurationError(
+            f"expected slots for {_ranks(launch.ranks or 1)} on hosts{having and f' with {having}'}. "
+            f"Received: {len(found)}"
+        )
     return found[: launch.ranks]
 
 
@@ -109,8 +112,12 @@ def _check_resources(nodes: Sequence[ClusterNode], resources: Mapping[str, float
     for node in nodes:
         for name, amount in resources.items():
             needed, has = counts[node.id] * amount, node.resources.get(name, 0)
-            if needed > has:
-                ranks = "a rank" if counts[node.id] == 1 else f"{counts[node.id]} ranks"
+            if round(needed, 4) > round(has, 4):  # as precisely as Ray counts
                 raise ConfigurationError(
-                    f"--resources: expected {name} {needed:g} on {node.host}, for {ranks}. Received: {has:g}"
+                    f"--resources: expected {name} {needed:g} on {node.host}, for {_ranks(counts[node.id])}. "
+                    f"Received: {has:g}"
                 )
+
+
+def _ranks(count: int) -> str:
+    return "a rank" if count == 1 else f"{count} ranks"

@@ -82,6 +82,13 @@ def test_an_address_has_host_and_port(ray: FakeRay, address: str) -> None:
         pass
 
 
+def test_the_source_and_the_kind_of_an_address_are_named(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "ray://node:10001")
+    expected = "^RAY_ADDRESS must be .* Received: ray://node:10001, the address of a Ray Client server$"
+    with pytest.raises(ConfigurationError, match=expected), connect(None, 1):
+        pass
+
+
 def test_nothing_listens(ray: FakeRay) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"

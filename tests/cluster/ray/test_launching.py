@@ -52,14 +52,14 @@ def test_ranks_are_on_the_hosts_of_a_file(launch: RayLaunch, hosts: str) -> None
 def test_no_host_of_a_file_is_left() -> None:
     connection = Connection(FakeRay([]), local=False, hosts=[Host("dead")])
     for launch in (RayLaunch(), RayLaunch(ranks=1)):
-        with pytest.raises(ConfigurationError, match=r"^expected hosts for 1 ranks\. Received: 0 slots$"):
+        with pytest.raises(ConfigurationError, match=r"^expected slots for a rank on hosts\. Received: 0$"):
             nodes_of_ranks(connection, launch)
 
 
 def test_the_hosts_of_a_file_are_too_few() -> None:
     nodes = [("one", {"CPU": 4.0, "crossbow-host-0": 1.0})]
     connection = Connection(FakeRay(nodes), local=False, hosts=[Host("c", 2)])
-    with pytest.raises(ConfigurationError, match=r"^expected hosts for 3 ranks\. Received: 2 slots$"):
+    with pytest.raises(ConfigurationError, match=r"^expected slots for 3 ranks on hosts\. Received: 2$"):
         nodes_of_ranks(connection, RayLaunch(ranks=3))
 
 
@@ -76,10 +76,19 @@ def test_ranks_that_claim_more_than_a_node_has(launch: RayLaunch, message: str) 
         nodes_of_ranks(Connection(FakeRay(NODES[:1]), local=True), launch)
 
 
+def test_resources_are_counted_as_precisely_as_by_ray() -> None:
+    launch = RayLaunch(ranks=3, resources={"fast": 0.1})  # 3 · 0.1 > 0.3 in floating point
+    nodes = nodes_of_ranks(Connection(FakeRay([("a", {"CPU": 4.0, "fast": 0.3})]), local=True), launch)
+    assert len(nodes) == 3
+
+
 def test_hosts_of_a_file_without_a_resource() -> None:
-    connection = Connection(FakeRay([("a", {"CPU": 4.0, "crossbow-host-0": 1.0})]), local=False, hosts=[Host("a")])
-    with pytest.raises(ConfigurationError, match=r"^expected hosts, each with GPU 1 for 1 ranks\. Received: 0 slots$"):
-        nodes_of_ranks(connection, RayLaunch(resources={"GPU": 1.0}))
+    """None is lost, so all ranks are needed."""
+    found = [("a", {"CPU": 4.0, "GPU": 1.0, "crossbow-host-0": 1.0}), ("b", {"CPU": 4.0, "crossbow-host-1": 1.0})]
+    connection = Connection(FakeRay(found), local=False, hosts=[Host("a"), Host("b")])
+    message = r"^expected slots for 2 ranks on hosts with GPU 1 and CPU 2\. Received: 1$"
+    with pytest.raises(ConfigurationError, match=message):
+        nodes_of_ranks(connection, RayLaunch(ranks=2, resources={"GPU": 1.0, "CPU": 2.0}))
 
 
 @pytest.mark.parametrize(
