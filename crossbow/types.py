@@ -156,6 +156,14 @@ class DataError(CrossbowError, ValueError):
     """A data set or a file cannot be used."""
 
 
+class ExampleError(DataError):
+    """An operator cannot use an example of a batch. The attribute `example` is its number in the batch."""
+
+    def __init__(self, message: str, example: int) -> None:
+        super().__init__(message)
+        self.example = example
+
+
 class NonFiniteLossError(CrossbowError, ArithmeticError):
     """The loss became NaN or infinite."""
 

@@ -94,6 +94,7 @@ class Loader:
         self.images, self.labels, positions = memory
         self.positions = positions.view(np.int64)
         self._in_turn = in_turn
+        self._examples = examples
         self._source = examples.write if source is None else source
         self._bad = bad
         self._placement = None if placement is None or placement.whole else placement
@@ -194,6 +195,17 @@ class Loader:
             with contextlib.suppress(RuntimeError):
                 thread.join(max(0.0, deadline - time.monotonic()))
         self._threads = [thread for thread in self._threads if thread.is_alive()]
+
+    def locate(self, task: int, example: int) -> str:
+        """The place in the data set of an example of a task's batch: its file, or its number. task: number over all
+        learners."""
+        indices, steps = np.zeros((2, self.order.batch_size), np.intp)
+        with self._ordering:
+            self.order.indices(task, indices)
+            if self._bad:
+                self.order.leave_out(self._bad.mask, task, indices, steps)
+        number = int(indices[example])
+        return self._examples.source(number) or f"example {number} of the data set"
 
     def __enter__(self) -> Loader:
         return self

@@ -140,6 +140,12 @@ class Assembly:
     def loaders(self) -> list[Loader]:
         return [pipeline.loader for pipeline in (self.training, self.check) if pipeline is not None]
 
+    def locate(self, task: int, example: int, testing: bool) -> str:
+        """The place in the data set of an example of a task's batch."""
+        pipeline = self.check if testing else self.training
+        assert pipeline is not None
+        return pipeline.loader.locate(task, example)
+
     def variables(self) -> list[slice]:
         """Where each variable lies in a vector."""
         return [slice(each.offset, each.offset + each.storage.elements) for each in self.program.model]

@@ -205,12 +205,13 @@ def _coordination(
     return FreeCoordination(assembly, backend, reports)
 
 
-def new_flow(reports: Reports, setting: RunSetting, coordination: Coordination, sharing: Sharing | None) -> Flow:
+def new_flow(reports: Reports, assembly: Assembly, coordination: Coordination, sharing: Sharing | None) -> Flow:
     """Return the flow of tasks, and of results between ranks. sharing: that of several engines."""
+    setting = assembly.setting
     if setting.ranks.several:
         sharing = sharing or Sharing(setting.ranks)
     own = None if setting.between is None else setting.placement.own
-    return Flow(reports, setting.learners, coordination, setting.recorder, sharing, own)
+    return Flow(reports, setting.learners, coordination, setting.recorder, sharing, own, assembly.locate)
 
 
 def close_all(members: Sequence[Learner], backend: Backend) -> None:

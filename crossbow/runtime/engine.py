@@ -81,7 +81,7 @@ class Engine:
         reports = Reports(self.parts.loaders, setting.tick_learners)
         self.coordination = new_coordination(self.parts, self.backend, reports, collective)
         self.position = Position(setting.clock.tasks_per_host_tick)
-        self.flow = new_flow(reports, setting, self.coordination, sharing)
+        self.flow = new_flow(reports, self.parts, self.coordination, sharing)
         self.recovery = Recovery(self.parts, self.backend, self.coordination, self.flow, self.position)
         schedule = Schedule(solver, self.tasks_per_epoch, restart=model.restart)
         core = self.coordination, self.flow, self.recovery, self.position

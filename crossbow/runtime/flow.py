@@ -16,7 +16,7 @@ from crossbow.runtime.reports import Reports
 from crossbow.runtime.sharing import Sharing
 from crossbow.runtime.task import Completed, Failed
 from crossbow.timeline.recorder import SCHEDULER, WAIT_FOR_BATCH, WAIT_FOR_RESULTS, Recorder
-from crossbow.types import Aborted, CrossbowError, NonFiniteLossError, TaskError
+from crossbow.types import Aborted, CrossbowError, ExampleError, NonFiniteLossError, TaskError
 
 TASKS_AHEAD = 6
 """Maximum number of tasks submitted ahead, per learner. The scheduler fills up to it and sleeps until half are done."""
@@ -27,6 +27,8 @@ SECONDS_AHEAD = 0.1
 
 Doing = Literal["training", "testing"]
 OnResult = Callable[[Completed], None]
+Locate = Callable[[int, int, bool], str]
+"""The place in the data set of an example, given by its task, its number in the batch, and whether it is tested."""
 
 
 def ignore_result(result: Completed) -> None:
@@ -44,10 +46,12 @@ class Flow:
         recorder: Recorder,
         sharing: Sharing | None = None,
         own: int | None = None,
+        locate: Locate | None = None,
     ) -> None:
         """coordination: decides whether results are delivered in task order, and observes them if they are not.
         sharing: exchanges results with other ranks. own: number of this rank's learners, if it does not need the
-        results of others before all are collected, as with two levels."""
+        results of others before all are collected, as with two levels. locate: says where an example is."""
+        self._locate = locate
         self._recorder, self._sharing = recorder, sharing
         if sharing is not None:
             sharing.join(reports)
@@ -294,10 +298,14 @@ class Flow:
         if isinstance(report.error, NonFiniteLossError | RankFailedError | ViewChangedError):
             raise report.error
         where = f"on learner {report.learner}" if report.learner < self._learners else "between the devices"
-        raise task_error(report.error, report.task, report.operator, where) from report.error
+        place = ""
+        if isinstance(report.error, ExampleError) and self._locate is not None:
+            place = f" ({self._locate(report.task, report.error.example, self._doing == 'testing')})"
+        raise task_error(report.error, report.task, report.operator, where, place) from report.error
 
 
-def task_error(error: BaseException, task: int, operator: str, where: str) -> TaskError:
-    """The TaskError for the exception that ended a task; `where`, as "on learner 1", is part of the sentence."""
-    message = f"task {task} failed in operator {operator!r} {where}: {type(error).__name__}: {error}"
+def task_error(error: BaseException, task: int, operator: str, where: str, more: str = "") -> TaskError:
+    """The TaskError for the exception that ended a task. The sentence has `where`, as "on learner 1", and ends with
+    `more`."""
+    message = f"task {task} failed in operator {operator!r} {where}: {type(error).__name__}: {error}{more}"
     return TaskError(message, task=task, operator=operator)

@@ -137,6 +137,18 @@ def test_ratings_are_read_from_files(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "batch_files, 4 training and 4 test examples of shape 2" in capsys.readouterr().out
 
 
+def test_a_wrong_index_is_named_by_file_and_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = np.array([[0, 1], [2, 0], [3, 1], [2, 2]], np.int32)
+    for name in ("ratings-train", "ratings-test"):
+        write_batch_files(tmp_path, name, Ratings(pairs, np.array([1.0, 2.5, 4.0, 3.0], np.float32)), 2)
+    arguments = f"--users 3 --items 3 --dataset batch_files --data-directory {tmp_path} --batch-size 2 --epochs 1"
+    assert main([*arguments.split(), "--learners", "1", "--output-directory", str(tmp_path / "out")]) == 2
+    expected = "expected a whole number from 0 to 2 for every user. Received: 3, in example "
+    error = capsys.readouterr().err
+    assert expected in error
+    assert f"of the batch ({tmp_path}/ratings-train.metadata: example 2)\n" in error
+
+
 def test_classes_are_no_ratings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = np.array([[0, 1], [2, 0]], np.int32)
     for name in ("ratings-train", "ratings-test"):

@@ -129,18 +129,19 @@ def test_a_number_that_is_no_row_ends_the_run(learners: int, kernels: str) -> No
     assert data.check is not None
     data.train.images[5, 0], data.check.images[9, 1] = ROWS, -3
     text = (
-        "'mf' on learner {}: DataError: expected a whole number from 0 to {}. Received: {}, in example {} of the batch"
+        "'mf' on learner {}: ExampleError: expected a whole number from 0 to {}. Received: {}, in example {} of the "
+        "batch (example {} of the data set)"
     )
     with factorise(matfact(), data, kernels=kernels, learners=learners, check_batch_size=8) as run:
         with pytest.raises(TaskError) as caught:
             run.train(1)
         task = caught.value.task
         run.engine.order.indices(task, chosen)
-        assert text.format(task % learners, "11 for every user", ROWS, list(chosen).index(5)) in str(caught.value)
+        assert text.format(task % learners, "11 for every user", ROWS, list(chosen).index(5), 5) in str(caught.value)
         assert isinstance(caught.value.__cause__, DataError)
         with pytest.raises(TaskError) as caught:
             run.test()
-        assert text.format(1 % learners, "8 for every item", -3, 1) in str(caught.value)
+        assert text.format(1 % learners, "8 for every item", -3, 1, 9) in str(caught.value)
         assert (caught.value.task, caught.value.operator) == (1, "mf")
         data.train.images[5, 0], data.check.images[9, 1] = 0, 0
         run.train(1)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from crossbow.kernels.interface import State
 from crossbow.kernels.reference.prepare import Floats, computes
 from crossbow.kernels.requests import EmbeddingBackward, EmbeddingForward
-from crossbow.types import Array, DataError
+from crossbow.types import Array, ExampleError
 
 
 @computes(EmbeddingForward)
@@ -28,14 +28,15 @@ def backward(*, input0: Floats, state: Array, output_gradient: Floats, weights_g
 
 
 def chosen_rows(*, input0: Floats, state: Array, rows: int) -> NDArray[np.intp]:
-    """The indices of the real examples. Raises DataError if one is not a row."""
+    """The indices of the real examples. Raises ExampleError if one is not a row."""
     real = input0[: int(state[State.EXAMPLES])]
     good = (real >= 0) & (real < rows) & (real == np.floor(real))
     if not good.all():
         example = int(np.argmin(good.all(axis=1)))
         number = real[example][~good[example]][0]
-        raise DataError(
+        raise ExampleError(
             f"expected a whole number from 0 to {rows - 1} for every index. "
-            f"Received: {number:.9g}, in example {example} of the batch"
+            f"Received: {number:.9g}, in example {example} of the batch",
+            example,
         )
     return real.astype(np.intp)

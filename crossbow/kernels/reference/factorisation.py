@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from crossbow.kernels.interface import State
 from crossbow.kernels.reference.prepare import Floats, computes
 from crossbow.kernels.requests import FactorisationBackward, FactorisationForward
-from crossbow.types import Array, DataError
+from crossbow.types import Array, ExampleError
 
 Indices = NDArray[np.intp]
 
@@ -56,7 +56,7 @@ def backward(
 
 
 def named_rows(*, input0: Floats, state: Array, users: Floats, items: Floats) -> tuple[Indices, Indices]:
-    """Indices of users and items of the real examples. Raises DataError if there is no such row."""
+    """Indices of users and items of the real examples. Raises ExampleError if there is no such row."""
     real = input0[: int(state[State.EXAMPLES])]
     found = []
     for column, (name, table) in enumerate((("user", users), ("item", items))):
@@ -64,9 +64,10 @@ def named_rows(*, input0: Floats, state: Array, users: Floats, items: Floats) ->
         good = (numbers >= 0) & (numbers < len(table)) & (numbers == np.floor(numbers))
         if not good.all():
             example = int(np.argmin(good))
-            raise DataError(
+            raise ExampleError(
                 f"expected a whole number from 0 to {len(table) - 1} for every {name}. "
-                f"Received: {numbers[example]:.9g}, in example {example} of the batch"
+                f"Received: {numbers[example]:.9g}, in example {example} of the batch",
+                example,
             )
         found.append(numbers.astype(np.intp))
     return found[0], found[1]
