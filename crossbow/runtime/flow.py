@@ -157,6 +157,7 @@ class Flow:
     def refuse(self) -> None:
         """Treat tasks that are aborted from now on as caused by closing the engine, and exchange no more results."""
         self._closed = True
+        self._locate = None  # it would keep the engine's memory alive
         if self._sharing is not None:
             self._sharing.leave(self._reports)
 
@@ -298,9 +299,9 @@ class Flow:
         if isinstance(report.error, NonFiniteLossError | RankFailedError | ViewChangedError):
             raise report.error
         where = f"on learner {report.learner}" if report.learner < self._learners else "between the devices"
-        place = ""
-        if isinstance(report.error, ExampleError) and self._locate is not None:
-            place = f" ({self._locate(report.task, report.error.example, self._doing == 'testing')})"
+        place, locate = "", self._locate
+        if isinstance(report.error, ExampleError) and locate is not None:
+            place = f" ({locate(report.task, report.error.example, self._doing == 'testing')})"
         raise task_error(report.error, report.task, report.operator, where, place) from report.error
 
 

@@ -105,7 +105,7 @@ def test_a_native_failure_names_its_part() -> None:
             wrong = sequences.copy()
             wrong[example, 5] = 7
             for images in (wrong, wrong[example : example + 1]):
-                with pytest.raises(TaskError, match=r"'Embedding0' while predicting: DataError: .*7"):
+                with pytest.raises(TaskError, match=r"'Embedding0' while predicting: ExampleError: .*7"):
                     prediction(images)
         np.testing.assert_array_equal(prediction(sequences), expected)
     finally:
