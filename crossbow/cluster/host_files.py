@@ -48,7 +48,7 @@ def read_hosts(path: str | os.PathLike[str]) -> list[Host]:
     return [Host(*each) for each in slots.items()]
 
 
-def name_of_rank(names: Sequence[str], local_rank: int, hostname: str | None = None) -> str:
+def name_of_rank(names: Sequence[str], local_rank: int, hostname: str) -> str:
     """The name that a file of hosts gives to this machine's rank; the machine's own name if the file does not have it.
 
     names: those of the file, each as often as it has slots. local_rank: number of the rank among those of this machine.
@@ -57,7 +57,6 @@ def name_of_rank(names: Sequence[str], local_rank: int, hostname: str | None = N
     >>> name_of_rank(["node1", "node2", "node2"], 0, "node2.cluster")
     'node2'
     """
-    hostname = hostname or socket.gethostname()
     known = (hostname, hostname.partition(".")[0])
     different = list(dict.fromkeys(names))
     here = [name for name in different if name in known or _is_here(name, loopback=False)]

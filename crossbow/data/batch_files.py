@@ -163,10 +163,10 @@ class BatchFiles:
             raise IndexError(f"{self.path}: expected indices from 0 to {len(self) - 1}. Received: {indices}")
         batches, rows = np.divmod(indices, self.metadata.batch_size)
         numbers = np.searchsorted(self._first_batches, batches, side="right") - 1
-        batches = batches - self._first_batches[numbers]
-        for number in set(numbers.tolist()):
+        batches, of_parts = batches - self._first_batches[numbers], numbers.tolist()
+        for number in set(of_parts):
             parts[number].check()
-        places = zip(numbers.tolist(), batches.tolist(), rows.tolist(), strict=True)
+        places = zip(of_parts, batches.tolist(), rows.tolist(), strict=True)
         for position, (number, batch, row) in enumerate(places):
             out[position] = parts[number].batches[batch, row]
 

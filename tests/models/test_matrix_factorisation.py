@@ -130,8 +130,7 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_ratings_are_read_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """User and item as integers, as the original's encoder writes them, and ratings as numbers."""
     pairs = np.array([[0, 1], [2, 0], [1, 1], [2, 2]], np.int32)
-    for name in ("ratings-train", "ratings-test"):
-        write_batch_files(tmp_path, name, Ratings(pairs, np.array([1.0, 2.5, 4.0, 3.0], np.float32)), 2)
+    write_ratings(tmp_path, pairs, np.array([1.0, 2.5, 4.0, 3.0], np.float32))
     arguments = f"--users 3 --items 3 --dataset batch_files --data-directory {tmp_path} --batch-size 2 --epochs 2"
     assert main([*arguments.split(), "--learners", "1", "--output-directory", str(tmp_path / "out")]) == 0
     assert "batch_files, 4 training and 4 test examples of shape 2" in capsys.readouterr().out
@@ -139,8 +138,7 @@ def test_ratings_are_read_from_files(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_a_wrong_index_is_named_by_file_and_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = np.array([[0, 1], [2, 0], [3, 1], [2, 2]], np.int32)
-    for name in ("ratings-train", "ratings-test"):
-        write_batch_files(tmp_path, name, Ratings(pairs, np.array([1.0, 2.5, 4.0, 3.0], np.float32)), 2)
+    write_ratings(tmp_path, pairs, np.array([1.0, 2.5, 4.0, 3.0], np.float32))
     arguments = f"--users 3 --items 3 --dataset batch_files --data-directory {tmp_path} --batch-size 2 --epochs 1"
     assert main([*arguments.split(), "--learners", "1", "--output-directory", str(tmp_path / "out")]) == 2
     expected = "expected a whole number from 0 to 2 for every user. Received: 3, in example "
@@ -151,11 +149,15 @@ def test_a_wrong_index_is_named_by_file_and_example(tmp_path: Path, capsys: pyte
 
 def test_classes_are_no_ratings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = np.array([[0, 1], [2, 0]], np.int32)
-    for name in ("ratings-train", "ratings-test"):
-        write_batch_files(tmp_path, name, Ratings(pairs, np.array([1, 2], np.int32)), 2)
+    write_ratings(tmp_path, pairs, np.array([1, 2], np.int32))
     arguments = f"--dataset batch_files --data-directory {tmp_path} --output-directory {tmp_path / 'out'}"
     assert main(arguments.split()) == 2
     assert "ratings-train.metadata: expected labels of type float. Received: int" in capsys.readouterr().err
+
+
+def write_ratings(directory: Path, pairs: Any, labels: Any) -> None:
+    for name in ("ratings-train", "ratings-test"):
+        write_batch_files(directory, name, Ratings(pairs, labels), 2)
 
 
 class Ratings:

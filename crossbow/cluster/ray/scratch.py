@@ -12,12 +12,15 @@ from pathlib import Path
 
 from crossbow.files import locked
 
+DIRECTORY_ONLY = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+"""Flags with which neither files nor symbolic links are opened. Windows, which cannot open directories, has none."""
+
 
 @contextmanager
 def scratch_directory(prefix: str) -> Iterator[str]:
     """A new directory for temporary files, which is removed at the end. Those with the same prefix whose processes were
     killed are removed now."""
-    with contextlib.suppress(OSError, AttributeError):  # Windows cannot open directories
+    with contextlib.suppress(OSError):
         for older in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
             _remove_abandoned(older)
     while True:
@@ -31,22 +34,21 @@ def scratch_directory(prefix: str) -> Iterator[str]:
 @contextmanager
 def _lock(directory: str) -> Iterator[None]:
     """Lock a directory, if it is there and the system can do that. The lock ends with this process."""
-    try:
+    descriptor = None
+    with contextlib.suppress(OSError):  # it has just been removed, or Windows cannot open directories
         descriptor = os.open(directory, os.O_RDONLY)
-    except OSError:
-        yield
-        return
-    try:
         locked(descriptor, wait=True)
+    try:
         yield
     finally:
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _remove_abandoned(directory: Path) -> None:
     """Remove a directory, unless a process has locked it or the file system has no locks."""
     with contextlib.suppress(OSError):  # another process has just removed it, or it is no directory
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        descriptor = os.open(directory, os.O_RDONLY | DIRECTORY_ONLY)
         try:
             if locked(descriptor, wait=False):
                 shutil.rmtree(directory, ignore_errors=True)

@@ -59,6 +59,7 @@ def test_those_of_killed_processes_are_removed(tmp_path: Path) -> None:
         assert sorted(tmp_path.iterdir()) == sorted([*others, Path(directory)])
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs the paths of descriptors, as Linux tells them")
 @pytest.mark.parametrize("moment", ["before it is opened", "before it is locked"])
 def test_a_new_directory_that_another_process_removes(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """To which it looked abandoned."""
