@@ -22,13 +22,10 @@ import io
 import json
 import math
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from subprocess import PIPE
-from subprocess import run as start_process
 from typing import Any
 
 import numpy as np
@@ -37,9 +34,11 @@ from numpy.typing import NDArray
 from benchmarks.machine import describe_machine
 from benchmarks.networks import torch_resnet
 from benchmarks.output import write_json
+from benchmarks.parts import run_part
 from benchmarks.report import markdown
 from benchmarks.torch_data import PADDING, augmented, tensors
 from crossbow import Dataset, ExecutionContext, ModelConf, Monitor, Record, SolverConf, SystemConf
+from crossbow.console import run_command
 from crossbow.data import cifar10
 from crossbow.files import make_directory, write_whole
 from crossbow.ops import DataTransform
@@ -57,6 +56,7 @@ TARGET = 0.85
 """Test accuracy, in (0, 1], to which seconds are reported."""
 SPEED_SHARE = 0.1
 """Part of the training images on which speed is measured."""
+MODULE = "benchmarks.accuracy"
 SPEEDS = "speeds.json"
 SYSTEMS = ("crossbow", "pytorch")
 TITLES = {"crossbow": "Crossbow, SMA, 2 learners", "pytorch": "PyTorch"}
@@ -222,17 +222,17 @@ def read(file: Path) -> Run:
 
 
 def result(setting: Setting, output: Path, data_directory: Path | None) -> Run:
-    """The result of a run, from its file if there is one."""
+    """The result of a run, from its file if there is one. Exits with the status of a process that fails."""
     file = output / f"{setting.name}.json"
     if not file.is_file():
-        start_process([*_command(output, data_directory), "--run", json.dumps(asdict(setting))], check=True)
+        run_part(MODULE, setting.name, [*_options(output, data_directory), "--run", json.dumps(asdict(setting))])
     return read(file)
 
 
-def _command(output: Path, data_directory: Path | None) -> list[str]:
-    """This program, for a process of its own."""
+def _options(output: Path, data_directory: Path | None) -> list[str]:
+    """The options of every run."""
     directory = [] if data_directory is None else ["--data-directory", str(data_directory)]
-    return [sys.executable, "-m", "benchmarks.accuracy", "--output", str(output), *directory]
+    return ["--output", str(output), *directory]
 
 
 def epoch_seconds(setting: Setting, data: Dataset) -> float:
@@ -257,8 +257,8 @@ def measure_speeds(settings: Sequence[Setting], rounds: int, output: Path, data_
     measured: dict[str, list[float]] = {setting.system: [] for setting in settings}
     for _ in range(rounds):
         for setting in settings:
-            command = [*_command(output, data_directory), "--speed", json.dumps(asdict(setting))]
-            printed = start_process(command, check=True, stdout=PIPE, text=True).stdout
+            options = [*_options(output, data_directory), "--speed", json.dumps(asdict(setting))]
+            printed = run_part(MODULE, setting.name, options, captured=True)
             measured[setting.system].append(float(printed.splitlines()[-1]))
             print(f"{TITLES[setting.system]}: {measured[setting.system][-1]:.1f} s an epoch", flush=True)
     write_json(output / SPEEDS, measured)
@@ -373,4 +373,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_command(f"python -m {MODULE}", main))

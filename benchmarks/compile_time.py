@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from benchmarks.machine import describe_machine
+from benchmarks.parts import run_part
 from benchmarks.report import markdown
 from crossbow import (
     Dataflow,
@@ -135,8 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = []
     for name in options.networks:
         for layers in options.layers:
-            command = ["-m", "benchmarks.compile_time", "--one", "--networks", name, "--layers", str(layers)]
-            seconds = float(subprocess.run([sys.executable, *command], check=True, capture_output=True).stdout)
+            one = ["--one", "--networks", name, "--layers", str(layers)]
+            seconds = float(run_part("benchmarks.compile_time", f"{name}, {layers} layers", one, captured=True))
             rows.append([name, f"{layers:,}", f"{seconds:.1f} s", f"{1e3 * seconds / layers:.2f} ms"])
             print(", ".join(rows[-1]), file=sys.stderr)
     print("\n".join(f"- {name}: {value}" for name, value in describe_machine().items()))

@@ -23,8 +23,6 @@ import contextlib
 import json
 import math
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -34,6 +32,7 @@ from typing import Any
 from benchmarks.machine import describe_machine
 from benchmarks.networks import NETWORKS, torch_resnet
 from benchmarks.output import write_json
+from benchmarks.parts import run_part
 from benchmarks.report import markdown
 from benchmarks.torch_data import PADDING, augmented, tensors
 from crossbow import (
@@ -57,7 +56,7 @@ from crossbow.types import DataError, NonFiniteError, NonFiniteLossError, TaskEr
 from models.lenet import lenet
 from models.resnet import resnet
 
-COMMAND = "python -m benchmarks.time_to_accuracy"
+MODULE = "benchmarks.time_to_accuracy"
 SYSTEMS = ("crossbow", "pytorch")
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
 TESTS_PER_EPOCH = 4
@@ -306,12 +305,8 @@ class Contest:
         file = self.output / f"{setting.name}.json"
         if not file.is_file():
             directory = [] if self.data_directory is None else ["--data-directory", str(self.data_directory)]
-            command = [sys.executable, "-m", "benchmarks.time_to_accuracy", "--output", str(self.output)]
-            ended = subprocess.run([*command, *directory, "--run", json.dumps(asdict(setting))], check=False)
-            if ended.returncode < 0:  # killed, so that it could not say anything
-                raise SystemExit(f"{COMMAND}: error: {setting.name}: ended by signal {-ended.returncode}")
-            if ended.returncode:  # it has said why
-                raise SystemExit(ended.returncode)
+            options = ["--output", str(self.output), *directory, "--run", json.dumps(asdict(setting))]
+            run_part(MODULE, setting.name, options)
         run = read(file)
         print(f"{setting.name}: {run.outcome}", flush=True)
         return run
@@ -408,7 +403,7 @@ def train(setting: Setting, data_directory: Path | None) -> Run:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--networks", nargs="+", choices=TASKS, default=["lenet"], help="(default: %(default)s)")
     parser.add_argument("--data-directory", type=expanded_path, help="directory of the data (default: download)")
     parser.add_argument(
@@ -450,4 +445,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_command(COMMAND, main))
+    raise SystemExit(run_command(f"python -m {MODULE}", main))

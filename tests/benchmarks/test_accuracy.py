@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -90,11 +89,12 @@ def test_a_run_with_a_file_is_not_repeated(
 ) -> None:
     commands: list[list[str]] = []
 
-    def start(command: list[str], *, check: bool) -> None:
-        commands.append(command)
-        assert main(command[3:]) == 0
+    def start(module: str, name: str, options: list[str]) -> None:
+        assert module == "benchmarks.accuracy"
+        commands.append(options)
+        assert main(options) == 0
 
-    monkeypatch.setattr(accuracy, "start_process", start)
+    monkeypatch.setattr(accuracy, "run_part", start)
     monkeypatch.setattr(accuracy, "describe_machine", dict)
     monkeypatch.setattr(accuracy, "cifar10", lambda directory: images())
     monkeypatch.setitem(accuracy.TRAIN, "crossbow", lambda setting, data: [Point(0.5, 1.0), Point(0.75, 2.0)])
@@ -111,14 +111,15 @@ def test_measured_speeds_replace_the_seconds_of_runs(
 ) -> None:
     measured = iter([4.0, 8.0, 5.0, 9.0, 7.0, 7.0])
 
-    def start(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
-        assert command[-2] == "--speed"
-        return subprocess.CompletedProcess(command, 0, f"Crossbow: epoch 1\n{next(measured)}\n")
+    def start(module: str, name: str, options: list[str], *, captured: bool) -> str:
+        assert captured
+        assert options[-2] == "--speed"
+        return f"Crossbow: epoch 1\n{next(measured)}\n"
 
     for system in ("crossbow", "pytorch"):
         made = run(system, 0, 0.5, 0.9)
         (tmp_path / f"{made.setting.name}.json").write_text(json.dumps(asdict(made)))
-    monkeypatch.setattr(accuracy, "start_process", start)
+    monkeypatch.setattr(accuracy, "run_part", start)
     monkeypatch.setattr(accuracy, "describe_machine", dict)
     arguments = ["--output", str(tmp_path), "--seeds", "0", "--epochs", "2", "--batch-size", "8"]
     assert main([*arguments, "--speed-rounds", "3"]) == 0

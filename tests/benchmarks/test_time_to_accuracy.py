@@ -7,7 +7,6 @@ import json
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -105,14 +104,13 @@ def test_the_report_compares_medians() -> None:
 def test_a_run_with_a_file_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
 
-    def train(command: list[str], *, check: bool) -> CompletedProcess[bytes]:
-        commands.append(command)
-        setting = json.loads(command[command.index("--run") + 1])
-        run = Run(Setting(**setting), (Point(1.0, 3.0, 0.99),))
-        (tmp_path / f"{run.setting.name}.json").write_text(json.dumps(asdict(run)))
-        return CompletedProcess(command, 0)
+    def train(module: str, name: str, options: list[str]) -> None:
+        assert module == "benchmarks.time_to_accuracy"
+        commands.append(options)
+        run = Run(Setting(**json.loads(options[-1])), (Point(1.0, 3.0, 0.99),))
+        (tmp_path / f"{name}.json").write_text(json.dumps(asdict(run)))
 
-    monkeypatch.setattr(time_to_accuracy.subprocess, "run", train)
+    monkeypatch.setattr(time_to_accuracy, "run_part", train)
     contest = Contest(tmp_path, tmp_path / "data")
     assert contest.run(SETTING) == contest.run(SETTING)
     assert len(commands) == 1
@@ -133,12 +131,6 @@ def test_a_run_that_fails_ends_the_contest_with_its_own_sentence(
     assert line.startswith(
         f"python -m benchmarks.time_to_accuracy: error: {tmp_path / 'nowhere'}: expected a directory"
     )
-
-
-def test_a_run_that_is_killed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_to_accuracy.subprocess, "run", lambda command, check: CompletedProcess(command, -9))
-    with pytest.raises(SystemExit, match=rf"error: {SETTING.name}: ended by signal 9$"):
-        Contest(tmp_path, None).run(SETTING)
 
 
 @pytest.mark.parametrize(

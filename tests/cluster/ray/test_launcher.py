@@ -28,6 +28,7 @@ from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ranks import LOSS
 from crossbow.cluster.ray import launcher
 from crossbow.cluster.ray.connection import ClusterNode, Connection
+from crossbow.cluster.ray.guard import VARIABLE, marked
 from crossbow.cluster.ray.health import HEALTH_CHECKS
 from crossbow.cluster.ray.lookout import Lookout
 from tests.cluster.ray.test_connection import FakeRay
@@ -553,18 +554,17 @@ def test_a_rank_that_the_others_have_given_up_ends_itself(tmp_path: Path) -> Non
 
 @NEEDS_RAY
 @pytest.mark.slow
-def test_a_dead_launcher_leaves_no_rank_behind(tmp_path: Path) -> None:
+def test_a_killed_launcher_leaves_no_process_behind(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
+    script.write_text(f"import os, time\nprint(os.environ[{VARIABLE!r}], flush=True)\ntime.sleep(600)\n")
     with begin("-n", "2", str(script)) as process:
         assert process.stdout is not None
-        ranks = [int(process.stdout.readline()) for _ in range(2)]
+        mark, same = (process.stdout.readline().strip() for _ in range(2))
+        assert mark == same
+        assert len(marked(mark)) >= 4  # two ranks, and the two servers of Ray
         process.kill()
-        deadline = time.monotonic() + 60
-        while any(Path(f"/proc/{rank}").exists() for rank in ranks) and time.monotonic() < deadline:
-            time.sleep(0.1)
+        until(lambda: not marked(mark))
         process.communicate(timeout=60)
-    assert not [rank for rank in ranks if Path(f"/proc/{rank}").exists()]
 
 
 @NEEDS_RAY

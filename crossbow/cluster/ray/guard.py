@@ -1,0 +1,75 @@
+"""Kills the processes of a cluster on this machine if their launcher is killed.
+
+    python crossbow/cluster/ray/guard.py MARK
+
+The launcher starts this program, and ends it by a byte on standard input. If standard input ends without one, the
+launcher was killed, and all processes with this mark in their environment are killed, too. Ray's own end with their
+launcher as well, but some of them only after a minute.
+
+The program imports the standard library only, so that it starts within milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+VARIABLE = "CROSSBOW_LAUNCHER"
+"""The variable of the environment that contains the mark."""
+SECONDS_TO_END = 10.0
+"""Limit of the wait for the end of killed processes."""
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[None]:
+    """If this process is killed within the context, kill the processes that it has started there, and theirs. Only
+    systems with /proc, as Linux, can do that."""
+    if not Path("/proc/self/environ").exists():
+        yield
+        return
+    mark, nowhere = uuid.uuid4().hex, subprocess.DEVNULL
+    command = [sys.executable, "-I", "-S", __file__, mark]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, cwd="/", start_new_session=True
+    ) as guard:
+        os.environ[VARIABLE] = mark
+        try:
+            yield
+        finally:
+            del os.environ[VARIABLE]
+            assert guard.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # the guard itself was killed
+                guard.stdin.write(b".")
+                guard.stdin.flush()
+
+
+def marked(mark: str) -> list[int]:
+    """The processes with this mark that have not ended."""
+    entry, found = f"{VARIABLE}={mark}".encode(), []
+    for directory in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended, or is another user's
+            if entry in (directory / "environ").read_bytes().split(b"\0"):
+                found.append(int(directory.name))
+    return found
+
+
+def kill(mark: str) -> None:
+    """Kill the processes with this mark, and those that they start meanwhile."""
+    deadline = time.monotonic() + SECONDS_TO_END
+    while (processes := marked(mark)) and time.monotonic() < deadline:
+        for process in processes:
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    if not os.read(sys.stdin.fileno(), 1):
+        kill(sys.argv[1])
