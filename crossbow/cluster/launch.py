@@ -30,7 +30,6 @@ _VARIABLES = (
 
 _LOCAL_VARIABLES = (
     ("CROSSBOW_LOCAL_RANK", "CROSSBOW_LOCAL_SIZE"),
-    ("CROSSBOW_RANK", "CROSSBOW_SIZE"),  # crossbow launch, on Ray
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
@@ -53,10 +52,10 @@ def launch_of(environment: Mapping[str, str]) -> RankLaunch:
     >>> launch_of({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"})
     RankLaunch(rank=2, size=4, local_rank=0, local_size=1)
     """
-    found = _first_pair(_VARIABLES, environment)
-    return (
-        RankLaunch() if found is None else RankLaunch(*found, *(_first_pair(_LOCAL_VARIABLES, environment) or (0, 1)))
-    )
+    found = _first_pair(_VARIABLES, environment, least=2)
+    if found is None:
+        return RankLaunch()
+    return RankLaunch(*found, *(_first_pair(_LOCAL_VARIABLES, environment, least=1) or (0, 1)))
 
 
 def is_rank(environment: Mapping[str, str]) -> bool:
@@ -68,10 +67,10 @@ def is_rank(environment: Mapping[str, str]) -> bool:
     return _VARIABLES[0][0] in environment or launch_of(environment).size > 1
 
 
-def _first_pair(pairs: Sequence[tuple[str, str]], environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """The first pair of a number and how many there are, if there are several."""
+def _first_pair(pairs: Sequence[tuple[str, str]], environment: Mapping[str, str], least: int) -> tuple[int, int] | None:
+    """The first pair of a number and how many there are, if there are at least `least`."""
     for names in pairs:
         numbers = [environment.get(name, "") for name in names]
-        if all(number.isdecimal() for number in numbers) and int(numbers[1]) > 1:
+        if all(number.isdecimal() for number in numbers) and int(numbers[1]) >= least:
             return int(numbers[0]), int(numbers[1])
     return None

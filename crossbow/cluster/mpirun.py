@@ -39,7 +39,7 @@ class MpiLaunch:
     """Where, and on how many ranks, a program runs."""
 
     ranks: int | None = None
-    """Number of ranks; None: as many as `hosts` has slots, or one."""
+    """Number of ranks; None: as many as `hosts` has slots or `per_host` says, or one."""
     per_host: int | None = None
     """Ranks of a host; None: as many as it has slots."""
     hosts: Path | None = None
@@ -61,8 +61,8 @@ class MpiLaunch:
     def command(self, mpirun: str, program: RankProgram) -> list[str]:
         """The command that runs a program."""
         hosts = [] if self.hosts is None else ["--hostfile", str(self.hosts)]
-        ranks = ["-n", "1"] if self.ranks is None and self.hosts is None else []
-        ranks = ranks if self.ranks is None else ["-n", str(self.ranks)]
+        number = self.ranks or ((self.per_host or 1) if self.hosts is None else None)
+        ranks = [] if number is None else ["-n", str(number)]
         mapping = [] if self.per_host is None else ["--map-by", f"ppr:{self.per_host}:node"]
         return [mpirun, *hosts, *ranks, *mapping, "--oversubscribe", "--bind-to", "none", *program.command()]
 
@@ -76,9 +76,9 @@ def launch_on_mpi(program: RankProgram, launch: MpiLaunch) -> int:
     if mpirun is None:
         raise ConfigurationError("--engine mpi needs the command mpirun: pip install 'crossbow[mpi]'. Received: none")
     for restarts_left in range(launch.restarts, -1, -1):
-        status = _run(launch.command(mpirun, program))
+        status, signalled = _run(launch.command(mpirun, program))
         lost = KILLED < status <= MOST_KILLED and status not in (INTERRUPTED, TERMINATED)
-        if not lost or not restarts_left:
+        if not lost or signalled or not restarts_left:
             return status
         say("the program begins again from its newest checkpoint")
         os.environ.pop(VARIABLE, None)
@@ -102,9 +102,12 @@ def _write(content: bytes) -> None:
             content = content[os.write(2, content) :]
 
 
-def _run(command: list[str]) -> int:
+def _run(command: list[str]) -> tuple[int, bool]:
     """Run a command. It gets SIGTERM when this process dies. The first signal ends training after its tick, with a
-    checkpoint: mpirun passes SIGUSR1 on, and would kill the ranks for others. A second signal does that."""
+    checkpoint: mpirun passes SIGUSR1 on, and would kill the ranks for others. A second signal does that.
+
+    Returns the exit status, and whether there was a signal.
+    """
     received: list[int] = []
     passed_on = 0
     process: subprocess.Popen[bytes] | None = None
@@ -132,5 +135,5 @@ def _run(command: list[str]) -> int:
         status = process.wait()
         reader.join(SECONDS_TO_PRINT)  # what mpirun has started may outlive it, and keep its standard error open
     if status and received:
-        return KILLED + received[0]
-    return KILLED - status if status < 0 else status
+        return KILLED + received[0], True
+    return KILLED - status if status < 0 else status, bool(received)

@@ -11,12 +11,13 @@ from pathlib import Path
 from types import TracebackType
 
 from crossbow.cluster.failure import FAILED
-from crossbow.cluster.members import Left, RankFailedError
+from crossbow.cluster.members import Left, NotJoined, RankFailedError
 from crossbow.console import say
 from crossbow.interruption import INTERRUPTED
 
-LEFT = -1
-"""What `run_program` returns in place of an exit status, which is from 0 to 255, if the rank was asked to leave."""
+LEFT, CANNOT_JOIN = -1, -2
+"""What `run_program` returns in place of an exit status, which is from 0 to 255, if the rank was asked to leave, or
+cannot join the others."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class RankProgram:
 
 
 def run_program(program: RankProgram, before_error: Callable[[], None] = lambda: None) -> int:
-    """Run a program in this process. Returns its exit status, or `LEFT`; the traceback of an exception is printed.
+    """Run a program in this process. Returns its exit status, `LEFT` or `CANNOT_JOIN`. The traceback of an exception is
+    printed.
 
     before_error: called before the traceback is printed.
     """
@@ -53,6 +55,8 @@ def run_program(program: RankProgram, before_error: Callable[[], None] = lambda:
         return 0
     except Left:
         return LEFT
+    except NotJoined:
+        return CANNOT_JOIN
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):
             return (error.code or 0) & 0xFF  # as the system does

@@ -106,9 +106,9 @@ class Course(Protocol):
     def state(self) -> dict[str, Any]:
         """The decisions so far, as JSON values: which engine trains, and what decides when another one does."""
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> bool:
         """Continue from the decisions of a course of the same kind; other states are ignored. The current engine's own
-        state must be restored afterwards."""
+        state must be restored afterwards. Returns whether its rule is then the one of before, in the same phase."""
 
     def describe(self, summary: RunSummary) -> RunSummary:
         """The summary of the current engine, with the decisions of this course."""
@@ -194,9 +194,11 @@ class ChangingEngine:
         return dataclasses.replace(snapshot, state={**snapshot.state, "course": self.course.state()})
 
     def restore(self, snapshot: Snapshot, source: str) -> bool:
-        if "course" in snapshot.state:
-            self.course.restore(snapshot.state["course"])
-        return self.now.restore(snapshot, source)
+        same_phase = self.course.restore(snapshot.state.get("course", {}))
+        whole = self.now.restore(snapshot, source)
+        if not same_phase:
+            self.now.position.begin_phase()
+        return whole
 
     def test(self) -> TestResult:
         return self.now.test()

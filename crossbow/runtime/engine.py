@@ -193,7 +193,9 @@ class Engine:
     def continue_from(self, other: Engine) -> None:
         """Continue from another engine's base model and progress."""
         self.flow.continue_from(other.flow)
-        self.position.continue_from(other.tick, other.tasks, other.merges, self.coordination.merges(other.tick))
+        own_merges = self.coordination.merges(other.tick)
+        ticks = other.tick, other.position.ticks_of_phase
+        self.position.continue_from(*ticks, other.tasks, other.merges, own_merges)
         self.load(other.weights, "the base model")
         self.coordination.begin(self.tick)
 

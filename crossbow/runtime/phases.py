@@ -19,9 +19,9 @@ class Phases:
     def __init__(self, sequence: RuleSequence, engines: Engines) -> None:
         self._sequence, self._engines = sequence, engines
         now = engines.now
-        self._ends = sequence.ends(now.parts.setting.learners, now.clock.tasks_per_tick)
-        self._host_ticks = now.clock.ticks
-        (_, self._end), self._following = next(self._ends), next(self._ends)
+        lengths = sequence.lengths(now.parts.setting.learners, now.clock.tasks_per_tick)
+        self._lengths = [length * now.clock.ticks for length in lengths]
+        """Length of each phase in ticks, of the hosts with two levels."""
         self._phase = 0
         """Number of the current phase, from the beginning of training."""
 
@@ -29,10 +29,10 @@ class Phases:
         """Train until the given number of tasks is done, through as many phases as necessary."""
         engines = self._engines
         while engines.now.tasks < until:
-            if engines.now.tick >= self._end * self._host_ticks:
+            if self._left <= 0:
                 self._change()
             now = engines.now
-            end = min(until, now.tasks + (self._end * self._host_ticks - now.tick) * now.clock.tasks_per_host_tick)
+            end = min(until, now.tasks + self._left * now.clock.tasks_per_host_tick)
             now.run(end, callbacks)
             if now.tasks < end:
                 return
@@ -44,24 +44,30 @@ class Phases:
     def state(self) -> dict[str, Any]:
         return {"phase": self._phase, "sequence": repr(self._sequence)}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> bool:
         """Continue in a phase of the same sequence; another sequence begins with its first phase."""
         if state.get("sequence") != repr(self._sequence):
-            return
-        while self._phase < state["phase"]:
-            rule = self._following[0]
-            self._count()
-            self._engines.select(self._sequence.rules.index(rule))
+            return False
+        self._phase = state["phase"]
+        self._engines.select(self._kind(self._phase))
+        return True
+
+    @property
+    def _left(self) -> int:
+        """Ticks of the current phase that are left. None are left, or fewer than none, where it has become shorter
+        because learners have joined."""
+        return self._lengths[self._phase % len(self._lengths)] - self._engines.now.position.ticks_of_phase
 
     def _change(self) -> None:
         """Begin the next phase: its rule's engine starts from the base model."""
-        self._engines.go_on_with(self._sequence.rules.index(self._following[0]))
+        self._engines.go_on_with(self._kind(self._phase + 1))
         self._engines.now.position.begin_phase()
-        self._count()
-
-    def _count(self) -> None:
         self._phase += 1
-        (_, self._end), self._following = self._following, next(self._ends)
+
+    def _kind(self, phase: int) -> int:
+        """The engine of a phase: the number of its rule."""
+        rules = self._sequence.rules
+        return rules.index(rules[phase % len(rules)])
 
 
 def engines_of(sequence: RuleSequence, make: Callable[[Rule | TwoLevel, int], Engine]) -> Engines:

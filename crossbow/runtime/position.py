@@ -80,8 +80,9 @@ class Position:
         """Begin a rule phase at this tick."""
         self._first_tick = self._tick
 
-    def continue_from(self, tick: int, tasks: int, merges: int, own_merges: int) -> None:
+    def continue_from(self, tick: int, ticks_of_phase: int, tasks: int, merges: int, own_merges: int) -> None:
         """Continue from another engine's position. own_merges: this engine's number of merges at that tick."""
         self.go_to(tick)
+        self._first_tick = tick - ticks_of_phase
         self._tasks_before += tasks - self.tasks
         self._merges_before = merges - own_merges

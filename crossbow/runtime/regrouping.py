@@ -11,7 +11,8 @@ Merges that no copy has are counted. Tasks whose results are known are not done 
 
 So every example of the epoch counts once. Rank 0, which may be another one now, gives the state of the training call.
 Then each rank builds an engine for the new number of learners, all of which begin at that base model. If the program
-has other models, they go on with the same ranks in the same way.
+has other models, they go on with the same ranks in the same way. If the rule does not support that number, or a rank lacks
+memory for it, the rank that has joined last leaves again, and the others go on without it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from crossbow.runtime.copies import Copy, is_complete, newest
 from crossbow.runtime.snapshot import Snapshot
 from crossbow.runtime.stretch import RunState
 from crossbow.runtime.training_engine import TrainingEngine
-from crossbow.types import Array, CrossbowError
+from crossbow.types import Array, ConfigurationError, CrossbowError
 
 SECONDS_TO_SETTLE = 60.0
 """Limit of the wait for this rank's learners to end their tasks."""
@@ -101,6 +102,11 @@ def regroup(
             following = _rebuilt(rebuild, snapshot)
         except ViewChangedError:
             continue  # with those that are left now
+        except ConfigurationError as error:  # on all ranks
+            if ranks.view.ranks[-1] not in more.joined:
+                raise
+            _let_last_leave(ranks, error)
+            continue
         for model in going_on:
             model.goes_on()
         return Regrouped(following, RunState(call[0], losses), call[1], call[2], call[3], changes, lost_merges)
@@ -129,6 +135,14 @@ def _salvaged(idle: Mapping[int, IdleModel]) -> dict[int, _Salvaged]:
         with suppress(CrossbowError):
             found[number] = _Salvaged(model)
     return found
+
+
+def _let_last_leave(ranks: Ranks, error: ConfigurationError) -> None:
+    """Let the rank that has joined last leave, and the others wait for a view without it."""
+    if ranks.rank == ranks.size - 1:
+        ranks.give_up_joining(f"with {ranks.size} ranks, training cannot go on: {error}")
+    with suppress(ViewChangedError):
+        ranks.await_view()
 
 
 def _go_on(ranks: Ranks, others: Mapping[int, _Salvaged]) -> list[IdleModel]:

@@ -108,8 +108,10 @@ class Snapshots:
     def _restore_base(self, snapshot: Snapshot, source: str) -> None:
         state, position = snapshot.state, self._position
         base = self._recovery.read(snapshot.variables, source)
-        tick = state["position"]["tick"]
-        position.continue_from(tick, state["tasks"], state["merges"], self._coordination.merges(tick))
+        tick, same_rule = state["position"]["tick"], state["form"]["rule"] == self._form()["rule"]
+        ticks_of_phase = tick - state["position"]["first_tick"] if same_rule else 0
+        own_merges = self._coordination.merges(tick)
+        position.continue_from(tick, ticks_of_phase, state["tasks"], state["merges"], own_merges)
         self._scheduler.restore(state["restarts"])
         self._recovery.set_base(base)
         self._recovery.restart()

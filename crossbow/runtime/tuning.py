@@ -54,17 +54,17 @@ class Tuning:
     def state(self) -> dict[str, Any]:
         return {"learners": self._engines.kind, "best": self.tuner.best, "settled": self.tuner.settled}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> bool:
         """Continue with the number of learners that is settled, or search again from the best one. Search from the
         first one if that is not possible here."""
         if "settled" not in state:
-            return
+            return True
         engines, wanted = self._engines, state["best"]
         if wanted not in engines.kinds:
             try:
                 engines.add(wanted)
             except ConfigurationError:
-                return
+                return True
         before = engines.kind
         engines.select(wanted)
         if before != wanted:
@@ -72,6 +72,7 @@ class Tuning:
         self.tuner = Tuner(wanted, self._decided)
         if state["settled"]:
             self.tuner.settle()
+        return True
 
     def run(self, until: int, callbacks: Callbacks) -> None:
         """Train until the given number of tasks is done, window by window."""

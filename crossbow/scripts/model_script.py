@@ -193,6 +193,11 @@ class ModelScript:
         options, defaults = self._options(arguments)
         if options.epochs is None:
             options.epochs = defaults.epochs_with(options.dataset)
+        if options.resume:
+            checkpoints = RunDirectory(options.output_directory).checkpoints
+            # Without any, ranks were lost before the first one, and the run begins again.
+            options.resume = join().agree(lambda: bool(checkpoint_files(checkpoints)))
+            options.overwrite = not options.resume
         with _silence() if options.quiet else contextlib.nullcontext():
             _Run(self, options, defaults, sys.argv[1:] if arguments is None else arguments).run()
         return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from crossbow.conf import is_integer, parameters, shown
@@ -66,13 +65,9 @@ class RuleSequence:
     def tau(self) -> int:
         return self.phases[0].rule.tau
 
-    def ends(self, learners: int, tasks_per_tick: int) -> Iterator[tuple[Rule | TwoLevel, int]]:
-        """An endless iterator over phases: the rule of each, and the tick with which it ends, of z with two levels."""
-        tick = 0
-        while True:
-            for rule, merges in self.phases:
-                tick += -(-merges * rule.tasks_per_merge(learners) // tasks_per_tick)
-                yield rule, tick
+    def lengths(self, learners: int, tasks_per_tick: int) -> tuple[int, ...]:
+        """The number of ticks of each phase, of z with two levels."""
+        return tuple(-(-merges * rule.tasks_per_merge(learners) // tasks_per_tick) for rule, merges in self.phases)
 
 
 def has_two_levels(rule: Rule | RuleSequence | TwoLevel | None) -> bool:

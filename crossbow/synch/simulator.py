@@ -6,6 +6,7 @@ It uses the same rule objects and updates as the engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from itertools import cycle
 from typing import Any
 
 from crossbow.conf import plain
@@ -166,8 +167,8 @@ def _in_turn(
 ) -> Trajectory:
     """The concatenated trajectories of the rules in turn."""
     per_tick, parts, first, merges = learners * sequence.tau, list[Trajectory](), 0, 0
-    for rule, end in sequence.ends(learners, per_tick):
-        last = end * per_tick if tasks is None else min(end * per_tick, tasks)
+    for rule, ticks in cycle(zip(sequence.rules, sequence.lengths(learners, per_tick), strict=True)):
+        last = first + ticks * per_tick if tasks is None else min(first + ticks * per_tick, tasks)
         part, start, merges = run(rule, start, first, last, merges)
         parts.append(part)
         if len(parts[-1].events) < last - first or last == tasks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crossbow.cluster.launch import RankLaunch, launch_of
+from crossbow.cluster.launch import RankLaunch, launch_of, variables_of
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,17 @@ from crossbow.cluster.launch import RankLaunch, launch_of
             },
             RankLaunch(3, 4, 1, 2),
         ),
+        (
+            {
+                "OMPI_COMM_WORLD_RANK": "1",
+                "OMPI_COMM_WORLD_SIZE": "2",
+                "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+                "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+                "SLURM_LOCALID": "1",
+                "SLURM_NTASKS_PER_NODE": "2",
+            },
+            RankLaunch(1, 2),
+        ),
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, RankLaunch(1, 2)),
         (
             {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "PMI_RANK": "1", "PMI_SIZE": "2"},
@@ -35,3 +46,9 @@ from crossbow.cluster.launch import RankLaunch, launch_of
 def test_what_mpirun_and_srun_set(environment: dict[str, str], expected: RankLaunch) -> None:
     """A batch script of SLURM is not a rank."""
     assert launch_of(environment) == expected
+
+
+@pytest.mark.parametrize("launch", [RankLaunch(), RankLaunch(1, 4, 1, 2), RankLaunch(1, 4, 0, 1), RankLaunch(3, 4)])
+def test_what_crossbow_sets(launch: RankLaunch) -> None:
+    """A rank that is alone on its host, too."""
+    assert launch_of(variables_of(launch)) == launch

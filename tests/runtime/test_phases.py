@@ -9,11 +9,11 @@ import pytest
 
 from crossbow import SMA, SSGD, TrainingUnit
 from crossbow.compile import memory
-from crossbow.synch import SSP, AsynchronousSGD, RuleSequence
+from crossbow.synch import SSP, AsynchronousSGD, PolyakRuppert, RuleSequence
 from crossbow.testing import FakeCollective
 from crossbow.types import ConfigurationError, bytes_text
 from tests.runtime.engine_memory import taken
-from tests.support import context
+from tests.support import context, engine_of
 
 TASKS = TrainingUnit.TASKS
 TURNS = RuleSequence(((AsynchronousSGD(), 4), (SSGD(), 2)))
@@ -46,10 +46,10 @@ def test_only_the_same_sequence_goes_on_in_its_phase() -> None:
         state = phases.state()
         assert state == {"phase": 0, "sequence": repr(TURNS)}
         for other in ({"phase": 3, "sequence": "another"}, {"learners": 2}, {**state, "phase": 0}):
-            phases.restore(other)
+            assert phases.restore(other) is (other.get("sequence") == repr(TURNS))
             assert phases.state() == state
         for phase in (1, 4):
-            phases.restore({**state, "phase": phase})
+            assert phases.restore({**state, "phase": phase})
             assert phases.state() == {**state, "phase": phase}
             assert isinstance(running.engine.now.parts.setting.rule, (AsynchronousSGD, SSGD)[phase % 2])
 
@@ -75,3 +75,61 @@ def test_a_phase_begins_with_the_engine_of_its_last_turn() -> None:
             seen.append(engine.now.coordination.rule.name)
         assert seen == ["async"] * 2 + ["ssgd"] * 2 + ["async"] + ["ssgd"] * 2 + ["async"] * 2 + ["ssgd"]
         assert len(engine.engines.kinds) == 2
+
+
+def rules_of_ticks(running: Any, learners: int, ticks: int) -> str:
+    """The first letter of the rule of each of the next ticks."""
+    seen = ""
+    for _ in range(ticks):
+        running.train(learners, TASKS)
+        seen += running.engine.now.coordination.rule.name[0]
+    return seen
+
+
+def test_a_phase_goes_on_with_another_number_of_learners() -> None:
+    """Eight merges of one learner each are two ticks of four learners, or four ticks of two learners."""
+    turns = RuleSequence(((AsynchronousSGD(), 8), (SSGD(), 2)))
+    with context(rule=turns, learners=4) as running:
+        assert rules_of_ticks(running, 4, 9) == "aassaassa"
+        snapshot = running.engine.snapshot()
+    with context(rule=turns, learners=2) as running:
+        assert not running.engine.restore(snapshot, "four learners")
+        assert (running.engine.tick, running.engine.tasks) == (9, 36)
+        assert rules_of_ticks(running, 2, 10) == "aaassaaaas"
+        snapshot = running.engine.snapshot()
+    with context(rule=turns, learners=4) as running:
+        running.engine.restore(snapshot, "two learners")
+        assert rules_of_ticks(running, 4, 3) == "saa"
+
+
+def test_a_phase_that_has_become_shorter_ends_at_once() -> None:
+    turns = RuleSequence(((AsynchronousSGD(), 8), (SSGD(), 2)))
+    with context(rule=turns, learners=1) as running:
+        assert rules_of_ticks(running, 1, 5) == "aaaaa"
+        snapshot = running.engine.snapshot()
+    with context(rule=turns, learners=4) as running:
+        running.engine.restore(snapshot, "one learner")
+        assert rules_of_ticks(running, 4, 5) == "ssaas"
+
+
+@pytest.mark.parametrize("learners", [2, 3])
+def test_the_place_within_a_phase_is_kept(learners: int) -> None:
+    """Of which the weight of Polyak-Ruppert averaging depends."""
+    turns = RuleSequence(((SSGD(), 5), (PolyakRuppert(), 50)))
+    with context(rule=turns, learners=2) as running:
+        running.train(20, TASKS)
+        snapshot = running.engine.snapshot()
+    with context(rule=turns, learners=learners) as running:
+        assert running.engine.restore(snapshot, "two learners") is (learners == 2)
+        assert engine_of(running).position.ticks_of_phase == 5
+
+
+@pytest.mark.parametrize("rule", [SSGD(), RuleSequence(((PolyakRuppert(), 9), (SMA(), 1)))], ids=str)
+def test_another_rule_begins_a_phase(rule: Any) -> None:
+    with context(rule=PolyakRuppert(), learners=2) as running:
+        running.train(20, TASKS)
+        snapshot = running.engine.snapshot()
+    with context(rule=rule, learners=2) as running:
+        running.engine.restore(snapshot, "another rule")
+        position = engine_of(running).position
+        assert (position.tick, position.ticks_of_phase) == (10, 0)

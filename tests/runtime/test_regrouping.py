@@ -8,6 +8,7 @@ import math
 import random
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -77,7 +78,7 @@ from crossbow.synch import (
     TwoLevel,
     WeedOut,
 )
-from crossbow.types import CrossbowError, TrainingUnit
+from crossbow.types import ConfigurationError, CrossbowError, TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.cluster.ray.processes import Processes
 from tests.combinations import one_in
@@ -209,14 +210,17 @@ def train_and_lose(
 
 def continued(model: ModelConf, before: int, after: int, tick: int) -> Any:
     """The weights of one process that begins with some learners, and goes on with others after a tick."""
-    snapshot, weights = None, None
+    snapshot: Snapshot | None = None
+    weights = None
     for learners in (before, after):
         flow = training(InnerProduct(number_of_outputs=8), BatchNorm(), ReLU(), InnerProduct(number_of_outputs=3))
         check, system = Dataflow(flow.subgraph).set_phase(Phase.CHECK), replace(SYSTEM, learners_per_device=learners)
         engine = Engine(flow.graph, check.graph, DATA, model, SOLVER, system)
         try:
             if snapshot is not None:
-                engine.restore(snapshot, "the engine before")
+                form = {**snapshot.state["form"], "learners": before + after}  # so that only the base model fits
+                base = replace(snapshot, vectors={}, state={**snapshot.state, "form": form})
+                assert not engine.restore(base, "the engine before")
             all_tasks = engine.order.tasks_in_epochs(3)
             tasks = tick * engine.clock.tasks_per_tick if snapshot is None else all_tasks - engine.tasks
             TrainingRun(engine, model, Limits(count=tasks, unit=TrainingUnit.TASKS), (), test=False).run()
@@ -429,7 +433,13 @@ def train_and_join(
         ranks, joining = processes.new("new", admission)
         joiner.append(joining)
         assert ranks.joins
-        return train(ranks, model, (), system, calls) if admits else (None, History())
+        if not admits:
+            return None, History()
+        try:
+            return train(ranks, model, (), system, calls)
+        except NotJoined:
+            processes.lose(size, "it could not join")
+            return None, History()
 
     def launch() -> tuple[Any, History]:
         until(lambda: joiner)
@@ -516,6 +526,40 @@ def test_a_rank_that_trains_differently_does_not_join(capsys: pytest.CaptureFixt
         run.run(Renewal(lambda: engine))
     assert re.search(expected, capsys.readouterr().err)
     engine.close()
+
+
+def test_a_rank_for_which_there_is_no_place_leaves_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rule does not support as many learners, or a rank lacks memory for them."""
+    create = new_engine
+
+    def refuse(model: ModelConf, ranks: Ranks, system: SystemConf = SYSTEM) -> Any:
+        if ranks.size == 3 and not ranks.joins:
+            raise ConfigurationError("expected at most two learners")
+        return create(model, ranks, system)
+
+    monkeypatch.setattr(sys.modules[__name__], "new_engine", refuse)
+    results, events = train_and_join(monkeypatch, "join@4", 2)
+    assert [weights is None for weights, _ in results] == [False, False, True]
+    assert all(same_weights(weights, continued(MODEL, 2, 2, 4)) for weights, _ in results[:2])
+    (departure,) = events.found
+    assert "rank 2 (new) left: it could not join. Training goes on after task 8, with 2 ranks" in str(departure)
+    said = "error: with 3 ranks, training cannot go on: expected at most two learners\n"
+    assert capsys.readouterr().err == said
+
+
+def test_without_a_new_rank_a_refusal_ends_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    create = new_engine
+
+    def refuse(model: ModelConf, ranks: Ranks, system: SystemConf = SYSTEM) -> Any:
+        if ranks.size == 2:
+            raise ConfigurationError("expected three learners")
+        return create(model, ranks, system)
+
+    monkeypatch.setattr(sys.modules[__name__], "new_engine", refuse)
+    with pytest.raises(ConfigurationError, match="expected three learners"):
+        train_and_lose(monkeypatch, "kill:1@4", 3)
 
 
 def test_ranks_leave_and_join_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:

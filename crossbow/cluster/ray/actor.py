@@ -50,7 +50,6 @@ class RankProcess:
         self._ranks: Ranks | None = None
         self._admission: Admission | None = None
         self._joining: Joining | None = None
-        self._prefix = ""
         if threading.current_thread() is threading.main_thread():  # which serves signals while others run the program
             signal.signal(signal.SIGTERM, self._be_asked_to_leave)
 
@@ -78,7 +77,6 @@ class RankProcess:
         )
         connected(self._ranks)
         os.environ.update(variables_of(launch))
-        self._prefix = f"[rank {launch.rank} {change.view.ranks[launch.rank].host}] "
 
     def run(self, program: RankProgram) -> int:
         """Run a program, whose output the launcher takes. Returns its exit status."""
@@ -163,6 +161,7 @@ class RankProcess:
 
     def _mark_errors(self) -> None:
         """Begin lines of errors with rank and host, except on rank 0, which often has the same error."""
-        assert self._transport is not None
-        if self._transport.rank and not isinstance(sys.stderr, PrefixedLines):
-            sys.stderr = PrefixedLines(sys.stderr, self._prefix, SECONDS_BEFORE_ERRORS)
+        assert self._ranks is not None
+        own = self._ranks.own
+        if own.number and not isinstance(sys.stderr, PrefixedLines):
+            sys.stderr = PrefixedLines(sys.stderr, f"[rank {own.number} {own.host}] ", SECONDS_BEFORE_ERRORS)

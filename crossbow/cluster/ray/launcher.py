@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from crossbow.cluster.admission import Journal
-from crossbow.cluster.failure import ASKED_TO_LEAVE, LOST, TERMINATED
+from crossbow.cluster.failure import ASKED_TO_LEAVE, FAILED, LOST, TERMINATED
 from crossbow.cluster.fault import faults_of
-from crossbow.cluster.members import Rank, View
-from crossbow.cluster.program import LEFT, RankProgram
+from crossbow.cluster.members import NotJoined, Rank, View
+from crossbow.cluster.program import CANNOT_JOIN, LEFT, RankProgram
 from crossbow.cluster.ranks import LOSS
 from crossbow.cluster.ray.actor import GROUPS, RankProcess
 from crossbow.cluster.ray.connection import ClusterNode, Connection
@@ -28,6 +28,8 @@ from crossbow.console import say
 from crossbow.interruption import INTERRUPTED
 from crossbow.types import ConfigurationError
 
+REASONS = {LEFT: ASKED_TO_LEAVE, CANNOT_JOIN: "it could not join"}
+"""Why a rank has left whose program has ended with this status."""
 PROCESS_LOST = "its process has ended"
 NODE_LOST = "its node has left the cluster"
 STOPPED = (LOST, INTERRUPTED, TERMINATED)
@@ -44,6 +46,8 @@ SECONDS_WITHOUT_HEAD = 30.0
 """Time that rank 0 then has to end."""
 SECONDS_TO_LOOK = 5.0
 """Limit of the wait for the head to tell which nodes are alive."""
+SECONDS_TO_ANSWER = 2.0
+"""Limit of the wait for rank 0's journal, for which signals and losses wait, too."""
 SECONDS_TO_PRINT = 3.0
 """Time to take the last output of ranks that have ended."""
 LOOK = 0.2
@@ -98,6 +102,11 @@ class Launcher:
         self._deadline: float | None = None
         """When all ranks are ended."""
 
+    @property
+    def signalled(self) -> bool:
+        """Whether a signal has asked for the end."""
+        return bool(self._signals)
+
     def run(self) -> int:
         """Run the program, and return its exit status."""
         with handled(lambda number, frame: self._signals.append(number)):
@@ -127,7 +136,15 @@ class Launcher:
             return LOST
         if not failed and self._signals and self._first not in self._statuses:
             return 128 + self._signals[0]
+        if not failed and not self._stops and self._running():
+            names = ", ".join(map(self._roster.name, self._running()))
+            say(f"expected all ranks to end within {SECONDS_TO_STOP:g} s after rank 0. They were killed: {names}")
+            return FAILED
         return failed[0] if failed else 0
+
+    def _running(self) -> list[int]:
+        """The ranks' processes whose programs have not ended."""
+        return [process for process in self._roster.alive if process not in self._statuses]
 
     @property
     def _first(self) -> int:
@@ -157,10 +174,9 @@ class Launcher:
 
         def warn(call: Any) -> None:
             try:
-                processes = [HeadProcess(*each) for each in self._ray.get(call)]
-            except self._ray.exceptions.RayError:
+                settings = settings_of([HeadProcess(*each) for each in self._ray.get(call)], head)
+            except (self._ray.exceptions.RayError, ValueError):  # the arguments may be those of another program
                 return
-            settings = settings_of(processes, head)
             if settings is not None and (text := warning_of(settings)):
                 say(text)
 
@@ -228,12 +244,13 @@ class Launcher:
                 self._lose(process, NODE_LOST if self._node_has_left(process) else PROCESS_LOST)
                 return
             if process in self._joining:
-                self._fail_to_join(process, f"its program has ended, with exit status {status}")
+                ended = NotJoined.status if status == CANNOT_JOIN else status
+                self._fail_to_join(process, f"its program has ended, with exit status {ended}")
                 return
             if process not in self._roster.alive:  # the others have given it up
                 return
-            if status == LEFT:
-                self._lose(process, ASKED_TO_LEAVE)
+            if status in REASONS:
+                self._lose(process, REASONS[status])
                 return
             if status == TERMINATED and not self._signals:
                 status = self._end_without(process)
@@ -260,7 +277,7 @@ class Launcher:
             return
         roster, name, first = self._roster, self._roster.name(process), process == self._first
         change = roster.lose(process, reason)
-        lost = f"{name} {'left' if reason == ASKED_TO_LEAVE else 'was lost'}: {reason}"
+        lost = f"{name} {'left' if reason in REASONS.values() else 'was lost'}: {reason}"
         if self._deadline is not None and self._statuses:
             if not any(self._statuses.values()):  # otherwise it follows from the end of another
                 say(f"{lost}. Other ranks have ended")
@@ -287,12 +304,12 @@ class Launcher:
             self._stop(LOSS)
 
     def _can_grow(self) -> bool:
-        """Whether ranks can join now. True if rank 0, which knows, has just been lost, too."""
+        """Whether ranks can join now. True if rank 0, which knows, does not answer or has just been lost, too."""
         if self.connection.local and not (self._faults_to_join or self._prepares()):
             return False
         try:
             return self._journal() is not None
-        except self._ray.exceptions.RayActorError:
+        except (self._ray.exceptions.RayActorError, TimeoutError):
             return True
 
     def _prepares(self) -> bool:
@@ -331,15 +348,15 @@ class Launcher:
         return [node for node in nodes if used.count(node.id) < (self.per_host or node.slots)]
 
     def ask_for_journal(self) -> Journal | None:
-        """Rank 0's journal; None if no rank can join now."""
+        """Rank 0's journal; None if no rank can join now, or rank 0 does not answer."""
         try:
             return self._journal()
-        except self._ray.exceptions.RayActorError:
+        except (self._ray.exceptions.RayActorError, TimeoutError):
             return None
 
     def _journal(self) -> Journal | None:
         call = self._actors[self._first].journal.options(concurrency_group="control").remote()
-        return cast("Journal | None", self._ray.get(call))
+        return cast("Journal | None", self._ray.get(call, timeout=SECONDS_TO_ANSWER))
 
     def create(self, node: ClusterNode) -> int:
         """Create a process on a node. Returns its number."""
@@ -435,7 +452,7 @@ class Launcher:
     def _has_ended(self) -> bool:
         if self._deadline is not None and time.monotonic() >= self._deadline:
             return True
-        return all(process in self._statuses for process in self._roster.alive)
+        return not self._running()
 
     def _end_within(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

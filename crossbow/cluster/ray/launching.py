@@ -50,14 +50,15 @@ def launch_on_ray(program: RankProgram, launch: RayLaunch) -> int:
     cluster cannot be reached or does not have the nodes."""
     with own_streams(), terminable(), _connected(launch) as connection:
         for restarts_left in range(launch.restarts, -1, -1):
-            nodes = nodes_of_ranks(connection, launch)
-            if restarts_left == launch.restarts and len(nodes) < launch.least:
+            again = restarts_left < launch.restarts
+            nodes = nodes_of_ranks(connection, launch, again=again)
+            if not again and len(nodes) < launch.least:
                 expected = f"at most the number of ranks at the start, {len(nodes)}"
                 raise ConfigurationError(f"--min-ranks must be {expected}. Received: {launch.least}")
             joins = launch.ranks, launch.per_host
             launcher = Launcher(connection, program, nodes, launch.resources, launch.least, *joins)
             status = launcher.run()
-            if status != LOST or launcher.head_lost or not restarts_left:
+            if status != LOST or launcher.head_lost or launcher.signalled or not restarts_left:
                 return status
             say("the program begins again from its newest checkpoint")
             os.environ.pop(VARIABLE, None)
@@ -71,22 +72,23 @@ def _connected(launch: RayLaunch) -> AbstractContextManager[Connection]:
     return cluster_on(read_hosts(launch.hosts), launch.agent)
 
 
-def nodes_of_ranks(connection: Connection, launch: RayLaunch) -> list[ClusterNode]:
-    """The node of each rank. Raises ConfigurationError if there are too few, or ranks claim more than nodes have."""
-    nodes = _of_hosts(connection, launch) if connection.hosts else _of_cluster(connection, launch)
+def nodes_of_ranks(connection: Connection, launch: RayLaunch, *, again: bool = False) -> list[ClusterNode]:
+    """The node of each rank. Raises ConfigurationError if there are too few, or ranks claim more than nodes have.
+
+    again: whether the program begins again, for which it needs `launch.least` ranks only.
+    """
+    nodes = _of_hosts(connection, launch) if connection.hosts else _of_cluster(connection, launch, again)
     _check_resources(nodes, launch.resources)
     return nodes
 
 
-def _of_cluster(connection: Connection, launch: RayLaunch) -> list[ClusterNode]:
+def _of_cluster(connection: Connection, launch: RayLaunch, again: bool) -> list[ClusterNode]:
     per_host = launch.per_host or 1
+    least = launch.least if again else launch.ranks or 1
     if connection.local:  # no other node will come, with more resources
         return connection.await_nodes(1, {}) * (launch.ranks or per_host)
-    if launch.ranks is None:
-        connection.await_nodes(1, launch.resources)
-        nodes = connection.nodes(launch.resources)
-    else:
-        nodes = connection.await_nodes(math.ceil(launch.ranks / per_host), launch.resources)
+    connection.await_nodes(math.ceil(least / per_host), launch.resources)
+    nodes = connection.nodes(launch.resources)
     return [node for node in nodes for _ in range(per_host)][: launch.ranks]
 
 

@@ -24,7 +24,7 @@ from safetensors.numpy import load_file
 from crossbow.cluster.admission import Journal
 from crossbow.cluster.failure import LOST
 from crossbow.cluster.host_files import Host
-from crossbow.cluster.program import RankProgram
+from crossbow.cluster.program import CANNOT_JOIN, LEFT, RankProgram
 from crossbow.cluster.ranks import LOSS
 from crossbow.cluster.ray import launcher
 from crossbow.cluster.ray.connection import ClusterNode, Connection
@@ -150,6 +150,8 @@ class FakeActors:
     def __init__(self, hosts: str) -> None:
         self.asked: list[tuple[int, str, Any]] = []
         self.journal: Journal | None = Journal((), ())
+        self.silent = False
+        """Whether no call returns."""
         self.exceptions = SimpleNamespace(RayError=OSError, RayActorError=ConnectionError)
         self._ray = FakeRay([(host, {"CPU": 1.0}) for host in hosts])
 
@@ -169,7 +171,8 @@ class FakeActors:
         return SimpleNamespace(**{name: method(name) for name in names})
 
     def get(self, process: int, timeout: float | None = None) -> Journal | None:
-        if timeout is not None:
+        if timeout == launcher.SECONDS_TO_START or self.silent:
+            assert timeout is not None
             raise TimeoutError
         if self.journal is None and process == 0:
             raise ConnectionError
@@ -260,6 +263,34 @@ def test_only_rank_0_knows_whether_ranks_can_join() -> None:
     assert found._can_grow()  # it may have been lost, too
     found._lose(0, "killed")
     assert not found._can_grow()
+
+
+def test_the_launcher_does_not_wait_for_a_rank_0_that_does_not_answer() -> None:
+    found, actors = launched("ab")
+    assert found.ask_for_journal() is not None
+    actors.silent = True
+    assert found.ask_for_journal() is None
+    assert found._can_grow()
+
+
+@pytest.mark.parametrize(("status", "reason"), [(LEFT, "it was asked to leave"), (CANNOT_JOIN, "it could not join")])
+def test_a_rank_leaves_without_being_lost(status: int, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, actors = launched("abc")
+    monkeypatch.setattr(actors, "get", lambda call: status)
+    found._on_end(2)(None)
+    assert (found._statuses, found._deadline) == ({}, None)
+    (_, _, change), _ = actors.asked
+    assert [lost.reason for lost in change.lost] == [reason]
+
+
+def test_a_rank_that_does_not_end_after_rank_0(capsys: pytest.CaptureFixture[str]) -> None:
+    found, _ = launched("abc")
+    found._statuses |= {0: 0, 2: 0}
+    assert found._status() == 1
+    expected = "expected all ranks to end within 60 s after rank 0. They were killed: rank 1 (b)\n"
+    assert capsys.readouterr().err == expected
+    found._statuses[1] = 0
+    assert found._status() == 0
 
 
 def test_a_rank_that_does_not_begin_does_not_join(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from crossbow import ConfigurationError
 from crossbow.cluster.host_files import Host
 from crossbow.cluster.program import RankProgram
+from crossbow.cluster.ray import connection as ray_connection
 from crossbow.cluster.ray import launching
 from crossbow.cluster.ray.connection import Connection
 from crossbow.cluster.ray.launching import RayLaunch, launch_on_ray, nodes_of_ranks
@@ -31,6 +32,17 @@ NODES = [("a", {"CPU": 4.0}), ("b", {"CPU": 4.0}), ("c", {"CPU": 4.0})]
 def test_the_nodes_of_ranks(launch: RayLaunch, hosts: str) -> None:
     nodes = nodes_of_ranks(Connection(FakeRay(NODES), local=False), launch)
     assert "".join(node.host for node in nodes) == hosts
+
+
+def test_after_a_loss_fewer_nodes_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_connection, "SECONDS_FOR_NODES", 0.0)
+    connection = Connection(FakeRay(NODES), local=False)
+    with pytest.raises(ConfigurationError, match=r"expected 4 nodes .* Received: 3 \(b, a, c\)"):
+        nodes_of_ranks(connection, RayLaunch(ranks=4))
+    assert len(nodes_of_ranks(connection, RayLaunch(ranks=4), again=True)) == 3
+    assert len(nodes_of_ranks(connection, RayLaunch(ranks=2), again=True)) == 2
+    with pytest.raises(ConfigurationError, match=r"expected 4 nodes .* Received: 3 \(b, a, c\)"):
+        nodes_of_ranks(connection, RayLaunch(ranks=5, least=4), again=True)
 
 
 def test_a_cluster_on_this_machine_has_all_ranks() -> None:
@@ -92,17 +104,18 @@ def test_hosts_of_a_file_without_a_resource() -> None:
 
 
 @pytest.mark.parametrize(
-    ("statuses", "head_lost", "status", "runs"),
+    ("statuses", "ends", "status", "runs"),
     [
-        ([0], False, 0, 1),
-        ([2], False, 2, 1),
-        ([3, 0], False, 0, 2),
-        ([3, 3, 3], False, 3, 3),
-        ([3, 0], True, 3, 1),
+        ([0], "", 0, 1),
+        ([2], "", 2, 1),
+        ([3, 0], "", 0, 2),
+        ([3, 3, 3], "", 3, 3),
+        ([3, 0], "head_lost", 3, 1),
+        ([3, 0], "signalled", 3, 1),
     ],
 )
 def test_after_a_loss_it_begins_again(
-    monkeypatch: pytest.MonkeyPatch, statuses: list[int], head_lost: bool, status: int, runs: int
+    monkeypatch: pytest.MonkeyPatch, statuses: list[int], ends: str, status: int, runs: int
 ) -> None:
     programs: list[RankProgram] = []
 
@@ -112,7 +125,7 @@ def test_after_a_loss_it_begins_again(
         ) -> None:
             assert joins == (None, None)  # nodes that come may have ranks
             programs.append(program)
-            self.head_lost = head_lost
+            self.head_lost, self.signalled = (ends == each for each in ("head_lost", "signalled"))
 
         def run(self) -> int:
             return statuses[len(programs) - 1]
