@@ -98,7 +98,7 @@ def _round(network: str, batch: int, seconds: float) -> dict[str, float]:
     found = {
         "2 MPI ranks": _result([_on_ranks(worker("ranks"))]),
         "1 process": _result([worker("process")]),
-        "2 processes": 2 * _result([worker("ranks"), worker("ranks")]),
+        "2 processes": _result([worker("ranks"), worker("ranks")]),
     }
     if has_ray():
         found["2 Ray ranks"] = _result([_on_ray(worker("hosts"))])
@@ -135,17 +135,17 @@ def has_ray() -> bool:
 
 
 def _result(commands: Sequence[Sequence[str]]) -> float:
-    """Run commands at the same time. Returns the number that the first one writes to a file: mpirun may add to the
-    standard output."""
+    """Run commands at the same time. Returns the sum of the numbers that they write to files: mpirun may add to the
+    standard output. A command that is not the first of several ranks writes none."""
     with tempfile.TemporaryDirectory() as directory:
-        result, errors = Path(directory) / "result", Path(directory) / "errors"
+        results, errors = [Path(directory) / f"result{n}" for n in range(len(commands))], Path(directory) / "errors"
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         with errors.open("wb") as file:
             processes = [
                 subprocess.Popen(
                     [*command, "--result", str(result)], stdout=subprocess.DEVNULL, stderr=file, env=environment
                 )
-                for command in commands
+                for command, result in zip(commands, results, strict=True)
             ]
             try:
                 _await(processes)
@@ -153,10 +153,10 @@ def _result(commands: Sequence[Sequence[str]]) -> float:
                 for process in processes:
                     process.kill()
                     process.wait()
-        if any(process.returncode for process in processes) or not result.exists():
+        if any(process.returncode for process in processes) or not results[0].exists():
             print(errors.read_text(errors="replace"), file=sys.stderr)
             raise SystemExit(f"error: a contestant failed: {' '.join(commands[0])}")
-        return float(result.read_text())
+        return sum(float(result.read_text()) for result in results if result.exists())
 
 
 def _await(processes: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -1,7 +1,7 @@
 """Ranks: processes, usually one per host, that train together.
 
 `crossbow.cluster.rank`, `size` and `view` are this process's number, the number of ranks, and the live ranks. A process
-that was not started by mpirun or srun is rank 0 of 1.
+that was not started by mpirun, srun or `crossbow launch` is rank 0 of 1.
 """
 
 from __future__ import annotations

@@ -17,8 +17,13 @@ from pathlib import Path
 from crossbow.files import checked_path, file_error
 from crossbow.types import ConfigurationError, DataError
 
-NAME = re.compile(r"[\w.:\[\]-]+", re.ASCII)
-"""A host's name or address."""
+NAME = re.compile(r"(?!-)(?=.*\w)[\w.:\[\]-]+", re.ASCII)
+"""A host's name or address, which is no option of the command that gets it."""
+SLOTS = re.compile(r"slots=(\d{1,6})")
+"""The number of ranks of a host."""
+STRIDE = "stride"
+PARTS = re.compile(r"[\d.e+-]+:[\d.e+-]+(,[\d.e+-]+:[\d.e+-]+)*", re.ASCII)
+"""Parts of ranks in a text, as 0:0.25,0.25:1."""
 Fractions = tuple[float, float]
 
 
@@ -40,7 +45,7 @@ def read_hosts(path: str | os.PathLike[str]) -> list[Host]:
     slots: dict[str, int] = {}
     for where, words in _lines(path, "hosts"):
         name, *rest = words
-        match = re.fullmatch(r"slots=(\d+)", rest[0]) if len(rest) == 1 else None
+        match = SLOTS.fullmatch(rest[0]) if len(rest) == 1 else None
         count = 1 if not rest else int(match[1]) if match else 0
         if not NAME.fullmatch(name) or count < 1:
             raise DataError(f"{where}: expected a host, as node1 or node1 slots=2. Received: {' '.join(words)!r}")
@@ -127,8 +132,41 @@ def read_data_sharding(path: str | os.PathLike[str]) -> list[Fractions]:
 
     Raises DataError, with file and line, if a line is something else, and if parts overlap or leave a gap.
     """
+    return _adjoining(list(_lines(path, "fractions")))
+
+
+def sharding_text(parts: Sequence[Fractions]) -> str:
+    """The parts of all ranks as the value of an option, which `sharding_of` reads.
+
+    >>> sharding_text([(0, 0.25), (0.25, 1)])
+    '0:0.25,0.25:1'
+    """
+    return ",".join(f"{begin!r}:{end!r}" for begin, end in parts)
+
+
+def sharding_of(text: str) -> str | list[Fractions]:
+    """The value of an option: "stride", the parts of all ranks, or those of the file that has this name. Raises
+    DataError.
+
+    >>> sharding_of("stride"), sharding_of("0:0.25,0.25:1")
+    ('stride', [(0.0, 0.25), (0.25, 1.0)])
+    """
+    if text == STRIDE:
+        return text
+    if is_sharding(text):
+        return _adjoining([(f"data sharding, part {n}", part.split(":")) for n, part in enumerate(text.split(","), 1)])
+    return read_data_sharding(text)
+
+
+def is_sharding(text: str) -> bool:
+    """Whether a text says how ranks divide the examples; otherwise it is the name of a file that does."""
+    return text == STRIDE or PARTS.fullmatch(text) is not None
+
+
+def _adjoining(given: Sequence[tuple[str, list[str]]]) -> list[Fractions]:
+    """Begin and end of each part, from where it is given and its words. Raises DataError, also unless they adjoin."""
     parts: list[Fractions] = []
-    for where, words in _lines(path, "fractions"):
+    for where, words in given:
         try:
             begin, end = (float(word) for word in words)
         except ValueError:
@@ -138,14 +176,14 @@ def read_data_sharding(path: str | os.PathLike[str]) -> list[Fractions]:
                 f"{where}: expected begin and end of a part, with 0 ≤ begin < end ≤ 1. Received: {' '.join(words)!r}"
             )
         parts.append((begin, end))
-    covered = 0.0
-    for begin, end in sorted(parts):
+    covered, where = 0.0, ""
+    for (begin, end), (where, _) in sorted(zip(parts, given, strict=True)):
         if begin != covered:
             what = "an overlap" if begin < covered else "a gap"
-            raise DataError(f"{path}: expected parts that adjoin, from 0 to 1. Received: {what} at {begin:g}")
+            raise DataError(f"{where}: expected parts that adjoin, from 0 to 1. Received: {what} at {begin:g}")
         covered = end
     if covered != 1:
-        raise DataError(f"{path}: expected parts that adjoin, from 0 to 1. Received: a gap at {covered:g}")
+        raise DataError(f"{where}: expected parts that adjoin, from 0 to 1. Received: a gap at {covered:g}")
     return parts
 
 

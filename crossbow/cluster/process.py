@@ -20,8 +20,8 @@ _joined: list[Ranks] = []
 
 def join() -> Ranks:
     """The ranks of this run. A process that mpirun or srun has started as one of several joins the others when this is
-    first called; any other process is rank 0 of 1. Raises ConfigurationError if mpi4py is missing, or for faults
-    that its ranks cannot have."""
+    first called; one that `crossbow launch` has started on Ray has joined them; any other process is rank 0 of 1.
+    Raises ConfigurationError if mpi4py is missing, or for faults that its ranks cannot have."""
     with _lock:
         if not _joined:
             launch = launch_of(os.environ)

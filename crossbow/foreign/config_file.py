@@ -45,6 +45,8 @@ def read_config(path: str | os.PathLike[str]) -> ForeignConfig:
     values: dict[str, list[str]] = {}
     for number, statement in _statements(text):
         where = f"{file}, line {number}"
+        if _is_open(statement):
+            raise DataError(f"{where}: expected a list that ends with a parenthesis. Received: {statement!r}")
         match = ASSIGNMENT.fullmatch(statement)
         known = (*REQUIRED, *OPTIONAL)
         if match is None or match[1] not in known:
@@ -53,7 +55,7 @@ def read_config(path: str | os.PathLike[str]) -> ForeignConfig:
         name, words = match[1], _words(match[2], where)
         if name in values:
             raise DataError(f"{where}: expected one value of {name}. Received: another")
-        if len(words) != 1 and name != "DEVICES":
+        if len(words) != 1 and not (name == "DEVICES" and match[2].startswith("(")):
             raise DataError(f"{where}: expected one word as {name}. Received: {match[2]!r}")
         values[name] = words
     for name in REQUIRED:
@@ -93,9 +95,13 @@ def _statements(text: str) -> list[tuple[int, str]]:
             found[-1] = first, f"{before} {statement}"
         else:
             found.append((number, statement))
-        whole = found[-1][1]
-        open_list = "=(" in whole and not whole.endswith(")")
+        open_list = _is_open(found[-1][1])
     return found
+
+
+def _is_open(statement: str) -> bool:
+    """Whether a statement has a list without an end."""
+    return "=(" in statement and not statement.endswith(")")
 
 
 def _words(value: str, where: str) -> list[str]:

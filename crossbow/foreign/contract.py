@@ -22,7 +22,7 @@ class DataClass(Protocol):
 
 
 class ModelClass(Protocol):
-    """A model of any framework. The constructor takes a dictionary `config`, see `ForeignContext`.
+    """A model of any framework. The constructor takes a dictionary `config`, see `ForeignModels`.
 
     Optional members are `gradients(count, recorder)`, which returns the gradients of the next training batch in the
     order of `params` and changes none of these, and reports as `train_iter` does; and `scale_lr(size)`.
@@ -52,7 +52,7 @@ class ModelClass(Protocol):
         """Return to the first batch. mode: "train" after n_batch_train batches, "val" after a test."""
 
     def adjust_hyperp(self, epoch: int) -> object:
-        """Adjust the hyperparameters at the end of this epoch."""
+        """Adjust the hyperparameters after this epoch of all learners. Called when the next one begins."""
 
     def cleanup(self) -> object:
         """Release resources after training."""

@@ -183,8 +183,10 @@ def _model_class(modelfile: str, modelclass: str) -> Callable[[dict[str, Any]], 
         if not isinstance(text, str) or not text:
             raise ConfigurationError(f"{name} must be a name. Received: {shown(text)}")
     try:
+        if modelfile.startswith("."):
+            raise ImportError("a relative name")
         module = importlib.import_module(modelfile)
-    except (ImportError, TypeError, ValueError) as error:  # TypeError: it begins with a dot
+    except ImportError as error:
         raise ConfigurationError(
             f"modelfile must be a module that can be imported, as models.cifar10. Received: {modelfile!r} ({error})"
         ) from error

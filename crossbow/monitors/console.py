@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast
 from crossbow.console import printable
 from crossbow.runtime.checkpointing import Written
 from crossbow.runtime.monitor import Monitor, Progress
-from crossbow.runtime.new_view import Departure, NewRanks
+from crossbow.runtime.new_view import Departure, NewCoordinator, NewRanks
 from crossbow.runtime.results import AnyDecision, LearnerRecord, Record
 
 if TYPE_CHECKING:
@@ -83,6 +83,9 @@ class ConsoleMonitor(Monitor):
         self._print(str(departure))
 
     def joined(self, event: NewRanks) -> None:
+        self._print(str(event))
+
+    def coordinator(self, event: NewCoordinator) -> None:
         self._print(str(event))
 
     def checkpoint(self, written: Written) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from crossbow.data.examples import BadExample
 from crossbow.files import Lines, check_regular, checked_path, make_directory, reason
 from crossbow.runtime.checkpointing import Written
-from crossbow.runtime.new_view import Departure, NewRanks
+from crossbow.runtime.new_view import Departure, NewCoordinator, NewRanks
 from crossbow.runtime.results import AnyDecision, History, LearnerRecord, Record
 from crossbow.types import CrossbowError, DataError, MonitorError, Phase
 
@@ -91,6 +91,9 @@ class Monitor:
     def joined(self, event: NewRanks) -> None:
         """Called after ranks have joined, when training goes on with them. Monitors work on rank 0."""
 
+    def coordinator(self, event: NewCoordinator) -> None:
+        """Called on a rank that has taken the place of rank 0, after `take_over` and `left`."""
+
     def close(self) -> None:
         """Called when the context is closed."""
 
@@ -149,6 +152,9 @@ class JsonLinesMonitor(Monitor):
 
     def joined(self, event: NewRanks) -> None:
         self._write({"joined": str(event), **asdict(event)})
+
+    def coordinator(self, event: NewCoordinator) -> None:
+        self._write({"coordinator": str(event), **asdict(event)})
 
     def checkpoint(self, written: Written) -> None:
         if written.error:

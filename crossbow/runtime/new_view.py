@@ -1,4 +1,4 @@
-"""The events of a new view during training: ranks have left, or joined."""
+"""The events of a new view during training: ranks have left, joined, or taken the place of rank 0."""
 
 from __future__ import annotations
 
@@ -57,3 +57,20 @@ class NewRanks(_NewView):
 
     def __str__(self) -> str:
         return f"{'; '.join(f'{rank} joined' for rank in self.new)}. {self._goes_on()}"
+
+
+@dataclass(frozen=True)
+class NewCoordinator:
+    """Another rank has taken the place of rank 0, which has left: it decides, prints, and writes the files."""
+
+    rank: Rank
+    """As it was numbered before."""
+    view: int
+    """Number of the new view."""
+    tick: int
+    """Number of ticks of the base model with which training goes on."""
+    tasks: int
+    """Number of its tasks."""
+
+    def __str__(self) -> str:
+        return f"{self.rank} is now rank 0, which decides and writes the files"

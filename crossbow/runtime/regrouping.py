@@ -11,8 +11,8 @@ Merges that no copy has are counted. Tasks whose results are known are not done 
 
 So every example of the epoch counts once. Rank 0, which may be another one now, gives the state of the training call.
 Then each rank builds an engine for the new number of learners, all of which begin at that base model. If the program
-has other models, they go on with the same ranks in the same way. If the rule does not support that number, or a rank lacks
-memory for it, the rank that has joined last leaves again, and the others go on without it.
+has other models, they go on with the same ranks in the same way. If the rule does not support that number, or a rank
+lacks memory for it, the rank that has joined last leaves again, and the others go on without it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from crossbow.runtime.common_decisions import CommonDecisions
 from crossbow.runtime.configuration import ModelConf
 from crossbow.runtime.limits import Limits, check_tick, end_of_training, epochs_done, next_multiple
 from crossbow.runtime.monitor import Monitor, Progress, tell
-from crossbow.runtime.new_view import Departure, NewRanks
+from crossbow.runtime.new_view import Departure, NewCoordinator, NewRanks
 from crossbow.runtime.observation import Measured, Measurement, arrived
 from crossbow.runtime.profiling import Profiler
 from crossbow.runtime.regrouping import IdleModel, regroup
@@ -396,7 +396,7 @@ class TrainingRun:
                 left = "; ".join(f"{lost.rank} left: {lost.reason}" for lost in changes.lost)
                 say(f"error: {left}. With --data-sharding, its examples are lost, and training ends")
             raise SystemExit(LOST)
-        began, first = self._began, self._ranks.is_first
+        began, first, own = self._began, self._ranks.is_first, self._ranks.own
         call = self.state(), self.history.stopped, self._counted, self.end
         found = regroup(self._ranks, self.engine, renewal.rebuild, renewal.idle(), *call)
         self.engine, self._counted, self.end = found.engine, found.counted, found.end
@@ -417,6 +417,8 @@ class TrainingRun:
         after = view.number, len(view), summary.learners, *place, seconds, view.enough
         if found.changes.lost:
             self.tell("left", Departure(*after, found.changes.lost, found.lost_merges))
+        if self._ranks.is_first and not first:
+            self.tell("coordinator", NewCoordinator(own, view.number, *place))
         if found.changes.joined:
             self.tell("joined", NewRanks(*after, found.changes.joined))
 

@@ -50,6 +50,9 @@ class RunSummary:
     """This process, or all that train together."""
     shared_memory: bool
     """Whether the learners of all ranks combine their vectors in memory that these share."""
+    sum_order: str
+    """How CPUs add up under a rule with a barrier: "chain", whose bits do not depend on how learners are placed, or
+    "tree"."""
     library: str
     """Name of the kernel library."""
     parameters: int
@@ -90,6 +93,7 @@ def summarise(backend: Backend, assembly: Assembly, position: Position) -> RunSu
         learners=setting.learners,
         ranks=setting.ranks.view.ranks,
         shared_memory=setting.shared is not None,
+        sum_order="chain" if setting.chained else "tree",
         library=backend.library.name,
         parameters=program.model.parameters,
         elements=program.model.elements,

@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from crossbow.cluster.host_files import learners_of_groups, read_data_sharding, read_groups, read_hosts
+from crossbow.cluster.host_files import learners_of_groups, read_groups, read_hosts, sharding_of, sharding_text
 from crossbow.cluster.mpirun import MpiLaunch, launch_on_mpi
 from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray.hosts import AGENT
 from crossbow.cluster.ray.launching import RayLaunch, launch_on_ray
-from crossbow.scripts.values import expanded_path, integer
+from crossbow.scripts.values import expanded_path, expanded_sharding, integer
 from crossbow.synch.grouping import groups_text
 from crossbow.types import ConfigurationError
 
@@ -85,8 +85,8 @@ def add_launch_command(commands: Any) -> None:
     )
     parser.add_argument(
         "--data-sharding",
-        type=expanded_path,
-        metavar="FILE",
+        type=expanded_sharding,
+        metavar="stride|FILE",
         help="file with begin and end of each rank's part of the examples, which the program gets as an option",
     )
     parser.add_argument(
@@ -188,8 +188,8 @@ def _with_files(program: RankProgram, options: argparse.Namespace) -> RankProgra
         more += ["--groups", _groups(program, options)]
         more += [] if _value_of("--rule", program) else ["--rule", "grouping"]
     if options.data_sharding is not None:
-        read_data_sharding(options.data_sharding)
-        more += ["--data-sharding", str(Path(options.data_sharding).absolute())]
+        sharding = sharding_of(options.data_sharding)  # as text: the file may be on this machine only
+        more += ["--data-sharding", sharding if isinstance(sharding, str) else sharding_text(sharding)]
     return dataclasses.replace(program, arguments=(*program.arguments, *more))
 
 

@@ -26,7 +26,7 @@ from crossbow import (
     Profile,
     WandbMonitor,
 )
-from crossbow.cluster.host_files import read_data_sharding
+from crossbow.cluster.host_files import sharding_of
 from crossbow.cluster.launch import is_rank
 from crossbow.cluster.members import GivenUp, Left
 from crossbow.cluster.output import arrange_output
@@ -174,7 +174,7 @@ class ModelScript:
         data = confs.data.load() if make is None else make(options, confs.data)
         if (sharding := options.data_sharding) is None:
             return data
-        return share_of_rank(data, "stride" if sharding == "stride" else read_data_sharding(sharding))
+        return share_of_rank(data, sharding_of(sharding))
 
     def synthetic_data(self, arguments: Sequence[str] = (), *, training: int, check: int) -> Dataset:
         """Synthetic examples, of the shape that these options select."""

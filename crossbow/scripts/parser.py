@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from crossbow.conf import settings
 from crossbow.runtime.checkpointing import Checkpoints
@@ -20,7 +20,7 @@ from crossbow.scripts.logs import add_log
 from crossbow.scripts.rule_options import add_rule, rule_conf, rule_hints
 from crossbow.scripts.setting_options import add_settings, refuse_idle, those_given
 from crossbow.scripts.solver_options import add_solver, solver_conf
-from crossbow.scripts.values import expanded_path, integer, number
+from crossbow.scripts.values import expanded_path, expanded_sharding, integer, number
 from crossbow.solver import SolverConf
 from crossbow.solver.configuration import STEPWISE_POLICIES
 from crossbow.types import ConfigurationError, Shape
@@ -139,9 +139,9 @@ def _add_data(group: argparse._ArgumentGroup, name: str, defaults: Defaults) -> 
         _add_images(group, defaults)
     group.add_argument(
         "--data-sharding",
-        type=_sharding,
+        type=expanded_sharding,
         metavar="stride|FILE",
-        help="under mpirun or srun: each rank keeps a part of the training examples in memory, and shuffles it by "
+        help="with several ranks: each keeps a part of the training examples in memory, and shuffles it by "
         "itself; stride: every n-th example; FILE: line r has begin and end of rank r's part, fractions of the set "
         "(default: each rank has the whole set)",
     )
@@ -269,10 +269,6 @@ def _add_length(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
 
 
 # Values
-
-
-def _sharding(text: str) -> Literal["stride"] | Path:
-    return "stride" if text == "stride" else expanded_path(text)
 
 
 def _shape(text: str) -> Shape:

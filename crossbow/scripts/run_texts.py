@@ -8,6 +8,7 @@ from typing import Any
 from crossbow import Dataflow, Dataset, ExecutionContext, SystemConf
 from crossbow.dataflow.graph import loss_weights, losses, main_losses
 from crossbow.runtime.device import cores_text
+from crossbow.runtime.summary import RunSummary
 from crossbow.scripts.rule_options import exchanges_text, rule_text
 from crossbow.scripts.solver_options import solver_text
 from crossbow.synch import has_barrier, has_two_levels
@@ -41,8 +42,9 @@ def print_configuration(
     if len(summary.ranks) > 1:
         hosts = ", ".join(dict.fromkeys(rank.host for rank in summary.ranks))
         shared = ", with shared memory" if summary.shared_memory else ""
+        sums = f", sums in a {summary.sum_order}" if has_barrier(summary.rule) else ""
         learners = f"{summary.learners} learners together"
-        rows.append(("ranks", f"{len(summary.ranks)} on {hosts}{shared}; {learners}; below: rank 0"))
+        rows.append(("ranks", f"{len(summary.ranks)} on {hosts}{shared}{sums}; {learners}; below: rank 0"))
     for device in summary.devices:
         learners = count(device.learners, "learner")
         if device.threads_per_learner is not None:
@@ -69,7 +71,7 @@ def print_configuration(
 def header(
     model: str, variant: str, dataset: str, context: ExecutionContext, weights: dict[str, float]
 ) -> dict[str, Any]:
-    """The log's description of the run, which includes everything that its bits depend on."""
+    """The log's description of the run. `run.json` has its whole configuration."""
     summary, system = context.summary(), context.system
     devices = [
         {
@@ -83,7 +85,7 @@ def header(
         "model": model,
         "variant": variant,
         "dataset": dataset,
-        **({"ranks": [rank.host for rank in summary.ranks]} if len(summary.ranks) > 1 else {}),
+        **_ranks(summary),
         "devices": devices,
         "kernels": summary.library,
         "precision": system.precision,
@@ -96,6 +98,14 @@ def header(
         "on_bad_record": system.on_bad_record,
         **({"losses": weights} if weights else {}),
     }
+
+
+def _ranks(summary: RunSummary) -> dict[str, Any]:
+    """The hosts of several ranks, and how they add up."""
+    if len(summary.ranks) == 1:
+        return {}
+    sums = {"sum_order": summary.sum_order} if has_barrier(summary.rule) else {}
+    return {"ranks": [rank.host for rank in summary.ranks], **sums}
 
 
 def _rule_text(context: ExecutionContext) -> str:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from crossbow.cluster.host_files import is_sharding
 from crossbow.files import check_regular, checked_path, file_error
 from crossbow.types import DataError
 
@@ -70,6 +71,11 @@ def expanded_path(text: str) -> Path:
         return checked_path("this option", text)
     except DataError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def expanded_sharding(text: str) -> str:
+    """How ranks divide the examples: "stride", the parts of all ranks, or the name of a file, with ~ expanded."""
+    return text if is_sharding(text) else str(expanded_path(text))
 
 
 def file_to_write(text: str) -> Path:

@@ -18,6 +18,8 @@ from crossbow.cluster.host_files import (
     read_data_sharding,
     read_groups,
     read_hosts,
+    sharding_of,
+    sharding_text,
 )
 
 
@@ -42,6 +44,24 @@ def test_fractions(tmp_path: Path) -> None:
     assert read_data_sharding(written(tmp_path, text)) == [(0.5, 1.0), (0.0, 0.25), (0.25, 0.5)]
 
 
+@pytest.mark.parametrize("parts", [[(0.0, 1.0)], [(0.0, 1 / 3), (1 / 3, 1.0)], [(0.5, 1.0), (0.0, 1e-9), (1e-9, 0.5)]])
+def test_fractions_as_text(parts: list[tuple[float, float]]) -> None:
+    assert sharding_of(sharding_text(parts)) == parts
+
+
+def test_the_value_of_an_option(tmp_path: Path) -> None:
+    assert sharding_of("stride") == "stride"
+    assert sharding_of(str(written(tmp_path, "0 1"))) == [(0.0, 1.0)]
+    with pytest.raises(
+        DataError, match=r"^data sharding, part 2: expected parts that adjoin, from 0 to 1\. Rec.* at 0.6$"
+    ):
+        sharding_of("0:0.5,0.6:1")
+    with pytest.raises(DataError, match=r"^data sharding, part 1: expected begin and end of a part.* '1 0'$"):
+        sharding_of("1:0")
+    with pytest.raises(DataError, match=r"nowhere: expected a text file with fractions"):
+        sharding_of(str(tmp_path / "nowhere"))
+
+
 HOST = "expected a host, as node1 or node1 slots=2. Received: "
 PART = "expected begin and end of a part, with 0 ≤ begin < end ≤ 1. Received: "
 ADJOIN = "expected parts that adjoin, from 0 to 1. Received: "
@@ -50,6 +70,9 @@ FAULTS: list[tuple[Callable[[Path], Any], str, str]] = [
     (read_hosts, "node1 4", f", line 1: {HOST}'node1 4'"),
     (read_hosts, "node1 slots=2 more", f", line 1: {HOST}'node1 slots=2 more'"),
     (read_hosts, "\nnode/1", f", line 2: {HOST}'node/1'"),
+    (read_hosts, "-oProxyCommand=x", f", line 1: {HOST}'-oProxyCommand=x'"),
+    (read_hosts, "[]", f", line 1: {HOST}'[]'"),
+    (read_hosts, "a slots=1234567", f", line 1: {HOST}'a slots=1234567'"),
     (read_hosts, "# none\n", ": expected hosts. Received: none"),
     (read_groups, "a b\nc a\n", ", line 2: expected each host in one group. Received: a in two"),
     (read_groups, "a,b\n", ", line 1: expected the hosts of a group. Received: 'a,b'"),
@@ -58,9 +81,9 @@ FAULTS: list[tuple[Callable[[Path], Any], str, str]] = [
     (read_data_sharding, "0.5 0.5", f", line 1: {PART}'0.5 0.5'"),
     (read_data_sharding, "0 1.5", f", line 1: {PART}'0 1.5'"),
     (read_data_sharding, "0 nan", f", line 1: {PART}'0 nan'"),
-    (read_data_sharding, "0 0.4\n0.5 1", f": {ADJOIN}a gap at 0.5"),
-    (read_data_sharding, "0 0.6\n0.5 1", f": {ADJOIN}an overlap at 0.5"),
-    (read_data_sharding, "0 0.5", f": {ADJOIN}a gap at 0.5"),
+    (read_data_sharding, "0 0.4\n0.5 1", f", line 2: {ADJOIN}a gap at 0.5"),
+    (read_data_sharding, "0.5 1\n0 0.6", f", line 1: {ADJOIN}an overlap at 0.5"),
+    (read_data_sharding, "0 0.5", f", line 1: {ADJOIN}a gap at 0.5"),
 ]
 
 

@@ -379,7 +379,7 @@ def test_ranks_have_the_bits_of_one_process(learners: int, tmp_path: Path) -> No
 
     _, one = trained("one", 1, 2 * learners)
     text, shared = trained("shared", 2, learners)
-    assert f", with shared memory; {2 * learners} learners together" in text
+    assert f", with shared memory, sums in a chain; {2 * learners} learners together" in text
     assert same_weights(one, shared)
     text, sent = trained("sent", 2, learners, "--no-shared-memory")
     assert "with shared memory" not in text

@@ -53,6 +53,11 @@ FAULTS = [
         ", line 3: expected a literal value, because the file is not executed. Received: '$(rule)'",
     ),
     (TEXT.replace("RULE=BSP", ""), ": expected a value of RULE. Received: none"),
+    (TEXT.replace("cuda0,cuda1", "cpu && ls"), ", line 6: expected one word as DEVICES. Received: 'cpu && ls'"),
+    (
+        TEXT.replace("cuda0,cuda1", "(cpu") + "BSP_SYNC_TYPE=avg",
+        ", line 6: expected a list that ends with a parenthesis. Received: 'DEVICES=(cpu BSP_SYNC_TYPE=avg'",
+    ),
     (TEXT.replace("cuda0,cuda1", "()"), ": expected devices, as DEVICES=cuda0,cuda1. Received: none"),
 ]
 

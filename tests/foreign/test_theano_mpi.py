@@ -109,8 +109,7 @@ FAULTS: list[tuple[ForeignConfig, str]] = [
     (ForeignConfig("BSP", FILE, 3, ("cpu",)), "modelclass must be a name. Received: 3"),  # type: ignore[arg-type]
     (
         ForeignConfig("BSP", ".mm", "Nothing", ("cpu",)),
-        "modelfile must be a module that can be imported, as models.cifar10. Received: '.mm' "
-        "(the 'package' argument is required to perform a relative import for '.mm')",
+        "modelfile must be a module that can be imported, as models.cifar10. Received: '.mm' (a relative name)",
     ),
     (
         ForeignConfig("BSP", "no.such", "Nothing", ("cpu",)),

@@ -18,7 +18,7 @@ from crossbow import ConsoleMonitor, Record, TestResult
 from crossbow.cluster.members import Lost, Rank
 from crossbow.monitors.console import draws_bars, learner_table
 from crossbow.runtime.monitor import Progress
-from crossbow.runtime.new_view import Departure, NewRanks
+from crossbow.runtime.new_view import Departure, NewCoordinator, NewRanks
 from crossbow.runtime.results import LearnerRecord
 from crossbow.runtime.tuner import Decision
 
@@ -61,7 +61,9 @@ def test_ranks_that_left_or_joined_have_a_line() -> None:
     with ConsoleMonitor(epochs=12, stream=stream) as monitor:
         monitor.left(Departure(1, 1, 2, 20, 60, 0.5, True, (Lost(rank, "killed"),)))
         monitor.joined(NewRanks(2, 2, 4, 30, 80, 0.25, True, (rank,)))
-    left, joined = stream.plain.splitlines()
+        monitor.coordinator(NewCoordinator(rank, 3, 40, 100))
+    left, joined, coordinator = stream.plain.splitlines()
+    assert coordinator == "rank 1 (node2) is now rank 0, which decides and writes the files"
     assert left.startswith("rank 1 (node2) left: killed. Training goes on after task 60")
     assert joined.startswith("rank 1 (node2) joined. Training goes on after task 80")
 

@@ -15,7 +15,7 @@ import pytest
 from crossbow import DataError, History, JsonLinesMonitor, Record, TestResult
 from crossbow.cluster.members import Lost, Rank
 from crossbow.runtime.monitor import Progress
-from crossbow.runtime.new_view import Departure, NewRanks
+from crossbow.runtime.new_view import Departure, NewCoordinator, NewRanks
 from crossbow.runtime.speeds import Regrouping
 from crossbow.runtime.tuner import Decision, Retuning
 from tests.monitors import records
@@ -56,11 +56,14 @@ def test_ranks_that_left_or_joined_are_logged(tmp_path: Path) -> None:
     monitor, rank = JsonLinesMonitor(tmp_path / "log"), Rank(1, "node2")
     monitor.left(Departure(1, 1, 2, 20, 60, 0.5, True, (Lost(rank, "killed"),)))
     monitor.joined(NewRanks(2, 2, 4, 30, 80, 0.25, True, (rank,)))
-    left, joined = map(json.loads, (tmp_path / "log").read_text().splitlines())
+    monitor.coordinator(NewCoordinator(rank, 3, 40, 100))
+    left, joined, coordinator = map(json.loads, (tmp_path / "log").read_text().splitlines())
     assert left["left"].startswith("rank 1 (node2) left: killed. Training goes on after task 60, with 1 rank ")
     assert left["lost"] == [{"rank": {"number": 1, "host": "node2"}, "reason": "killed"}]
     assert joined["joined"].startswith("rank 1 (node2) joined. Training goes on after task 80, with 2 ranks ")
     assert joined["new"] == [{"number": 1, "host": "node2"}]
+    text = "rank 1 (node2) is now rank 0, which decides and writes the files"
+    assert coordinator == {"coordinator": text, "rank": joined["new"][0], "view": 3, "tick": 40, "tasks": 100}
     assert [joined[name] for name in ("view", "ranks", "learners", "tick", "tasks", "seconds")] == [
         2,
         2,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from crossbow.cluster.members import Lost, Rank
-from crossbow.runtime.new_view import Departure, NewRanks
+from crossbow.runtime.new_view import Departure, NewCoordinator, NewRanks
 
 
 def test_it_names_ranks_reasons_and_what_is_left() -> None:
@@ -39,3 +39,8 @@ def test_it_names_the_new_ranks() -> None:
         "rank 1 (node2) joined; rank 2 (node3) joined. "
         "Training goes on after task 20, with 3 ranks and 12 learners (0.0 s)"
     )
+
+
+def test_it_names_the_new_rank_0() -> None:
+    event = NewCoordinator(Rank(1, "node2"), view=1, tick=5, tasks=20)
+    assert str(event) == "rank 1 (node2) is now rank 0, which decides and writes the files"

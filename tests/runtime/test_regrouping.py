@@ -50,7 +50,7 @@ from crossbow.runtime.free import FreeCoordination
 from crossbow.runtime.hosts import HostExchange
 from crossbow.runtime.limits import Limits
 from crossbow.runtime.monitor import Monitor, Progress
-from crossbow.runtime.new_view import Departure, NewRanks
+from crossbow.runtime.new_view import Departure, NewCoordinator, NewRanks
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.run import Renewal, Terminated, TrainingRun
 from crossbow.runtime.served import ServedExchange
@@ -98,6 +98,7 @@ class Departures(Monitor):
     def __init__(self) -> None:
         self.found: list[Departure] = []
         self.arrivals: list[NewRanks] = []
+        self.coordinators: list[NewCoordinator] = []
         self.then: Callable[[], None] = lambda: None
         """Called after ranks have left."""
 
@@ -107,6 +108,9 @@ class Departures(Monitor):
 
     def joined(self, arrival: NewRanks) -> None:
         self.arrivals.append(arrival)
+
+    def coordinator(self, event: NewCoordinator) -> None:
+        self.coordinators.append(event)
 
 
 class HoldsFirstRecord(Monitor):
@@ -503,6 +507,7 @@ def test_a_rank_joins_any_training_call(monkeypatch: pytest.MonkeyPatch, faults:
     kills = "kill" in faults
     assert [(each.tick, each.ranks) for each in events.arrivals] == [(int(faults[5:7].rstrip(",")), 3)]
     assert [(each.tick, each.ranks) for each in events.found] == ([(40, 2)] if kills else [])
+    assert [(each.rank.number, each.tick) for each in events.coordinators] == ([(1, 40)] if kills else [])
     living = [result for result in results if result[0] is not None]
     assert len(living) == 3 - kills
     for weights, history in living:

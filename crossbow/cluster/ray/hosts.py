@@ -8,6 +8,7 @@ the cluster share a token.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import secrets
 import shlex
@@ -55,7 +56,7 @@ def cluster_on(hosts: Sequence[Host], agent: Sequence[str]) -> Iterator[Connecti
     with ExitStack() as stack:
         stack.enter_context(_environment(environment_with(token)))  # before Ray is imported, which reads it once
         ray = quiet_ray()
-        stack.enter_context(own_head(ray, cores=0, address=_own_address(hosts[0].name), checks=HEALTH_CHECKS))
+        stack.enter_context(own_head(ray, cores=0, address=_own_address(hosts), checks=HEALTH_CHECKS))
         address = ray.get_runtime_context().gcs_address
         agents = stack.enter_context(_agents(hosts, agent, address, token))
         connection = Connection(ray, local=False, hosts=hosts)
@@ -177,15 +178,18 @@ def _await_nodes(connection: Connection, agents: Sequence[HostAgent]) -> None:
         time.sleep(LOOK)
 
 
-def _own_address(host: str) -> str | None:
-    """This machine's address on the way to a host; None if the host's name is unknown here."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, 22, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(address)
-            return str(probe.getsockname()[0])
-    except OSError:
-        return None
+def _own_address(hosts: Sequence[Host]) -> str | None:
+    """This machine's address on the way to the first host that is another machine. If there is none, an address on the
+    way to this machine; None if no name of a host is known here."""
+    found = []
+    for host in hosts:
+        with contextlib.suppress(OSError, UnicodeError):
+            family, kind, _, _, address = socket.getaddrinfo(host.name.strip("[]"), 22, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind) as probe:
+                probe.connect(address)
+                found.append(str(probe.getsockname()[0]))
+    others = (address for address in found if not ipaddress.ip_address(address.partition("%")[0]).is_loopback)
+    return next(others, found[0] if found else None)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import signal
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -99,9 +100,32 @@ def test_the_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "CROSSBOW_B" not in os.environ
 
 
-def test_the_own_address_on_the_way_to_a_host() -> None:
-    assert hosts._own_address("127.0.0.1") == "127.0.0.1"
-    assert hosts._own_address("host.invalid") is None
+def test_the_own_address_on_the_way_to_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def own(*names: str) -> str | None:
+        return hosts._own_address([Host(name) for name in names])
+
+    assert own("127.0.0.1") == own("host.invalid", "127.0.0.1") == "127.0.0.1"
+    assert own("host.invalid", "a" * 70) is None
+    addresses = {"this": "127.0.1.1", "node2": "10.0.0.2", "fe80::1": "10.0.0.3"}
+
+    class FakeSocket:
+        def __init__(self, *_: object) -> None:
+            self._other = ""
+
+        def connect(self, address: str) -> None:
+            self._other = address
+
+        def getsockname(self) -> tuple[str, int]:
+            return (self._other.replace("10.0", "10.9"), 0)
+
+        __enter__ = lambda self: self  # noqa: E731
+        __exit__ = lambda *_: None  # noqa: E731
+
+    monkeypatch.setattr(socket, "getaddrinfo", lambda name, *_, **__: [(0, 0, 0, "", addresses[name])])
+    monkeypatch.setattr(socket, "socket", FakeSocket)
+    assert own("this", "node2") == "10.9.0.2"  # where the own name is one of the loopback interface
+    assert own("[fe80::1]") == "10.9.0.3"
+    assert own("this") == "127.0.1.1"
 
 
 @NEEDS_RAY

@@ -441,6 +441,8 @@ def test_another_rank_takes_the_place_of_rank_0(tmp_path: Path, rule: str) -> No
     assert "run" in lines[0]
     assert [line["epoch"] for line in lines if "epoch" in line] == [1, 2, 3]
     assert len([line for line in lines if "left" in line]) == 1
+    (coordinator,) = [line for line in lines if "coordinator" in line]
+    assert (coordinator["rank"]["number"], coordinator["tick"]) == (1, 40)
     assert len((directory / "log.csv").read_text().splitlines()) == 4
     assert json.loads((directory / "run.json").read_text())["state"] == "finished"
     assert (directory / "model.safetensors").exists()
