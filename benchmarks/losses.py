@@ -17,6 +17,7 @@ import json
 import os
 import queue
 import random
+import re
 import signal
 import statistics
 import subprocess
@@ -24,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -66,6 +67,8 @@ class Losses:
     """Seconds from the kill of a process to the line that says so, and that training goes on, by kill."""
     nodes_noticed: list[float] = field(default_factory=list)
     """The same for nodes."""
+    pauses: list[float] = field(default_factory=list)
+    """Seconds without a tick because a rank joined, by join."""
     joins: int = 0
     failure: str = ""
     """What was not as expected, which ends the benchmark."""
@@ -199,9 +202,21 @@ def lose(job: Job, nodes: Nodes, kind: str, losses: Losses, generator: random.Ra
         job.epoch()
         nodes.remove(node)
         nodes.add()
-    job.wait(f"with {NODES} ranks")
+    losses.pauses.append(pause_of(job.wait(f"with {NODES} ranks")))
     losses.joins += 1
     job.epoch()
+
+
+def pause_of(line: str) -> float:
+    """The seconds without a tick in a line of a job.
+
+    >>> pause_of("rank 2 (b) joined. Training goes on after task 40, with 3 ranks and 3 learners (0.2 s)")
+    0.2
+    """
+    found = re.search(r"\(([\d.]+) s\)", line)
+    if found is None:
+        raise JobError(f"expected the seconds without a tick. Received: {line}")
+    return float(found[1])
 
 
 def wait_for_process(job: Job, before: Mapping[int, str]) -> tuple[int, str]:
@@ -256,13 +271,33 @@ def table(found: Sequence[Losses]) -> str:
             *map(str, (each.kills, each.of_rank_0, each.of_nodes, each.while_joining, each.joins)),
             seconds(each.noticed),
             seconds(each.nodes_noticed),
+            seconds(each.pauses),
             "yes" if each.failure else "no",
         ]
         for each in found
     ]
     head = ["rule", "kills", "of rank 0", "of nodes", "while joining", "joins"]
     failures = [f"\n{each.rule}: {each.failure}" for each in found if each.failure]
-    return "\n".join([markdown([*head, "process noticed, s", "node noticed, s", "failed"], rows), *failures])
+    head += ["process noticed, s", "node noticed, s", "pause of a join, s", "failed"]
+    goals = [f"\n{goal(what, limit, [s for each in found for s in values(each)])}" for what, limit, values in GOALS]
+    return "\n".join([markdown(head, rows), *goals, *failures])
+
+
+GOALS: tuple[tuple[str, float, Callable[[Losses], Sequence[float]]], ...] = (
+    ("a process is noticed", 1.0, lambda each: each.noticed),
+    ("a node is noticed", 6.0, lambda each: each.nodes_noticed),
+    ("a join pauses the others", 2.0, lambda each: each.pauses),
+)
+"""What takes at most these seconds on an idle machine."""
+
+
+def goal(what: str, limit: float, seconds: Sequence[float]) -> str:
+    """How often a goal was reached.
+
+    >>> goal("a node is noticed", 6, [1.0, 7.0])
+    'a node is noticed within 6 s: 1 of 2 times'
+    """
+    return f"{what} within {limit:g} s: {sum(each <= limit for each in seconds)} of {len(seconds)} times"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

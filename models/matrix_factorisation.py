@@ -10,7 +10,8 @@ original: the initial numbers are drawn from N(0.5, 0.1); equal ones, as it has,
 
 The synthetic ratings are products of random vectors of the same rank, whose numbers are uniform in [0, 1.1), plus noise
 N(0, 0.1); the mean rating is 3. `--dataset batch_files` reads other ratings: examples of shape [2], user and item
-counted from 0, and labels of type float. `predict` computes ratings from the trained variables.
+counted from 0, and labels of type float. `predict` computes ratings from the trained variables. The network is one loss
+of the batch, so it has no form in ONNX.
 """
 
 from __future__ import annotations

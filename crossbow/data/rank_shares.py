@@ -9,7 +9,7 @@ import numpy as np
 from crossbow.cluster.placement import Placement
 from crossbow.cluster.process import join
 from crossbow.cluster.ranks import Ranks
-from crossbow.conf import shown
+from crossbow.conf import is_number, shown
 from crossbow.data.dataset import Dataset
 from crossbow.data.examples import Epochs, Indices
 from crossbow.data.fingerprint import fingerprint
@@ -29,8 +29,10 @@ def share_of_rank(data: Dataset, sharding: Sharding, ranks: Ranks | None = None)
     >>> share_of_rank(data, "stride").share.sizes
     (10,)
     """
+    if not isinstance(data, Dataset):
+        raise ConfigurationError(f"data sharding: expected a Dataset. Received: {shown(data)}")
     ranks, count = ranks or join(), len(data.train)
-    if (isinstance(sharding, str) and sharding != "stride") or not isinstance(sharding, str | list | tuple):
+    if sharding != "stride" and not (isinstance(sharding, list | tuple) and all(map(_is_pair, sharding))):
         raise ConfigurationError(
             f"data sharding: expected 'stride', or begin and end for each rank. Received: {shown(sharding)}"
         )
@@ -50,6 +52,11 @@ def share_of_rank(data: Dataset, sharding: Sharding, ranks: Ranks | None = None)
     made.train = data.train.part(parts[ranks.rank])
     made.share = RankShare(count, tuple(map(len, parts)), sharding, fingerprint(data)["training_digest"])
     return made
+
+
+def _is_pair(part: object) -> bool:
+    """Whether this is begin and end of a part."""
+    return isinstance(part, list | tuple) and len(part) == 2 and all(map(is_number, part))
 
 
 class ShareOrder(TrainingOrder):

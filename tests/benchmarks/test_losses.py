@@ -12,12 +12,16 @@ import pytest
 from benchmarks import losses
 from benchmarks.losses import Job, JobError, Losses, main, table
 
-FOUND = Losses("sma", kills=3, of_rank_0=1, of_nodes=1, joins=2, noticed=[0.5, 1.5], nodes_noticed=[2.0])
+FOUND = Losses(
+    "sma", kills=3, of_rank_0=1, of_nodes=1, joins=2, noticed=[0.5, 1.5], nodes_noticed=[2.0], pauses=[0.2, 0.4]
+)
 
 
 def test_the_report_has_medians_and_maxima() -> None:
-    (row,) = table([FOUND]).splitlines()[2:]
-    assert "|".join(cell.strip() for cell in row.split("|")) == "|sma|3|1|1|0|2|1.0 (1.5)|2.0 (2.0)|no|"
+    _, _, row, *goals = table([FOUND]).splitlines()
+    assert "|".join(cell.strip() for cell in row.split("|")) == "|sma|3|1|1|0|2|1.0 (1.5)|2.0 (2.0)|0.3 (0.4)|no|"
+    assert "a process is noticed within 1 s: 1 of 2 times" in goals
+    assert "a join pauses the others within 2 s: 2 of 2 times" in goals
     assert "–" in table([Losses("sma")])
 
 

@@ -487,3 +487,25 @@ def test_a_difference_between_ranks_is_one_sentence(name: str, tmp_path: Path) -
     expected = f"{name} must be the same on all ranks: expected 4, as on rank 0"
     assert done.stderr.count(expected) == 1
     assert not list((tmp_path / "run").glob("checkpoints/*"))
+
+
+@NEEDS_MPI
+@pytest.mark.slow
+@pytest.mark.parametrize("interval", ["10tasks", "1000tasks"])
+def test_after_a_loss_a_launcher_begins_again(interval: str, tmp_path: Path) -> None:
+    """From the newest checkpoint or, before the first one, from the beginning."""
+    launch = ["crossbow", "launch", "--engine", "mpi", "-n", "2", "--restarts", "1", "-m", "models.lenet"]
+    options = ["--dataset", "digits", "--learners", "1", "--epochs", "1", "--checkpoint-interval", interval]
+    done = subprocess.run(
+        [sys.executable, "-m", *launch, *options, "--output-directory", str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**environment(), "CROSSBOW_FAULT": "kill:1@20"},
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("the program begins again from its newest checkpoint") == 1
+    assert ("resumed from" in done.stdout) == (interval == "10tasks")
+    assert done.stdout.count("epoch 1/1") == 1

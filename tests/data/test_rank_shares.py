@@ -64,9 +64,11 @@ def test_the_fingerprint_is_that_of_the_whole_and_of_its_division() -> None:
 def test_divisions_that_do_not_fit() -> None:
     with pytest.raises(ConfigurationError, match=r"expected begin and end for each of 3 ranks\. Received: 2"):
         shares([(0, 0.5), (0.5, 1)], 3)
-    for wrong in ("foo", None, 3):
+    for wrong in ("foo", None, 3, [1, 2], [None], [(0, "x")], [(0, 0.5, 1)]):
         with pytest.raises(ConfigurationError, match=r"expected 'stride', or begin and end for each rank\. Received: "):
             shares(wrong, 3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"expected a Dataset\. Received: None"):
+        share_of_rank(None, "stride")  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"at least one of 10 examples\. Received: none, with fraction="):
         shares([(0, 0.01), (0.01, 1)], 2)
     for parts, fault in (

@@ -738,6 +738,26 @@ def test_a_node_that_joins_the_cluster_gets_a_rank(tmp_path: Path) -> None:
 
 @NEEDS_RAY
 @pytest.mark.slow
+def test_a_script_starts_ranks_on_the_cluster_of_its_job(tmp_path: Path) -> None:
+    """As `ray job submit -- python -m models.lenet --cluster ray`, whose jobs have RAY_ADDRESS."""
+    from ray.cluster_utils import Cluster
+
+    settings = {"num_cpus": 1, "include_dashboard": False, "_system_config": HEALTH_CHECKS}
+    cluster: Any = Cluster(initialize_head=True, head_node_args=settings)
+    try:
+        cluster.add_node(num_cpus=1)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": cluster.address}
+        line = [sys.executable, *lenet(tmp_path / "run"), "--cluster", "ray"]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=240, env=environment, cwd=ROOT, check=False)
+    finally:
+        cluster.shutdown()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\nranks    2 on " in done.stdout
+    assert done.stdout.count("epoch 1/1") == 1
+
+
+@NEEDS_RAY
+@pytest.mark.slow
 def test_training_goes_on_when_a_node_is_removed_without_grace(tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
 
