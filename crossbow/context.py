@@ -194,7 +194,7 @@ class ExecutionContext:
 
     @property
     def _monitors(self) -> tuple[Monitor, ...]:
-        return self._own_monitors if self._leads else ()
+        return tuple(monitor for monitor in self._own_monitors if self._leads or monitor.on_all_ranks)
 
     def _new_keeper(self, succeeds: str = "") -> RunKeeper | None:
         """The keeper of this run, if there are checkpoints. succeeds: see `RunKeeper`."""

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from crossbow.files import checked_path, file_error
 from crossbow.types import ConfigurationError, DataError
@@ -21,7 +22,7 @@ NAME = re.compile(r"(?!-)(?=.*\w)[\w.:\[\]-]+", re.ASCII)
 """A host's name or address, which is no option of the command that gets it."""
 SLOTS = re.compile(r"slots=(\d{1,6})")
 """The number of ranks of a host."""
-STRIDE = "stride"
+STRIDE: Literal["stride"] = "stride"
 PARTS = re.compile(r"[\d.e+-]+:[\d.e+-]+(,[\d.e+-]+:[\d.e+-]+)*", re.ASCII)
 """Parts of ranks in a text, as 0:0.25,0.25:1."""
 Fractions = tuple[float, float]
@@ -144,7 +145,7 @@ def sharding_text(parts: Sequence[Fractions]) -> str:
     return ",".join(f"{begin!r}:{end!r}" for begin, end in parts)
 
 
-def sharding_of(text: str) -> str | list[Fractions]:
+def sharding_of(text: str) -> Literal["stride"] | list[Fractions]:
     """The value of an option: "stride", the parts of all ranks, or those of the file that has this name. Raises
     DataError.
 
@@ -152,7 +153,7 @@ def sharding_of(text: str) -> str | list[Fractions]:
     ('stride', [(0.0, 0.25), (0.25, 1.0)])
     """
     if text == STRIDE:
-        return text
+        return STRIDE
     if is_sharding(text):
         return _adjoining([(f"data sharding, part {n}", part.split(":")) for n, part in enumerate(text.split(","), 1)])
     return read_data_sharding(text)

@@ -12,11 +12,12 @@ batch size of the files; here they can be read at any batch size.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -34,11 +35,24 @@ from crossbow.data.batch_metadata import (
     tuple_bytes,
     write_metadata,
 )
-from crossbow.files import checked_path, file_error, file_to_fill, make_directory, make_room_for_files, reason
+from crossbow.data.class_names import CLASSES, read_class_names
+from crossbow.files import (
+    checked_path,
+    file_error,
+    file_to_fill,
+    make_directory,
+    make_room_for_files,
+    reason,
+    write_whole,
+)
 from crossbow.types import Array, DataError, Shape, bytes_text
 
 DEFAULT_PARTITION = 1 << 30
 """Default maximum size of a file in bytes, as in the original."""
+MEAN = ".mean"
+"""Suffix of the file with the mean image, beside the metadata: float32, as large as an example."""
+BESIDE = (MEAN, CLASSES)
+"""Suffixes of the other files of a data set, which it need not have."""
 PIECE = 16 << 20
 """Bytes that are copied at a time, if an example is not larger."""
 
@@ -326,22 +340,87 @@ def plan(source: Source, batch_size: int, partition_size: int = DEFAULT_PARTITIO
 def write_batch_files(
     directory: Path, name: str, source: Source, batch_size: int, partition_size: int = DEFAULT_PARTITION
 ) -> Path:
-    """Write `NAME.examples.N`, `NAME.labels.N` and `NAME.metadata` into the directory. Returns the metadata's path.
+    """Write one data set, as `BatchFileWriter` does. Returns the path of its metadata. Raises DataError."""
+    (path,) = BatchFileWriter(directory, {name: source}, batch_size, partition_size).write()
+    return path
 
-    Existing files with these names are replaced. The metadata file is removed first and written last, so an incomplete
-    data set has none. If writing fails, all new files are removed.
 
-    Raises DataError. Nothing is removed if the metadata cannot represent the path, if the existing data set has
-    examples of another shape, or if the file system does not have enough space, with that of the existing files.
+class BatchFileWriter:
+    """Writes data sets that belong together, as those for training and for tests, into a directory.
+
+    Creating it checks what can be known before, and makes the directory.
+
+    sources         the examples to write, by the name of their data set
+    also_replaced   names of older data sets that would not belong to the new ones
+    class_names     names of the classes, if they are known
+
+    Raises DataError if the metadata cannot represent the path, if an existing data set has examples of another shape or
+    other classes, or if the file system does not have enough space, with that of the existing files.
     """
-    planned = plan(source, batch_size, partition_size)
-    path = directory / f"{name}.metadata"
-    metadata = Metadata(
-        examples=str(directory / f"{name}.examples"),
-        labels=str(directory / f"{name}.labels"),
+
+    def __init__(
+        self,
+        directory: Path,
+        sources: Mapping[str, Source],
+        batch_size: int,
+        partition_size: int = DEFAULT_PARTITION,
+        *,
+        also_replaced: Iterable[str] = (),
+        class_names: tuple[str, ...] | None = None,
+    ) -> None:
+        self._directory = directory
+        self._sets: list[tuple[Source, Plan, Metadata]] = []
+        for name, source in sources.items():
+            planned = plan(source, batch_size, partition_size)
+            self._sets.append((source, planned, _metadata(directory / name, source, planned)))
+        self._paths = [directory / f"{name}.metadata" for name in sources]
+        self._replaced = [*self._paths, *(directory / f"{name}.metadata" for name in also_replaced)]
+        for _, _, metadata in self._sets:
+            for prefix in (metadata.examples, metadata.labels):
+                check_prefix(prefix)
+        for path in self._replaced:
+            check_replaceable(path, self._sets[0][0].example_shape, class_names)
+        make_directory(directory)
+        check_space(directory, sum(planned.nbytes for _, planned, _ in self._sets), self._older())
+
+    def write(self, beside: Mapping[str, bytes] | None = None) -> list[Path]:
+        """Write `NAME.examples.N`, `NAME.labels.N` and `NAME.metadata` of each data set, and the files `beside` them by
+        their names. Returns the paths of the metadata.
+
+        Existing files with these names are replaced. The metadata files of all data sets are removed first and written
+        last, so an incomplete data set has none, and no new one stands beside an older one. If writing fails, all new
+        files are removed.
+
+        Raises DataError if a file cannot be written.
+        """
+        _remove([*self._replaced, *self._older()])
+        written: list[Path] = []
+        try:
+            for source, planned, metadata in self._sets:
+                for number in range(planned.partitions):
+                    _write_partition(metadata, planned, source, number, written)
+            for name, content in (beside or {}).items():
+                written.append(self._directory / name)
+                write_whole(written[-1], content)
+            for path, (_, _, metadata) in zip(self._paths, self._sets, strict=True):
+                write_metadata(path, metadata)
+        except BaseException:
+            for file in (*self._paths, *written):
+                file.unlink(missing_ok=True)
+            raise
+        return self._paths
+
+    def _older(self) -> list[Path]:
+        return [file for path in self._replaced for file in _older_files(path)]
+
+
+def _metadata(prefix: Path, source: Source, planned: Plan) -> Metadata:
+    return Metadata(
+        examples=f"{prefix}.examples",
+        labels=f"{prefix}.labels",
         partitions=planned.partitions,
-        elements=planned.batches * batch_size,
-        batch_size=batch_size,
+        elements=planned.batches * planned.batch_size,
+        batch_size=planned.batch_size,
         example_shape=source.example_shape,
         label_shape=source.label_shape,
         example_type=source.example_type,
@@ -350,27 +429,10 @@ def write_batch_files(
         label_pad=pad_to_page(planned.label_bytes),
         fill=planned.fill,
     )
-    for prefix in (metadata.examples, metadata.labels):
-        check_prefix(prefix)
-    check_replaceable(path, metadata.example_shape)
-    make_directory(directory)
-    older = _older_files(path)
-    check_space(directory, planned.nbytes, older)
-    _remove(path, older)
-    written: list[Path] = []
-    try:
-        for number in range(planned.partitions):
-            _write_partition(metadata, planned, source, number, written)
-        write_metadata(path, metadata)
-    except BaseException:
-        for file in written:
-            file.unlink(missing_ok=True)
-        raise
-    return path
 
 
-def check_replaceable(path: Path, shape: Shape) -> None:
-    """Raise DataError if the metadata file is that of a data set with examples of another shape.
+def check_replaceable(path: Path, shape: Shape, class_names: tuple[str, ...] | None = None) -> None:
+    """Raise DataError if the metadata file is that of a data set with examples of another shape, or of other classes.
 
     CIFAR-10 and CIFAR-100, for example, have the same file names.
     """
@@ -383,24 +445,33 @@ def check_replaceable(path: Path, shape: Shape) -> None:
             f"{path}: expected no data set, or one with examples {shape} to replace. Received: one with examples "
             f"{older}; write to another directory, or remove it"
         )
+    names = None
+    with contextlib.suppress(DataError):  # a damaged file has no names
+        names = read_class_names(path.with_suffix(CLASSES))
+    if names and class_names and names != class_names:
+        raise DataError(
+            f"{path}: expected no data set, or one with the same classes to replace. Received: one with {len(names):,} "
+            f"other classes, {', '.join(names[:3])}, …; write to another directory, or remove it"
+        )
 
 
 def _older_files(path: Path) -> list[Path]:
-    """The example and label files that belong to the name of a metadata file."""
-    own = re.compile(re.escape(path.stem) + r"\.(examples|labels)\.[1-9][0-9]*")
+    """The files that belong to the name of a metadata file: examples, labels, and those in `BESIDE`."""
+    beside = "|".join(map(re.escape, BESIDE))
+    own = re.compile(re.escape(path.stem) + rf"(\.(examples|labels)\.[1-9][0-9]*|{beside})")
     try:
         return [file for file in path.parent.iterdir() if own.fullmatch(file.name)]
     except OSError as error:
         raise file_error(error, path.parent, "a directory to write to") from error
 
 
-def _remove(path: Path, older: Sequence[Path]) -> None:
-    """Remove a metadata file, then its example and label files."""
-    try:
-        for file in (path, *older):
+def _remove(files: Sequence[Path]) -> None:
+    """Remove files in this order."""
+    for file in files:
+        try:
             file.unlink(missing_ok=True)
-    except OSError as error:
-        raise file_error(error, path, "to replace this file") from error
+        except OSError as error:
+            raise file_error(error, file, "to replace this file") from error
 
 
 def _write_partition(metadata: Metadata, planned: Plan, source: Source, number: int, written: list[Path]) -> None:

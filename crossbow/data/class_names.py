@@ -1,4 +1,18 @@
-"""Names of the classes of well-known data sets, in the order of their labels."""
+"""Names of classes, in the order of their labels: those of well-known data sets, and files of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from crossbow.data.reading import read_at_most
+from crossbow.files import check_readable, file_error, kind_of_file
+from crossbow.types import DataError, bytes_text
+
+CLASSES = ".classes"
+"""Suffix of the file of class names beside the metadata of batch-aligned files. The original has no such file."""
+LARGEST_FILE = 1 << 20
+"""Maximum size in bytes of a file of class names."""
 
 DIGITS = tuple("0123456789")
 """Of the digits, and of MNIST."""
@@ -51,3 +65,36 @@ CIFAR_100_COARSE = (
     "vehicles_1",
     "vehicles_2",
 )
+
+
+def class_lines(names: Sequence[str] | None) -> bytes | None:
+    """The content of a file of class names, one in a line; None if there are none, or if one is no line of UTF-8."""
+    if not names or any(name.splitlines() != [name] for name in names):
+        return None
+    try:
+        return "".join(f"{name}\n" for name in names).encode()
+    except UnicodeEncodeError:  # the name of a folder may have any bytes
+        return None
+
+
+def read_class_names(path: Path) -> tuple[str, ...] | None:
+    """The class names in a file, or None if there is no such file. Raises DataError if it contains something else."""
+    if kind_of_file(path) is None:
+        return None
+    expected = "a text with the name of a class in each line"
+    check_readable(path, expected)
+    try:
+        with path.open("rb") as file:
+            content = read_at_most(file, LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        raise file_error(error, path, expected) from error
+    if len(content) > LARGEST_FILE:
+        raise DataError(f"{path}: expected {expected}, of at most {bytes_text(LARGEST_FILE)}. Received: more")
+    try:
+        names = tuple(content.decode("utf-8-sig").splitlines())
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: expected {expected}, in UTF-8. Received: {error}") from error
+    if not names or not all(names):
+        received = f"no name in line {names.index('') + 1}" if names else "an empty file"
+        raise DataError(f"{path}: expected {expected}. Received: {received}")
+    return names

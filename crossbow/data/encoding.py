@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.data.batch_files import DEFAULT_PARTITION, BatchFiles, check_replaceable, write_batch_files
+from crossbow.data.batch_files import BESIDE, DEFAULT_PARTITION, MEAN, BatchFiles, BatchFileWriter
+from crossbow.data.class_names import CLASSES, class_lines, read_class_names
 from crossbow.data.dataset import Dataset
 from crossbow.data.examples import Examples, Selection
-from crossbow.files import write_whole
+from crossbow.files import file_error, kind_of_file
 from crossbow.types import Array, DataError, Shape
 
 Pixels = NDArray[np.uint8]
@@ -55,9 +56,10 @@ ENCODINGS = {
     "fashion_mnist": Encoding("fashion-mnist"),
     "digits": Encoding("digits"),
     "cifar10": Encoding("cifar", centred, border=4, mean=True),
-    "cifar100": Encoding("cifar", centred, mean=True),
+    "cifar100": Encoding("cifar", centred, border=4, mean=True),
 }
-"""Encodings by data set. Those of MNIST, CIFAR-10 and CIFAR-100 are the original's, with its default options."""
+"""Encodings by data set. Those of MNIST and CIFAR-10 are the original's, with its default options. That of CIFAR-100
+has the border that the original's VGG-16 expects."""
 
 
 class EncodedExamples:
@@ -103,24 +105,30 @@ class EncodedExamples:
 def encode(
     data: Dataset, encoding: Encoding, directory: Path, batch_size: int, partition_size: int = DEFAULT_PARTITION
 ) -> list[Path]:
-    """Write the training examples as NAME-train and the check examples as NAME-test. Returns the metadata's paths.
+    """Write the training examples as NAME-train and the check examples as NAME-test, each with the names of the classes
+    if they are known. Returns the metadata's paths.
+
+    The metadata files are written after all others. Those of an older data set are removed before, also that of its
+    check examples if the new one has none.
 
     Raises DataError if a batch does not fit into a file, or a file cannot be written.
     """
-    phases = {"train": data.train, "test": data.check}
-    sources = {
-        f"{encoding.name}-{phase}": EncodedExamples(examples, encoding)
-        for phase, examples in phases.items()
-        if examples is not None
-    }
-    for name, source in sources.items():  # before anything is written
-        check_replaceable(directory / f"{name}.metadata", source.example_shape)
-    paths = []
-    for name, source in sources.items():
-        paths.append(write_batch_files(directory, name, source, batch_size, partition_size))
-        if encoding.mean:
-            write_whole(directory / f"{name}.mean", source.mean().astype("<f4").tobytes())
-    return paths
+    phases = {f"{encoding.name}-train": data.train, f"{encoding.name}-test": data.check}
+    sources = {name: EncodedExamples(examples, encoding) for name, examples in phases.items() if examples is not None}
+    writer = BatchFileWriter(
+        directory,
+        sources,
+        batch_size,
+        partition_size,
+        also_replaced=phases.keys() - sources.keys(),
+        class_names=data.class_names,
+    )
+    beside: dict[str, bytes] = {}
+    if encoding.mean:
+        beside |= {f"{name}{MEAN}": source.mean().astype("<f4").tobytes() for name, source in sources.items()}
+    if lines := class_lines(data.class_names):
+        beside |= {f"{name}{CLASSES}": lines for name in sources}
+    return writer.write(beside)
 
 
 class _Rebatched:
@@ -140,8 +148,8 @@ class _Rebatched:
 
 
 def rebatch(path: Path, directory: Path, batch_size: int, partition_size: int = DEFAULT_PARTITION) -> Path:
-    """Copy the data set of a metadata file to another directory, with another batch size and the same name. Returns
-    the path of the new metadata.
+    """Copy the data set of a metadata file to another directory, with another batch size and the same name, and the
+    files of its mean image and its class names. Returns the path of the new metadata.
 
     Raises DataError, also if the data set is in the same directory.
     """
@@ -149,4 +157,17 @@ def rebatch(path: Path, directory: Path, batch_size: int, partition_size: int = 
     own = {path.parent.resolve(), *(file.parent.resolve() for pair in files.paths() for file in pair)}
     if directory.resolve() in own:
         raise DataError(f"{directory}: expected another directory than that of {path}. Received: the same")
-    return write_batch_files(directory, path.stem, _Rebatched(files), batch_size, partition_size)
+    names = read_class_names(path.with_suffix(CLASSES))
+    sources = {path.stem: _Rebatched(files)}
+    writer = BatchFileWriter(directory, sources, batch_size, partition_size, class_names=names)
+    (written,) = writer.write(_files_beside(path))
+    return written
+
+
+def _files_beside(path: Path) -> dict[str, bytes]:
+    """The other files of a data set, by their names."""
+    files = [path.with_suffix(suffix) for suffix in BESIDE]
+    try:
+        return {file.name: file.read_bytes() for file in files if kind_of_file(file) == "a file"}
+    except OSError as error:
+        raise file_error(error, path, "a readable file") from error

@@ -23,6 +23,8 @@ from crossbow.types import DataError, bytes_text
 
 CHECK_FOLDERS = ("val", "valid", "validation", "test")
 """Names of the folder of check examples beside `train`, the preferred one first."""
+SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
+"""Suffixes of the names of images, in lower case."""
 
 
 def image_folder(
@@ -35,12 +37,15 @@ def image_folder(
     """A data set of image files in `directory/CLASS/…`: uint8 (3, S, S), S = `image_size`.
 
     The classes are the sorted names of the folders (`class_names` of the data set). The images of a class are in its
-    folder and below, sorted by path. The content of a file determines whether it is an image that `decode_image` reads,
-    not its name. Other files, files outside of classes and hidden folders are ignored.
+    folder and below, sorted by path; links to folders are followed. The content of a file determines whether it is an
+    image that `decode_image` reads. One with another content but the name of an image, as `1.jpg`, is a bad example
+    (`SystemConf.on_bad_record`), unless it is hidden. Other files, files outside of classes and hidden folders are
+    ignored.
 
     If the directory contains `train` with folders of classes, these are the training examples, and those in `val`,
     `valid`, `validation` or `test`, the first of these that is there, are the check examples. Otherwise the fraction
-    `check_fraction` of the images, evenly spaced, are check examples; 0 means none.
+    `check_fraction` of each class, up to rounding and evenly spaced, are check examples, but never all images of a
+    class; 0 means none.
 
     Images are decoded and preprocessed when they are needed. In training, a random area is resized, and mirrored at
     random (`crossbow.data.cropping.RandomWindows`); with `colour_distortion`, brightness, saturation, hue and contrast
@@ -94,13 +99,30 @@ def _phases(root: Path, check_fraction: float) -> tuple[_Listing, _Listing | Non
         train = _list_classes(root)
     if check_fraction == 0:
         return train, None
-    checked = np.diff(np.floor(np.arange(len(train.paths) + 1) * check_fraction)) > 0
+    checked = _checked(train, check_fraction)
+    return train.part(~checked), train.part(checked)
+
+
+def _checked(train: _Listing, check_fraction: float) -> NDArray[np.bool_]:
+    """Which images are check examples (N,): evenly spaced, but not all of a class. Raises DataError if none is."""
+    checked: NDArray[np.bool_] = np.diff(np.floor(np.arange(len(train.paths) + 1) * check_fraction)) > 0
     if not checked.any():
         raise DataError(
             f"{train.root}: expected at least {math.ceil(1 / check_fraction):,} images, for a check example with "
             f"check_fraction={check_fraction}. Received: {len(train.paths):,}"
         )
-    return train.part(~checked), train.part(checked)
+    # The images are sorted by class, so each class has its fraction, up to rounding.
+    _, firsts, sizes = np.unique(train.labels, return_index=True, return_counts=True)
+    checked[firsts[np.add.reduceat(checked, firsts, dtype=np.intp) == sizes]] = False
+    if not checked.any():  # each was the only image of its class
+        largest = int(np.argmax(sizes))
+        if sizes[largest] == 1:
+            raise DataError(
+                f"{train.root}: expected a class of at least two images, one of them for checks, or check_fraction=0. "
+                f"Received: {len(sizes):,} classes of one image"
+            )
+        checked[firsts[largest] + sizes[largest] - 1] = True
+    return checked
 
 
 def _list_classes(root: Path, classes: tuple[str, ...] | None = None) -> _Listing:
@@ -163,25 +185,39 @@ def _folders(directory: Path) -> list[str]:
 
 
 def images_below(folder: Path) -> Iterator[str]:
-    """The paths of the image files in a folder and below, relative to it."""
+    """The paths of the image files in a folder and below, relative to it. Links to folders are followed, except those
+    to a folder that they are in."""
 
     def fail(error: OSError) -> None:
         raise file_error(error, folder, "a readable folder of images") from error
 
-    for where, folders, names in os.walk(folder, onerror=fail):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    # The real paths of a folder and of those on the way to it, because a link may lead anywhere.
+    ways: dict[str, tuple[str, ...]] = {os.fspath(folder): (os.path.realpath(folder),)}
+    for where, folders, names in os.walk(folder, onerror=fail, followlinks=True):
+        way = ways.pop(where)
+        targets = {name: os.path.realpath(os.path.join(where, name)) for name in folders if not name.startswith(".")}
+        folders[:] = [name for name, target in targets.items() if not any(_is_in(passed, target) for passed in way)]
+        ways.update((os.path.join(where, name), (*way, targets[name])) for name in folders)
         for name in names:
             path = os.path.join(where, name)
             if _is_image(path):
                 yield path[len(os.path.join(folder, "")) :]
 
 
+def _is_in(path: str, folder: str) -> bool:
+    """Whether a real path is that of the folder, or of something in it or below."""
+    return path == folder or path.startswith(os.path.join(folder, ""))
+
+
 def _is_image(path: str) -> bool:
+    """Whether a file is an image by its content or, so that a damaged one is not lost without a word, by its name."""
+    name = os.path.basename(path)
+    named = name.lower().endswith(SUFFIXES) and not name.startswith(".")
     # A pipe would block, so that only regular files are opened.
     try:
         if not os.path.isfile(path):
-            return False
+            return named and not os.path.exists(path)  # a link that leads nowhere
         with open(path, "rb", buffering=0) as file:
-            return looks_like_an_image(file.read(16) or b"")
+            return named or looks_like_an_image(file.read(16) or b"")
     except OSError as error:
         raise file_error(error, Path(path), "a readable file") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from crossbow.data.batch_files import BatchFiles, find_partition
 from crossbow.data.batch_metadata import Metadata, read_metadata
 from crossbow.data.images import decode_pixels
 from crossbow.data.records import Record, RecordFile
+from crossbow.data.stored import EXACT
 from crossbow.files import check_readable, file_error
 from crossbow.types import Array, DataError
 
@@ -92,8 +94,12 @@ def _summary(files: Iterable[RecordFile]) -> dict[str, Any]:
     return {"bytes": size, "records": len(headers), "different labels": len(set(columns["label"])), **ranges}
 
 
-def verify(path: Path, show: Show = lambda done, total: None) -> Iterator[str]:
+def verify(
+    path: Path, show: Show = lambda done, total: None, note: Callable[[str], None] = lambda text: None
+) -> Iterator[str]:
     """Read and check all examples of a data set, and decode all images. Yields one sentence for each error.
+
+    note: receives a sentence about what is no error: a negative label, which `ignored_label` may make a valid one.
 
     Raises DataError if a length, count or key is wrong, so that the examples cannot be located.
     """
@@ -103,7 +109,7 @@ def verify(path: Path, show: Show = lambda done, total: None) -> Iterator[str]:
         return
     metadata = read_metadata(path)
     if metadata.examples != metadata.labels:
-        yield from _verify_batches(BatchFiles(path, check_fill=False), show)
+        yield from _verify_batches(BatchFiles(path, check_fill=False), show, note)
         return
     done = 0
     for file in open_record_files(path, metadata):
@@ -129,7 +135,7 @@ def _verify_records(file: RecordFile, show: Show, done: int, total: int) -> Iter
         show(done + number + 1, total)
 
 
-def _verify_batches(files: BatchFiles, show: Show) -> Iterator[str]:
+def _verify_batches(files: BatchFiles, show: Show, note: Callable[[str], None]) -> Iterator[str]:
     meta = files.metadata
     pairs = files.paths()
     for part, paths in enumerate(pairs):
@@ -139,17 +145,52 @@ def _verify_batches(files: BatchFiles, show: Show) -> Iterator[str]:
                 value = pads[batch, byte]
                 yield f"{path}: expected zeros after batch {batch}. Received: {value} as byte {byte}"
     step = max(1, AT_ONCE // max(1, int(np.prod(meta.example_shape))))
+    ignored = _IgnoredLabel()
     for start in range(0, len(files), step):
         examples, labels = files.slice(start, min(start + step, len(files)))
-        for kind, given in (("example", examples), ("label", labels)):
-            values: NDArray[Any] = given
-            wrong = ~np.isfinite(values) if values.dtype.kind == "f" else values < 0
-            for number in np.flatnonzero(wrong.reshape(len(values), -1).any(axis=1)):
+        for kind, values in (("example", examples), ("label", labels)):
+            expected, wrong = _wrong_numbers(kind, values, ignored)
+            for number in np.flatnonzero(_of_examples(wrong)):
                 value = values[number][wrong[number]].ravel()[0]
-                expected = "finite numbers" if values.dtype.kind == "f" else "integers ≥ 0"
                 yield f"{files.path}: expected {expected} in {kind} {start + number}. Received: {value}"
         show(start + len(labels), len(files))
+    if ignored.value is not None:
+        note(
+            f"{files.path}: {ignored.examples:,} of {len(files):,} examples have the label {ignored.value}, "
+            f"which needs ignored_label={ignored.value} in batch_files"
+        )
     yield from _verify_fill(files)
+
+
+@dataclass
+class _IgnoredLabel:
+    """The first negative label, which a loss may ignore, and the number of examples that have it."""
+
+    value: int | None = None
+    examples: int = 0
+
+
+def _wrong_numbers(kind: str, values: Array, ignored: _IgnoredLabel) -> tuple[str, NDArray[np.bool_]]:
+    """What is expected of examples or labels (B, …), and where they are something else."""
+    numbers: NDArray[Any] = values
+    if numbers.dtype.kind == "f":
+        return "finite numbers", ~np.isfinite(numbers)
+    if kind == "example":
+        return EXACT, numbers.astype(np.float32) != numbers
+    negative = numbers < 0
+    if ignored.value is None and negative.any():
+        ignored.value = int(numbers[negative][0])
+    if ignored.value is None:
+        return "integers ≥ 0", negative
+    others = negative & (numbers != ignored.value)
+    ignored.examples += int(np.count_nonzero(_of_examples(numbers == ignored.value)))
+    return f"integers ≥ 0 or {ignored.value}, as before,", others
+
+
+def _of_examples(found: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether something is found in an example (B,)."""
+    of_examples: NDArray[np.bool_] = np.any(found.reshape(len(found), -1), axis=1)
+    return of_examples
 
 
 def _verify_fill(files: BatchFiles) -> Iterator[str]:

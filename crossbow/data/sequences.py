@@ -163,4 +163,8 @@ class SequenceExamples(Examples):
         if first is not None and (label.shape != first.shape or (label.dtype.kind == "f") != (first.dtype.kind == "f")):
             expected = f"shape {first.shape} and type {first.dtype}, as before, in the label of"
             raise self._error(expected, index, f"shape {label.shape}, {label.dtype}")
+        if label.dtype.kind in "iu" and label.size:
+            for value in (int(label.min()), int(label.max())):
+                if not -(2**31) <= value < 2**31:
+                    raise self._error(f"an integer from {-(2**31)} to {2**31 - 1} as label of", index, str(value))
         return label

@@ -8,11 +8,15 @@ import re
 from pathlib import Path, PurePath
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crossbow.data.batch_files import BatchFiles
+from crossbow.data.class_names import CLASSES, read_class_names
 from crossbow.data.dataset import Dataset
-from crossbow.data.examples import Examples, Indices, Selection, looks_channels_last
+from crossbow.data.examples import BadExample, Examples, Indices, Selection, looks_channels_last
 from crossbow.types import Array, DataError, Shape
+
+EXACT = "integers that float32 holds exactly (as all up to 2**24)"
 
 _OF_CHECK = re.compile(r"-(test|check|validation)\.(metadata$|records\b)")
 _OF_TRAINING = re.compile(r"-train\.(metadata$|records\b)")
@@ -31,19 +35,26 @@ def batch_files(
 
     Images are float32 and used as they are, without scaling; int32 examples are converted. Examples (H, W) become
     (1, H, W), labels of shape [1] become (N,), and int32 labels are classes. Any batch size can be used. Labels are
-    read when the data set is created. Images are mapped into memory and read when they are needed; only
-    `crossbow data verify` checks that they are finite. Other arguments are those of `Dataset`.
+    read when the data set is created, and so are the names of the classes, from `NAME.classes` beside `train`, if there
+    are at least as many as classes. Images are mapped into memory and read when they are needed; only
+    `crossbow data verify` checks that they are finite. An int32 example that float32 would round is a bad example
+    (`SystemConf.on_bad_record`). Other arguments are those of `Dataset`.
 
     Raises DataError if a length, count, pad or key is wrong, a label is out of range, or the names of the files say
     that `train` and `check` are swapped.
     """
     check_not_swapped(train, check)
-    return Dataset(
-        BatchFileExamples(BatchFiles(train), channels_last),
+    files = BatchFiles(train)
+    data = Dataset(
+        BatchFileExamples(files, channels_last),
         None if check is None else BatchFileExamples(BatchFiles(check), channels_last),
         number_of_classes=number_of_classes,
         ignored_label=ignored_label,
     )
+    names = read_class_names(files.path.with_suffix(CLASSES))
+    if names is not None and data.number_of_classes is not None and data.number_of_classes <= len(names):
+        data.class_names = names[: data.number_of_classes]
+    return data
 
 
 def check_not_swapped(train: object, check: object) -> None:
@@ -91,7 +102,19 @@ class BatchFileExamples(Examples):
         return f"{self._files.path}: example {index}"
 
     def write_images(self, selection: Selection, images: Array) -> None:
-        self._files.read_examples(selection.indices, images.reshape(-1, *self._files.metadata.example_shape))
+        indices, meta = selection.indices, self._files.metadata
+        images = images.reshape(-1, *meta.example_shape)
+        if meta.example_type == "float":
+            self._files.read_examples(indices, images)
+            return
+        numbers: NDArray[np.int32] = np.empty(images.shape, np.int32)
+        self._files.read_examples(indices, numbers)
+        images[...] = numbers
+        rounded = images != numbers
+        if rounded.any():
+            position = int(np.argmax(rounded.reshape(len(indices), -1).any(axis=1)))
+            index, value = int(indices[position]), numbers[position][rounded[position]][0]
+            raise BadExample(index, self.source(index), f"expected {EXACT}. Received: {value}")
 
     def with_labels(self, labels: Array) -> BatchFileExamples:
         other = copy.copy(self)

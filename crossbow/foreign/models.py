@@ -82,7 +82,7 @@ class ForeignModels:
                 name = getattr(model_class, "__name__", type(model_class).__name__)
                 added = {"rank": rank, "size": self._size, "verbose": rank == 0, "mname": name}
                 self._models.append(_made(model_class, {**(config or {}), **added}))
-            _check_alike(self._models)
+            _check_alike(self._models[0], self._ranks.gather([_sizes(model) for model in self._models]))
             _check_shapes(self._models[0], self._ranks.gather([_shapes(model) for model in self._models]))
         except BaseException:
             self.close()
@@ -207,6 +207,8 @@ class ForeignModels:
 class _EndOnRequest(Monitor):
     """Ends the training after a test in which a model's `val_iter` has returned "stop"."""
 
+    on_all_ranks = True
+
     def __init__(self, learners: ForeignLearners) -> None:
         self._learners = learners
 
@@ -226,13 +228,19 @@ def _made(model_class: Callable[[dict[str, Any]], ModelClass], config: dict[str,
     return model
 
 
-def _check_alike(models: Sequence[ModelClass]) -> None:
-    """Raise ConfigurationError if the models' data differ in size: learners would end an epoch at different tasks."""
-    for name in ("n_batch_train", "n_batch_val"):
-        values = [getattr(model.data, name) for model in models]
+def _sizes(model: ModelClass) -> dict[str, int]:
+    """What decides after which tasks an epoch, a test and the training end."""
+    of_data = {f"data.{name}": int(getattr(model.data, name)) for name in ("n_batch_train", "n_batch_val")}
+    return {**of_data, "n_subb": int(model.n_subb), "n_epochs": int(model.n_epochs)}
+
+
+def _check_alike(model: ModelClass, of_ranks: Sequence[Sequence[Mapping[str, int]]]) -> None:
+    """Raise ConfigurationError if the sizes differ between the learners of all ranks."""
+    of_learners = [sizes for of_rank in of_ranks for sizes in of_rank]
+    for name in of_learners[0]:
+        values = [sizes[name] for sizes in of_learners]
         if len(set(values)) > 1:
-            expected = f"data.{name} to be equal for all learners"
-            raise wrong(models[0], expected, ", ".join(map(str, values)))
+            raise wrong(model, f"{name} to be equal for all learners", ", ".join(map(str, values)))
 
 
 def _shapes(model: ModelClass) -> list[list[int]]:

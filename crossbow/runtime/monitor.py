@@ -46,6 +46,9 @@ class Monitor:
 
     interval: float = 0.25
     """Seconds between two calls of `progress`."""
+    on_all_ranks: bool = False
+    """Whether the monitor works on all ranks, each of which may end the training after a record. By default it works on
+    rank 0."""
     _request = ""
 
     def end_training(self, reason: str) -> None:

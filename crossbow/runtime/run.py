@@ -351,9 +351,16 @@ class TrainingRun:
         self.history.records.append(record)
         self.tell("record", record)
         self.history.stop(self.history.stopped or self._accuracy_reached(record))
-        self.history.explain(self._common.decide(lambda: self.history.message))
+        self.history.explain(self._message())
         if self.history.message and not self.history.stopped:
             self.history.stop("monitor")
+
+    def _message(self) -> str:
+        """Why a monitor ends the training: one of rank 0 or, if there are monitors on all ranks, of any rank."""
+        own = self.history.message
+        if any(monitor.on_all_ranks for monitor in self.monitors):
+            return next(filter(None, self._ranks.gather(own)), "")
+        return str(self._common.decide(lambda: own))
 
     def _passes_over(self, renewal: Renewal | None) -> bool:
         """Let ranks join from now on. A rank that joins waits until it is one, and goes on with the others. Returns

@@ -165,14 +165,16 @@ def _text(value: Any) -> str:
 
 def _verify(options: argparse.Namespace) -> None:
     path: Path = options.file
-    problems = 0
+    problems, notes = 0, list[str]()
     with ProgressBars("examples") as progress:
-        for problem in verify(path, progress.begin(path.name)):
+        for problem in verify(path, progress.begin(path.name), notes.append):
             problems += 1
             if problems <= MOST_PROBLEMS:
                 print(problem, flush=True)
+    for note in notes:
+        print(note)
     if problems:
-        raise DataError(f"{path}: expected no errors. Received: {problems:,} errors")
+        raise DataError(f"{path}: expected no errors. Received: {problems:,} error{'' if problems == 1 else 's'}")
     print(f"{path}: intact")
 
 

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import os
+import signal
 import struct
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossbow.data import BatchFiles, Dataset, sequence
+from crossbow.data import BatchFiles, Dataset, batch_files, sequence
 from crossbow.data.batch_files import write_batch_files
 from crossbow.data.batch_metadata import read_metadata
-from crossbow.data.encoding import ENCODINGS, Encoding, encode, rebatch
+from crossbow.data.class_names import CIFAR_10, CIFAR_100_FINE
+from crossbow.data.encoding import ENCODINGS, EncodedExamples, Encoding, encode, rebatch
 from crossbow.data.inspection import verify
 from crossbow.types import DataError
+from models.images import PADDED
 from tests.data.hand_made_files import Source, label_batch, write_files
 from tests.data.small_sets import LABELS, PIXELS, Pairs, files
 
@@ -83,12 +89,12 @@ def test_mnist_is_encoded_as_by_the_original(tmp_path: Path) -> None:
     assert (tmp_path / "mnist-test.labels.1").read_bytes() == label_batch(0, 1, 2, 0, 1, 2, 0, 0)
 
 
-@pytest.mark.parametrize(("name", "border"), [("cifar10", 4), ("cifar100", 0)])
-def test_cifar_is_encoded_as_by_the_original(tmp_path: Path, name: str, border: int) -> None:
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_cifar_is_encoded_as_by_the_original(tmp_path: Path, name: str) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 3, 32, 32)).astype(np.uint8)
     data = Dataset((pixels, np.arange(5)), (pixels[:2], np.arange(2)))
     encode(data, ENCODINGS[name], tmp_path, batch_size=5)
-    size = 32 + 2 * border
+    border, size = 4, 40
     image, mean = np.zeros((3, size, size), np.float32), np.zeros((3, size, size), np.float32)
     for c in range(3):
         for y in range(32):
@@ -102,21 +108,192 @@ def test_cifar_is_encoded_as_by_the_original(tmp_path: Path, name: str, border: 
     assert files[1][0].tobytes() == image.tobytes()
     assert (tmp_path / "cifar-train.mean").read_bytes() == mean.tobytes()
     assert (tmp_path / "cifar-test.mean").stat().st_size == mean.nbytes
+    again = rebatch(tmp_path / "cifar-train.metadata", tmp_path / "again", 2)
+    assert BatchFiles(again)[1][0].tobytes() == image.tobytes()
+    assert (tmp_path / "again" / "cifar-train.mean").read_bytes() == mean.tobytes()
+    assert list(verify(again)) == []
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_scripts_crop_and_mirror_the_images_of_cifar(tmp_path: Path, name: str) -> None:
+    train, check = encode(cifar(10), ENCODINGS[name], tmp_path, 2)
+    assert batch_files(train, check).image_shape == PADDED
+
+
+def test_cifar_100_without_a_border_can_be_used(tmp_path: Path) -> None:
+    """It was encoded so before. It is not mixed with one that has a border."""
+    train, check = encode(cifar(100), replace(ENCODINGS["cifar100"], border=0), tmp_path, 2)
+    assert batch_files(train, check).image_shape == (3, 32, 32)
+    with pytest.raises(
+        DataError, match=r"cifar-train\.metadata: expected no data set, or one with examples \(3, 40, 40"
+    ):
+        encode(cifar(100), ENCODINGS["cifar100"], tmp_path, 2)
+    assert batch_files(train, check).image_shape == (3, 32, 32)
+
+
+def cifar(classes: int, value: int = 0) -> Dataset:
+    """Four training and two check images, all pixels of one value."""
+    pixels = np.full((4, 3, 32, 32), value, np.uint8)
+    data = Dataset((pixels, np.arange(4)), (pixels[:2], np.arange(2)), number_of_classes=classes)
+    data.class_names = CIFAR_10 if classes == 10 else CIFAR_100_FINE
+    return data
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in directory.iterdir()}
 
 
 def test_cifar_100_does_not_replace_cifar_10(tmp_path: Path) -> None:
     """They have the same file names. Nothing is written, although only the test set is in the way."""
-    pixels = np.zeros((4, 3, 32, 32), np.uint8)
-    data = Dataset((pixels, np.arange(4)), (pixels[:2], np.arange(2)))
-    encode(data, ENCODINGS["cifar10"], tmp_path, batch_size=2)
+    encode(cifar(10), ENCODINGS["cifar10"], tmp_path, batch_size=2)
     for file in tmp_path.glob("cifar-train*"):
         file.unlink()
-    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    before = contents(tmp_path)
+    with pytest.raises(DataError) as caught:
+        encode(cifar(100), ENCODINGS["cifar100"], tmp_path, batch_size=2)
+    assert str(caught.value) == (
+        f"{tmp_path}/cifar-test.metadata: expected no data set, or one with the same classes to replace. Received: one "
+        "with 10 other classes, airplane, automobile, bird, …; write to another directory, or remove it"
+    )
+    assert contents(tmp_path) == before
+    (tmp_path / "cifar-test.classes").write_bytes(b"\xff")
+    encode(cifar(100), ENCODINGS["cifar100"], tmp_path, batch_size=2)
+
+
+# Interruptions
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError(28, "No space left on device")])
+@pytest.mark.parametrize("where", ["the mean", "the second mean", "the test images", "the second metadata"])
+def test_a_failure_leaves_no_mixture_of_an_older_and_a_new_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, failure: Any
+) -> None:
+    paths = encode(cifar(10, 1), ENCODINGS["cifar10"], tmp_path, 2)
+    module, calls = sys.modules[BatchFiles.__module__], 0
+
+    def fail(self: Any, start: int, stop: int) -> Any:
+        if len(self) == 2:
+            raise failure
+        return original(self, start, stop)
+
+    def fail_the_second_time(path: Path, *given: Any) -> None:
+        nonlocal calls
+        calls += where == "the second metadata" or path.suffix == ".mean"
+        if calls == (1 if where == "the mean" else 2):
+            raise failure
+        original(path, *given)
+
+    kind, name = {
+        "the mean": (module, "write_whole"),
+        "the second mean": (module, "write_whole"),
+        "the test images": (EncodedExamples, "slice"),
+        "the second metadata": (module, "write_metadata"),
+    }[where]
+    original = getattr(kind, name)
+    monkeypatch.setattr(kind, name, fail if name == "slice" else fail_the_second_time)
+    with pytest.raises((KeyboardInterrupt, OSError, DataError)):
+        encode(cifar(10, 2), ENCODINGS["cifar10"], tmp_path, 2)
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(DataError, match="No such file"):
+        batch_files(*paths)
+
+
+def test_a_failure_before_anything_is_written_leaves_the_older_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when an image cannot be read for the mean."""
+
+    def fail(self: Any) -> Any:
+        raise KeyboardInterrupt
+
+    encode(cifar(10, 1), ENCODINGS["cifar10"], tmp_path, 2)
+    before = contents(tmp_path)
+    monkeypatch.setattr(EncodedExamples, "mean", fail)
+    with pytest.raises(KeyboardInterrupt):
+        encode(cifar(10, 2), ENCODINGS["cifar10"], tmp_path, 2)
+    assert contents(tmp_path) == before
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from crossbow.data.encoding import ENCODINGS, EncodedExamples, encode
+from tests.data.test_encoding import cifar
+
+def slice(self, start, stop):
+    if len(self) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(self, start, stop)
+
+original, EncodedExamples.slice = EncodedExamples.slice, slice
+encode(cifar(10, 2), ENCODINGS["cifar10"], Path(sys.argv[1]), 2)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are those of POSIX")
+def test_a_killed_encoder_leaves_no_mixture(tmp_path: Path) -> None:
+    paths = encode(cifar(10, 1), ENCODINGS["cifar10"], tmp_path, 2)
+    assert subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)]).returncode == -signal.SIGKILL
+    assert "cifar-train.examples.1" in os.listdir(tmp_path)
+    for path in paths:
+        with pytest.raises(DataError, match="No such file"):
+            batch_files(path)
+    encode(cifar(10, 2), ENCODINGS["cifar10"], tmp_path, 2)
+    assert len(batch_files(*paths).train) == 4
+
+
+@pytest.mark.skipif(not hasattr(os, "statvfs"), reason="the space is not checked on Windows")
+def test_the_space_for_both_phases_is_checked_before_the_first_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = list(os.statvfs(tmp_path))
+    train, check = (2 * -(-2 * 4 * 3 * 40 * 40 // 4096) * 4096 // parts + 2 * 4096 // parts for parts in (1, 2))
+    for free, fits in ((train + check - 1, False), (train + check, True)):
+        values[1], values[4] = 1, free
+        monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(values))
+        if fits:
+            encode(cifar(10), ENCODINGS["cifar10"], tmp_path, 2)
+        else:
+            with pytest.raises(DataError, match=r"of free space\. Received: "):
+                encode(cifar(10), ENCODINGS["cifar10"], tmp_path, 2)
+            assert os.listdir(tmp_path) == []
+
+
+def test_no_older_check_examples_stay_beside_new_training_examples(tmp_path: Path) -> None:
+    encode(cifar(10, 1), ENCODINGS["cifar10"], tmp_path, 2)
+    data = cifar(10, 2)
+    data.check = None
+    encode(data, replace(ENCODINGS["cifar10"], mean=False), tmp_path, 4)
+    names = ("classes", "examples.1", "labels.1", "metadata")
+    assert sorted(os.listdir(tmp_path)) == [f"cifar-train.{name}" for name in names]
+
+
+# Names of classes
+
+
+def test_names_of_classes_are_stored_beside_the_metadata(tmp_path: Path) -> None:
+    train, check = encode(cifar(10), Encoding("some"), tmp_path, 2)
+    assert train.with_suffix(".classes").read_text() == "\n".join([*CIFAR_10, ""])
+    assert batch_files(train, check, number_of_classes=10).class_names == CIFAR_10
+    assert batch_files(check).class_names == CIFAR_10[:2]
+    assert batch_files(train, number_of_classes=11).class_names is None
+    again = rebatch(train, tmp_path / "again", 3)
+    assert batch_files(again).class_names == CIFAR_10[:4]
+    train.with_suffix(".classes").write_text("one\n\nthree\n")
     with pytest.raises(
-        DataError, match=r"cifar-test\.metadata: expected no data set, or one with examples \(3, 32, 32\)"
+        DataError, match=r"some-train\.classes: expected a text with the name of a class in each line\."
     ):
-        encode(data, ENCODINGS["cifar100"], tmp_path, batch_size=2)
-    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+        batch_files(train)
+    train.with_suffix(".classes").unlink()
+    assert batch_files(train).class_names is None
+
+
+def test_names_that_are_no_lines_are_not_stored(tmp_path: Path) -> None:
+    data = cifar(10)
+    data.class_names = ("a", "b\nc", *CIFAR_10[2:])
+    train, _ = encode(data, Encoding("some"), tmp_path, 2)
+    assert not train.with_suffix(".classes").exists()
+    assert batch_files(train).class_names is None
 
 
 def test_targets_and_labels_of_pixels(tmp_path: Path) -> None:

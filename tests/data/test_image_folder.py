@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from crossbow import Dataset, ExecutionContext, ModelConf, SolverConf, SystemConf
 from crossbow.data import image_folder
 from crossbow.data.decoded import DecodedExamples
-from crossbow.data.examples import Examples
-from crossbow.data.image_folder import images_below
+from crossbow.data.examples import BadExample, Examples, Selection
+from crossbow.data.image_folder import _checked, _Listing, images_below
 from crossbow.types import DataError
 from models.logistic_regression import logistic_regression
 from tests.data.picture_files import picture, write_folder
@@ -45,16 +47,18 @@ def test_classes_are_the_sorted_folders(tmp_path: Path) -> None:
 
 
 def test_files_are_known_by_their_content(tmp_path: Path) -> None:
-    """Also in folders of folders, by links, and not in hidden folders."""
+    """Also in folders of folders, by links, and not in hidden folders. A name alone makes a bad example."""
     files = {
         "a/0.png": picture(0),
         "a/1": picture(1, format="PNG"),
         "a/2.txt": picture(2, format="GIF"),
         "a/3.jpg": picture(3, format="BMP"),
         "a/deeper/still/4.jpg": picture(4, format="WEBP"),
-        "a/notes.jpg": b"BMW, and other notes",
-        "a/sound.jpg": b"RIFF\x24\x00\x00\x00WAVEfmt ",
-        "a/empty.jpg": b"",
+        "a/notes.txt": b"BMW, and other notes",
+        "a/sound.wav": b"RIFF\x24\x00\x00\x00WAVEfmt ",
+        "a/empty": b"",
+        "a/.DS_Store": b"\x00\x00\x00\x01Bud1",
+        "a/._0.png": b"\x00\x05\x16\x07",
         "a/Thumbs.db": b"\xd0\xcf\x11\xe0",
         "a/.hidden/5.jpg": picture(5),
         ".git/6.jpg": picture(6),
@@ -68,6 +72,64 @@ def test_files_are_known_by_their_content(tmp_path: Path) -> None:
     data = small(tmp_path / "data")
     assert data.class_names == ("a", "b")
     assert names(data.train) == ["0.png", "1", "2.txt", "3.jpg", "4.jpg", "link", "8.jpg"]
+
+
+NO_IMAGES = {"empty.jpg": b"", "page.JPEG": b"<!DOCTYPE html>", "notes.png": b"BMW, and other notes", "a.Gif": b"none"}
+"""Files with the names of images."""
+
+
+def test_files_with_the_names_of_images_are_bad_examples(tmp_path: Path) -> None:
+    write_folder(tmp_path, {f"a/{name}": content for name, content in NO_IMAGES.items()})
+    os.symlink(tmp_path / "nowhere.jpg", tmp_path / "a" / "link.jpg")
+    os.mkfifo(tmp_path / "a" / "pipe.jpg")
+    examples = small(tmp_path).train
+    assert names(examples) == sorted([*NO_IMAGES, "link.jpg"])
+    reasons: list[str] = []
+    for index in range(len(examples)):
+        with pytest.raises(BadExample) as caught:
+            examples.write_images(Selection.of(np.array([index])), np.empty((1, 3, SIZE, SIZE), np.uint8))
+        assert caught.value.source == examples.source(index)
+        reasons.append(caught.value.reason)
+    expected = "expected an image file, JPEG, PNG, GIF, BMP or WebP. Received:"
+    assert reasons[:2] == [f"{expected} 4 bytes beginning with 6e 6f 6e 65", f"{expected} 0 bytes beginning with none"]
+    assert reasons[2] == "expected a readable image file. Received: No such file or directory"
+
+
+def test_files_with_the_names_of_images_are_skipped_and_listed(tmp_path: Path) -> None:
+    good = {f"{name}/{n}.jpg": picture(n) for n in range(4) for name in "ab"}
+    data = small(write_folder(tmp_path, {**good, "b/empty.jpg": b"", "b/page.jpg": b"<!DOCTYPE html>"}))
+    bad = [f"{tmp_path}/b/empty.jpg", f"{tmp_path}/b/page.jpg"]
+    for how in ("skip", "error"):
+        with ExecutionContext(
+            [logistic_regression(number_of_outputs=2), None],
+            data=data,
+            model=ModelConf(batch_size=5),
+            solver=SolverConf(learning_rate=0.1),
+            system=SystemConf(devices="cpu", learners_per_device=1, threads_per_learner=1, on_bad_record=how),
+        ) as context:
+            if how == "error":
+                with pytest.raises(BadExample, match=r"/b/(empty|page)\.jpg: expected an image file, JPEG, PNG, GIF"):
+                    context.train(2)
+                continue
+            context.train(2)
+            assert sorted(example.source for example in context.bad_examples()) == bad
+
+
+def test_links_to_folders_are_followed(tmp_path: Path) -> None:
+    """But not in circles."""
+    write_folder(tmp_path / "data", {"a/1.jpg": picture(1), "a/deep/2.jpg": picture(2), "b/3.jpg": picture(3)})
+    more = write_folder(tmp_path / "more", {"4.jpg": picture(4), "deeper/5.jpg": picture(5)})
+    os.symlink(more, tmp_path / "data" / "a" / "more")
+    for circle, target in (("a/deep/up", "a"), ("a/deep/self", "a/deep"), ("a/root", "."), ("b/whole", "../..")):
+        os.symlink(tmp_path / "data" / target, tmp_path / "data" / circle)
+    os.symlink(tmp_path / "data" / "a", more / "back")
+    os.symlink(more, more / "deeper" / "back")
+    os.symlink(tmp_path / "data" / "b", tmp_path / "data" / "a" / "others")
+    found = sorted(images_below(tmp_path / "data" / "a"))
+    assert found == ["1.jpg", "deep/2.jpg", "more/4.jpg", "more/deeper/5.jpg", "others/3.jpg"]
+    assert list(images_below(tmp_path / "data" / "b")) == ["3.jpg"]
+    os.symlink("a", tmp_path / "data" / "c")
+    assert sorted(images_below(tmp_path / "data" / "c")) == found
 
 
 def test_train_and_val(tmp_path: Path) -> None:
@@ -131,6 +193,36 @@ def test_a_fraction_is_for_checks(tmp_path: Path, fraction: float, check: list[i
     assert data.check.labels.tolist() == [n // 10 for n in check]
 
 
+@settings(max_examples=50)
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.floats(0.01, 0.99))
+def test_each_class_keeps_its_share_and_a_training_image(sizes: list[int], fraction: float) -> None:
+    labels = np.repeat(np.arange(len(sizes)), sizes).astype(np.int32)
+    listing = _Listing(Path("root"), (), [str(n) for n in range(len(labels))], labels)
+    assume(int(len(labels) * fraction + 1e-9) > 0 and max(sizes) > 1)
+    checked = _checked(listing, fraction)
+    counts = np.bincount(labels[checked], minlength=len(sizes))
+    assert checked.any()
+    for size, count in zip(sizes, counts.tolist(), strict=True):
+        assert count < size or count == 0
+        assert abs(count - size * fraction) < 1 + 1e-9 or count == size - 1
+    assert (_checked(listing, fraction) == checked).all()
+
+
+def test_the_only_image_of_a_class_is_for_training(tmp_path: Path) -> None:
+    write_folder(tmp_path, {f"{name}/{n}.jpg": picture(n) for n, name in enumerate("aaabcdefgh")})
+    data = small(tmp_path, check_fraction=0.1)
+    assert data.check is not None
+    assert sorted(set(data.train.labels.tolist())) == list(range(8))
+    assert (names(data.check), data.check.labels.tolist()) == (["2.jpg"], [0])
+    write_folder(tmp_path / "other", {f"{n}/{n}.jpg": picture(n) for n in range(10)})
+    with pytest.raises(DataError) as caught:
+        small(tmp_path / "other", check_fraction=0.1)
+    assert str(caught.value) == (
+        f"{tmp_path}/other: expected a class of at least two images, one of them for checks, or check_fraction=0. "
+        "Received: 10 classes of one image"
+    )
+
+
 def test_it_trains_and_predicts(tmp_path: Path) -> None:
     """Dark and bright images are told apart."""
     image = pytest.importorskip("PIL.Image", reason="Pillow, of the extra zoo, is not installed")
@@ -160,7 +252,7 @@ def test_it_trains_and_predicts(tmp_path: Path) -> None:
         ({}, "expected a folder with images for each class. Received: no folders"),
         ({"1.jpg": b"\xff\xd8\xff"}, "expected a folder with images for each class. Received: no folders"),
         (
-            {"a/1.jpg": b"\xff\xd8\xff", "b/1.jpg": b"text"},
+            {"a/1.jpg": b"\xff\xd8\xff", "b/1.txt": b"text"},
             "/b: expected at least one image file in the folder of a class. Received: none",
         ),
         (

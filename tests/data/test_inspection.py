@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow.data import Record, RecordFile, inspection
+from crossbow.data import Dataset, Record, RecordFile, batch_files, inspection
 from crossbow.data.batch_metadata import read_metadata
+from crossbow.data.encoding import Encoding, encode
 from crossbow.data.inspection import inspect, is_metadata, verify
 from crossbow.types import DataError
 from tests.data.hand_made_files import write_files
@@ -34,14 +35,43 @@ def test_verify_finds_what_opening_does_not(path: Path) -> None:
 
     spoil("train.examples.1", 4096 + 4000, b"\x07")
     spoil("train.examples.2", 4, struct.pack("<f", np.nan))
+    spoil("train.labels.1", 0, struct.pack("<i", -1))
     spoil("train.labels.1", 4, struct.pack("<i", -3))
     spoil("train.labels.2", 4, struct.pack("<i", 11))
     found = list(verify(path))
     assert [problem.removeprefix(str(path.parent) + "/") for problem in found] == [
         "train.examples.1: expected zeros after batch 1. Received: 7 as byte 3984",
         "train.metadata: expected finite numbers in example 4. Received: nan",
-        "train.metadata: expected integers ≥ 0 in label 1. Received: -3",
+        "train.metadata: expected integers ≥ 0 or -1, as before, in label 1. Received: -3",
         "train.metadata: expected the last batch to be filled with the first labels. Received: others",
+    ]
+
+
+@pytest.mark.parametrize("at_once", [1, 1 << 20])
+def test_verify_notes_labels_to_ignore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    """They are no errors: a data set of them can be used."""
+    monkeypatch.setattr(inspection, "AT_ONCE", at_once)
+    images, labels = np.zeros((4, 1, 2, 2), np.float32), np.zeros((4, 2, 2), np.int64)
+    labels[1, 0, 0] = labels[3, 1] = -100
+    (path,) = encode(Dataset((images, labels), ignored_label=-100), Encoding("some"), tmp_path, 2)
+    notes: list[str] = []
+    assert list(verify(path, note=notes.append)) == []
+    assert notes == [f"{path}: 2 of 4 examples have the label -100, which needs ignored_label=-100 in batch_files"]
+    assert batch_files(path, ignored_label=-100).number_of_classes == 1
+    assert list(verify(path)) == []
+
+
+def test_verify_checks_examples_of_integers(tmp_path: Path) -> None:
+    """They may be negative, but training must not round them."""
+    encode(Dataset((np.zeros((3, 2)), np.ones(3, np.float32))), Encoding("some"), tmp_path, 3)
+    path = tmp_path / "some-train.metadata"
+    path.write_text(path.read_text().replace("example type : float", "example type : int"))
+    numbers = np.array([[-1, -(2**31)], [8, 2**24 + 1], [1 - 2**31, 3]], "<i4")
+    (tmp_path / "some-train.examples.1").write_bytes(numbers.tobytes().ljust(4096, b"\0"))
+    expected = "expected integers that float32 holds exactly (as all up to 2**24) in example"
+    assert list(verify(path)) == [
+        f"{path}: {expected} 1. Received: 16777217",
+        f"{path}: {expected} 2. Received: -2147483647",
     ]
 
 

@@ -109,3 +109,11 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
         assert str(error.value).startswith(f"{tmp_path / name}: "), error.value
         assert expected in str(error.value)
         assert "\n" not in str(error.value)
+
+
+def test_a_damaged_image_in_a_folder_is_not_left_out(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"1.jpg": picture(0), "2.jpg": b"", "notes.txt": b""})
+    with pytest.raises(
+        DataError, match=r"2\.jpg: expected an image file, JPEG, PNG, GIF, BMP or WebP\. Received: 0 bytes"
+    ):
+        list(read_pictures([tmp_path], (3, 8, 8), UINT8))

@@ -40,6 +40,10 @@ def test_kinds_of_images_and_labels() -> None:
     channels_last = [(np.zeros((8, 8, 3), np.uint8), 0)]
     assert sequence(channels_last, channels_last=True).image_shape == (8, 8, 3)
     assert sequence([([1.0], 0), ([1.0], -1)], ignored_label=-1).number_of_classes == 1
+    with pytest.raises(DataError, match=r"as label of example 1\. Received: 18446744073709551615$"):
+        sequence([([1.0], 0), ([1.0], np.uint64(2**64 - 1))], ignored_label=-1)
+    edges = [([1.0], 0), ([1.0], -(2**31)), ([1.0], 2**31 - 2)]
+    assert sequence(edges, ignored_label=-(2**31)).number_of_classes == 2**31 - 1
 
 
 @pytest.mark.parametrize(
@@ -65,6 +69,15 @@ def test_kinds_of_images_and_labels() -> None:
         ([GOOD, (GOOD[0], [0, 1])], "as before, in the label of example 1. Received: shape (2,), int64"),
         ([GOOD, (GOOD[0], "one")], "train: expected numbers as label of example 1. Received: str <U3"),
         ([GOOD, (GOOD[0], -1)], "y_train: expected 0 ≤ label. Received: -1 (example 1)"),
+        (
+            [GOOD, (GOOD[0], 2**64 - 1)],
+            "train: expected an integer from -2147483648 to 2147483647 as label of example 1. "
+            "Received: 18446744073709551615",
+        ),
+        (
+            [(GOOD[0], [0, np.int64(-(2**31) - 1)])],
+            "2147483647 as label of example 0. Received: -2147483649",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -10,7 +10,7 @@ import pytest
 from crossbow import Dataset
 from crossbow.data import batch_files
 from crossbow.data.encoding import Encoding, encode
-from crossbow.data.examples import Selection
+from crossbow.data.examples import BadExample, Selection
 from crossbow.data.stored import check_not_swapped
 from crossbow.types import DataError
 from tests.data.small_sets import FLOATS, LABELS, assert_same, files
@@ -66,6 +66,25 @@ def test_ratings_are_int32(tmp_path: Path) -> None:
     images = np.empty((3, 2), np.float32)
     data.train.write_images(Selection.of(np.arange(3)), images)
     assert images.tolist() == [[7, 1], [8, 2], [9, 3]]
+
+
+def test_integers_that_float32_would_round_are_bad_examples(tmp_path: Path) -> None:
+    encode(Dataset((np.zeros((3, 2)), np.ones(3, np.float32))), Encoding("ratings"), tmp_path, 3)
+    path = tmp_path / "ratings-train.metadata"
+    path.write_text(path.read_text().replace("example type : float", "example type : int"))
+    numbers = np.array([[2**24, -(2**31)], [8, 2**24 + 1], [9, 3]], "<i4")
+    (tmp_path / "ratings-train.examples.1").write_bytes(numbers.tobytes().ljust(4096, b"\0"))
+    examples = batch_files(path).train
+    images = np.empty((2, 2), np.float32)
+    examples.write_images(Selection.of(np.array([2, 0])), images)
+    assert images.tolist() == [[9, 3], [2**24, -(2**31)]]
+    with pytest.raises(BadExample) as caught:
+        examples.write_images(Selection.of(np.array([2, 1])), images)
+    assert caught.value.index == 1
+    assert str(caught.value) == (
+        f"{path}: example 1: expected integers that float32 holds exactly (as all up to 2**24). Received: 16777217"
+    )
+    assert images[0].tolist() == [9, 3]
 
 
 def test_wrong_labels_in_batch_files(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,11 @@ from crossbow import (
 from crossbow.cluster.admission import Admission
 from crossbow.cluster.members import Rank, View
 from crossbow.cluster.ranks import Ranks
-from crossbow.foreign import ForeignModels
+from crossbow.foreign import ForeignModels, models
 from crossbow.runtime.checkpointing import Checkpoints
 from crossbow.synch import EASGD, Gossip, ModelAveraging, Rule, RuleSequence
 from crossbow.synch.sequence import RulePhase
-from tests.cluster.fake_network import FakeNetwork
+from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.foreign.small_models import BATCH, SEED, GradientRegression, Regression, native_network, small_set
 
 EXACT = SystemConf(precision="float64", kernels="reference", seed=SEED, threads_per_learner=1)
@@ -166,6 +168,27 @@ def test_a_model_can_end_the_training() -> None:
     assert len(history.records) == 1
 
 
+def test_a_model_of_any_rank_can_end_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    class StopsOnRank1(Regression):
+        def val_iter(self, count: int, recorder: Any) -> str | None:
+            super().val_iter(count, recorder)
+            return "stop" if self.config["rank"] == 1 else None
+
+    here = threading.local()
+
+    def run(ranks: Ranks) -> History:
+        here.ranks = ranks
+        with ForeignModels(StopsOnRank1, 1) as models, models.context(system=EXACT, monitors=()) as context:
+            return context.train_and_test(3)
+
+    for module in ("foreign.models", "context", "runtime.run"):
+        monkeypatch.setattr(f"crossbow.{module}.join", lambda: here.ranks)
+    for history in at_once([functools.partial(run, ranks) for ranks in FakeNetwork(2).ranks()]):
+        assert (history.stopped, len(history.records)) == ("monitor", 1)
+        assert history.message == "_EndOnRequest: val_iter returned 'stop'"
+
+
+
 def test_training_resumes(tmp_path: Path) -> None:
     model = ModelConf(rule=SMA())
     settings: dict[str, Any] = {"system": EXACT, "monitors": ()}
@@ -233,12 +256,34 @@ def test_the_number_of_learners_is_checked(learners: Any) -> None:
         ForeignModels(Regression, learners)
 
 
-class Uneven(Regression):
-    def __init__(self, config: dict[str, Any]) -> None:
-        super().__init__(config)
-        self.data.n_batch_train += config["rank"]
+@pytest.mark.parametrize(
+    ("place", "name", "received"),
+    [("data", "n_batch_train", "3, 4"), ("data", "n_batch_val", "2, 3"), ("", "n_subb", "1, 2"), ("", "n_epochs", "")],
+)
+def test_learners_with_epochs_of_different_lengths(place: str, name: str, received: str) -> None:
+    class Uneven(Regression):
+        def __init__(self, config: dict[str, Any]) -> None:
+            super().__init__(config)
+            holder = self.data if place else self
+            setattr(holder, name, getattr(holder, name) + config["rank"])
 
-
-def test_learners_with_epochs_of_different_lengths() -> None:
-    with pytest.raises(ConfigurationError, match=r"data\.n_batch_train to be equal for all learners\. Received: 3, 4"):
+    where = f"{place}.{name}" if place else name
+    with pytest.raises(ConfigurationError, match=rf"{where} to be equal for all learners\. Received: {received}"):
         ForeignModels(Uneven, 2)
+
+
+def test_learners_of_other_ranks_with_longer_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Uneven(Regression):
+        def __init__(self, config: dict[str, Any]) -> None:
+            super().__init__(config)
+            self.n_subb = 1 + config["rank"]
+
+    here = threading.local()
+
+    def make(ranks: Ranks) -> None:
+        here.ranks = ranks
+        with pytest.raises(ConfigurationError, match=r"n_subb to be equal for all learners\. Received: 1, 2"):
+            ForeignModels(Uneven, 1)
+
+    monkeypatch.setattr(models, "join", lambda: here.ranks)
+    at_once([functools.partial(make, ranks) for ranks in FakeNetwork(2).ranks()])

@@ -44,6 +44,12 @@ def test_images_that_are_padded_already_are_cropped() -> None:
     assert transform("batch_files", shape=(3, 36, 36)).output_shape((8, 3, 36, 36)) == (8, 3, 36, 36)
 
 
+def test_stored_images_without_a_border_are_augmented_if_that_is_wanted() -> None:
+    """As those of CIFAR-100 that were encoded without one."""
+    assert transform("batch_files").padding == 0
+    assert transform("batch_files", "--augmentation").padding == 4
+
+
 def test_stored_pixels_are_around_0_already() -> None:
     pixels = np.array([-1.0, 0.0, 1.0], np.float32).reshape(1, 1, 1, 3)
     for scale in (2.0, 255.0):

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from crossbow import cli
-from crossbow.data import BatchFiles, Record, RecordFile, imagenet, write_records
+from crossbow.data import BatchFiles, Dataset, Record, RecordFile, imagenet, write_records
+from crossbow.data.encoding import Encoding, encode
 from tests.data.test_imagenet import write_tfrecords
 from tests.data.test_images import encoded
 from tests.data.test_mnist import small_files, write
@@ -88,6 +89,15 @@ def test_verify_lists_every_bad_record(tmp_path: Path, capsys: pytest.CaptureFix
     assert lines[1].startswith(f"{path}: record 2: expected an image file, JPEG")
     assert "truncated" in lines[2]
     assert f"{path}: expected no errors. Received: 32 errors" in err
+    write_records(path, records[:2])
+    assert f"{path}: expected no errors. Received: 1 error\n" in fails(capsys, "verify", path)[1]
+
+
+def test_verify_prints_what_labels_to_ignore_need(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = Dataset((np.zeros((4, 2), np.float32), np.array([0, -1, 1, -1])), ignored_label=-1)
+    (path,) = encode(data, Encoding("some"), tmp_path, 2)
+    note = f"{path}: 2 of 4 examples have the label -1, which needs ignored_label=-1 in batch_files"
+    assert run(capsys, "verify", path) == f"{note}\n{path}: intact\n"
 
 
 def test_imagenet(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
