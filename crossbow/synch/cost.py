@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from crossbow.conf import is_integer, is_number, plain, shown
@@ -51,7 +52,17 @@ def exchange_cost(hosts: int, bytes: int, latency: float, bandwidth: float, orde
     _check(hosts, bytes, latency, bandwidth, order)
     rounds = 2 * (hosts - 1).bit_length() if order == "tree" else 2 * (hosts - 1)
     longest = -(-bytes // hosts) if order == "ring" else bytes
-    return ExchangeCost(2 * (hosts - 1) * bytes, rounds, rounds * (latency + longest / bandwidth))
+    try:
+        seconds = rounds * (latency + longest / bandwidth) if rounds else 0.0
+    except OverflowError:  # of integers that no float can represent
+        seconds = math.inf
+    if math.isinf(seconds):
+        given = {"hosts": hosts, "bytes": bytes, "latency": latency, "bandwidth": bandwidth}
+        raise ConfigurationError(
+            "exchange_cost: the time must be a finite number of seconds. "
+            f"Received: {', '.join(f'{name}={shown(value)}' for name, value in given.items())}"
+        )
+    return ExchangeCost(2 * (hosts - 1) * bytes, rounds, seconds)
 
 
 def _check(hosts: object, size: object, latency: object, bandwidth: object, order: object) -> None:

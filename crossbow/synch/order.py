@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -74,8 +75,8 @@ class Scripted(FinishOrder):
 class Timed(FinishOrder):
     """The order of a virtual clock."""
 
-    def __init__(self, seconds: Sequence[float], events: int) -> None:
-        """seconds: duration of each learner's tasks. events: number of tasks to finish."""
+    def __init__(self, seconds: Sequence[float], events: float) -> None:
+        """seconds: duration of each learner's tasks. events: number of tasks to finish; ∞ is all that begin."""
         self._seconds, self._left = seconds, events
         self._tickets = Counter[int]()
         """Number of tasks that each learner has begun: the end of an earlier one, which was given up, is ignored."""
@@ -125,10 +126,11 @@ def order_of(
         if order is None or not all(is_integer(i) and 0 <= i < learners for i in order):
             raise refused("events", events, f"learners' numbers, 0 to {learners - 1}, or a count with speeds=")
         return Scripted(order)
-    count = tasks if events is None else events
-    if not is_integer(count) or count < 0:  # type: ignore[operator]
+    # Tasks of a lost learner are done again, so a run of all tasks may have more events than tasks.
+    everything = events is None and tasks is not None
+    if not everything and (not is_integer(events) or events < 0):  # type: ignore[operator]
         raise refused("events", events, "an integer ≥ 0 with speeds=, or None with speeds= and tasks=")
-    return Timed([1 / speed for speed in speeds], count)  # type: ignore[arg-type]
+    return Timed([1 / speed for speed in speeds], math.inf if everything else events)  # type: ignore[arg-type]
 
 
 def speeds_of(learners: int, speeds: Iterable[float] | None) -> list[float] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from crossbow.synch.arguments import Vector
 from crossbow.synch.grouping import Grouping
 from crossbow.synch.progress import ExchangeState, Masses, Merge, left_out, of_all
 from crossbow.synch.rule import NOTHING, FreeRule, PeerRule
+from crossbow.synch.simulated_mean import MeanByMass
 from crossbow.synch.simulation import Simulation
 from crossbow.synch.trajectory import Trajectory
 
@@ -49,6 +50,12 @@ class _WithoutBarrier(Simulation):
         self.settle()
         return made
 
+    def set_members(self, members: Iterable[int]) -> None:
+        super().set_members(members)
+        # Learners of the same pace share these.
+        self.pace_at = lru_cache(maxsize=16)(self.schedule)
+        self.step_at = lru_cache(maxsize=16)(partial(self.rule.local_step, self.solver))
+
     def next_task(self, learner: int) -> int | None:
         if self.again:
             task = heapq.heappop(self.again)
@@ -64,7 +71,7 @@ class _WithoutBarrier(Simulation):
     def pace(self, learner: int) -> Pace:
         tick = self.tasks[learner] // self.tasks_per_tick
         now = self.merges if self.by_merges else tick * self.tasks_per_tick
-        return self.schedule(now, tick - self.first_tick)
+        return self.pace_at(now, tick - self.first_tick)
 
     @property
     def time(self) -> int:
@@ -142,7 +149,7 @@ class FreeSimulation(_WithoutBarrier):
         self.progress.restart()
 
     def finish(self, learner: int) -> None:
-        self.rule.local_step(self.solver, self.pace(learner)).apply(self.own[learner])
+        self.step_at(self.pace(learner)).apply(self.own[learner])
         if self.exchanges(learner):
             self.last_event[learner] = len(self.events) - 1
             self.send(learner, partial(self._arrive, learner))
@@ -175,7 +182,7 @@ class FreeSimulation(_WithoutBarrier):
             return
         gradients = {f"gradient{n}": self.own[each]["gradient"] for n, each in enumerate(contributors)}
         update = self.rule.merge(self.solver, self.pace(learner), merge.arrival)
-        if self.rule.sends_gradient:
+        if self.rule.sends_gradient and self.solver.clip_gradient_norm is not None:
             part = self.clip(np.mean(list(gradients.values()), axis=0))
             update = update.expand("gradient", {"gradient": part})
         update = of_all(update, len(contributors))
@@ -224,13 +231,14 @@ class PeerSimulation(_WithoutBarrier):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.masses, self.met = Masses(self.learners), 0
-        self.letters: list[Letter] = []
+        self.letters: dict[int, Letter] = {}
+        """Messages that are under way, by their terms of the mean."""
         self.waiting: set[int] = set()
         """Learners with messages that have arrived."""
         number, size = self.rows["weights"].shape
-        # NumPy adds rows of two elements or more one by one, as the engine does, but a column by halves.
-        self.parts = np.zeros((number, max(2, size)))
-        """Each learner's mass times its weights; 0 for those that are not there."""
+        self.mean = MeanByMass(2 * number, size)
+        """z: first a term for the weights of each learner, 0 if it is not there, then one for what has arrived there,
+        and then one for each message that is under way."""
         self._weigh(self.members)
 
     @property
@@ -242,15 +250,15 @@ class PeerSimulation(_WithoutBarrier):
         self.masses = Masses(self.learners)
         self.letters.clear()
         self.waiting.clear()
+        self.mean.clear()
         self._weigh(self.members)
 
     def finish(self, learner: int) -> None:
-        rule, own = self.rule, self.own[learner]
-        rule.local_step(self.solver, self.pace(learner)).apply(own)
+        self.step_at(self.pace(learner)).apply(self.own[learner])
         if self.exchanges(learner):
             self._exchange(learner)
         self._weigh([learner])
-        self._mean()
+        self.base["base"][...] = self.mean.value()
         self.keep_base()
         self.start(learner)
         self.restart_if_due()
@@ -262,50 +270,58 @@ class PeerSimulation(_WithoutBarrier):
         if learner in self.waiting:
             self.waiting.discard(learner)
             self.apply(rule.mix(*self.masses.receive(position)), own)
+            self.mean.reset(self._received(learner))
         peer = rule.peer(position, self.learners, self.draws[learner], self.seed)
         self.draws[learner] += 1
         self.met += 1
         if peer is not None:
             receiver = self.members[peer]
             letter = Letter(own["weights"].copy(), self.masses.take(position, rule.part_sent()), receiver)
-            self.letters.append(letter)
-            self.send(receiver, partial(self._arrive, letter))
+            term = self.mean.add(letter.mass, letter.weights)
+            self.letters[term] = letter
+            self.send(receiver, partial(self._arrive, term))
 
-    def _arrive(self, letter: Letter) -> None:
-        self.letters = [other for other in self.letters if other is not letter]
+    def _arrive(self, term: int) -> None:
+        letter = self._remove(term)
         mix = self.rule.mix(*self.masses.bring(self.position[letter.receiver], letter.mass))
         self.apply(mix, {"weights": self.own[letter.receiver]["received"], "received": letter.weights})
         self.waiting.add(letter.receiver)
+        self._weigh_received(letter.receiver)
+
+    def _remove(self, term: int) -> Letter:
+        self.mean.remove(term)
+        return self.letters.pop(term)
 
     def _weigh(self, learners: Iterable[int]) -> None:
-        """Set the parts of these learners, whose weights or masses have changed."""
+        """Set the terms of these learners, whose weights or masses have changed."""
         for learner in learners:
-            weights = self.rows["weights"][learner]
-            self.parts[learner, : weights.size] = self.masses.own[self.position[learner]] * weights
+            self.mean.set(learner, self.masses.own[self.position[learner]], self.rows["weights"][learner])
 
-    def _mean(self) -> None:
-        """z ← the mean by mass of all weights, also of those under way."""
-        base = self.base["base"]
-        base[...] = np.add.reduce(self.parts)[: base.size]
-        for learner in sorted(self.waiting):
-            base += self.masses.coming[self.position[learner]] * self.rows["received"][learner]
-        for letter in self.letters:
-            base += letter.mass * letter.weights
+    def _weigh_received(self, learner: int) -> None:
+        """Set the term of what has arrived at the learner, which has changed."""
+        mass = self.masses.coming[self.position[learner]]
+        self.mean.set(self._received(learner), mass, self.rows["received"][learner])
+
+    def _received(self, learner: int) -> int:
+        """The term of what has arrived at the learner."""
+        return len(self.own) + learner
 
     def leave(self, learner: int) -> None:
         """The masses of the others, and of messages to them, are increased to 1 in all."""
         position = self.position[learner]
-        self.drop_member(learner)
-        self.letters = [letter for letter in self.letters if letter.receiver != learner]
+        for term in [term for term, letter in self.letters.items() if letter.receiver == learner]:
+            self._remove(term)
+        for term in (learner, self._received(learner)):
+            self.mean.reset(term)
         self.waiting.discard(learner)
+        self.drop_member(learner)
         self.masses.leave(position)
-        self.parts[learner] = 0
-        self._scale(1 / (self.masses.total + sum(letter.mass for letter in self.letters)))
+        self._scale(1 / (self.masses.total + sum(letter.mass for letter in self.letters.values())))
         self.hand_out_again(learner)
 
     def join(self, learner: int) -> None:
         """The learner has the weights of z, and a mass of 1/k; the masses of the others are decreased to 1 in all."""
-        self._mean()
+        self.base["base"][...] = self.mean.value()
         part = 1 / (self.learners + 1)
         self._scale(1 - part)
         self.add_member(learner)
@@ -315,6 +331,9 @@ class PeerSimulation(_WithoutBarrier):
 
     def _scale(self, factor: float) -> None:
         self.masses.scale(factor)
-        for letter in self.letters:
+        for term, letter in self.letters.items():
             letter.mass *= factor
+            self.mean.set(term, letter.mass, letter.weights)
         self._weigh(self.members)
+        for learner in self.waiting:
+            self._weigh_received(learner)

@@ -19,7 +19,7 @@ class BarrierSimulation(Simulation):
     learners begin the next tick when the reply has reached them.
 
     If a learner is lost, the tick begins again: the others restart from z, and share the tick's tasks. A learner joins
-    at the end of a tick.
+    at the end of a tick, or when it is the only one that is left.
     """
 
     rule: BarrierRule
@@ -95,6 +95,10 @@ class BarrierSimulation(Simulation):
         before, now = (self.merges - 1, self.merges) if self.by_merges else (last, self.first_task)
         if self.schedule.restarts(now) > self.schedule.restarts(before):
             self.restart()
+        self.let_join()
+
+    def let_join(self) -> None:
+        """Take in the learners that wait for it."""
         for learner in self.joining:
             self.add_member(learner)
         self.joining.clear()
@@ -112,6 +116,8 @@ class BarrierSimulation(Simulation):
         if learner in self.joining:
             self.joining.remove(learner)
             return
+        if self.learners == 1:  # the tick would never end
+            self.let_join()
         self.void_messages(self.members)
         self.running.clear()
         self.drop_member(learner)

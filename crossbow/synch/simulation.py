@@ -148,8 +148,7 @@ class Simulation(ABC):
         self.running.discard(learner)
         if not self.rule.reads_base:
             self.moved.add(learner)
-        seen = self.seen[learner].copy()
-        gradient = self.gradient(seen, learner, self.tasks[learner])
+        gradient = self.gradient(self.seen.pop(learner), learner, self.tasks[learner])
         own_part = 1.0 if self.rule.sends_gradient else self.clip(gradient)
         self.own[learner]["gradient"][...] = own_part * gradient
         self.steps[learner] += 1

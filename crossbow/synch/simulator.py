@@ -36,6 +36,10 @@ from crossbow.synch.simulation import Given, Simulation
 from crossbow.synch.trajectory import Trajectory, joined
 from crossbow.synch.two_level import TwoLevel
 
+MOST_NUMBERS = 2**30
+"""Most weights of all learners together, where each learner counts as 1,000 more for what else it needs: a mistaken
+number is refused before it fills the memory."""
+
 
 def simulate(
     rule: Rule | RuleSequence | TwoLevel,
@@ -67,7 +71,7 @@ def simulate(
     task. Tasks are numbered in the order in which they start; under a rule with a barrier, task n belongs to learner
     n mod k.
     events: the order in which learners finish their tasks; or, with `speeds`, the number of tasks to finish, where None
-    is all `tasks`.
+    is all `tasks`, and those that are done again after a loss.
     speeds: of each learner, in tasks per unit of time. Learners that finish at the same time do so in learner order.
     Learners that join have speeds, too.
     tasks: number of tasks, as in a run of the engine; a learner that finds none left stops. None is unlimited.
@@ -91,7 +95,7 @@ def simulate(
     and the learner's tasks since its last exchange are handed out again; without a base model, the masses are scaled to
     1 again. The rule's defaults follow the number of learners. Needs `speeds`.
     join: pairs (time, learner). A learner with the next number, or one that has left, begins with z and zero velocity:
-    under a rule with a barrier after the current tick, else at once. Needs `speeds`.
+    under a rule with a barrier after the current tick, or when all others are lost, else at once. Needs `speeds`.
     hosts: with two levels, the number of learners of each host; they are numbered from host to host. Only messages
     between hosts take time. `Trajectory.base` is z between the hosts.
 
@@ -111,6 +115,9 @@ def simulate(
     check_kinds(rule, gradient, solver, restart)
     check_numbers(learners, tasks_per_epoch, skip, seed)
     start, solver = start_of(initial), solver or SolverConf()
+    most = MOST_NUMBERS // (start.size + 1000)
+    if learners > most:
+        raise refused("learners", learners, f"at most {most} for vectors of size {start.size}")
     places = places_of(start.size, variables)
     local = local_of(local_variables, len(places))
     delay, changes = delay_of(latency, bandwidth, bytes, start.size), changes_of(learners, leave, join)
@@ -153,9 +160,9 @@ def _check_rules(rules: Sequence[Rule | TwoLevel], given: Given, together: Seque
         for learners in together:
             within = each.within if isinstance(each, TwoLevel) else each
             settled = within.settled([given.speeds[learner] for learner in learners])
-        settled.check_solver(given.solver)
-        check_skip(given.skip, settled, given.solver)
-        check_local_variables(given.local, settled)
+            settled.check_solver(given.solver)
+            check_skip(given.skip, settled, given.solver)
+            check_local_variables(given.local, settled)
 
 
 def _in_turn(

@@ -188,7 +188,6 @@ def test_a_model_of_any_rank_can_end_the_training(monkeypatch: pytest.MonkeyPatc
         assert history.message == "_EndOnRequest: val_iter returned 'stop'"
 
 
-
 def test_training_resumes(tmp_path: Path) -> None:
     model = ModelConf(rule=SMA())
     settings: dict[str, Any] = {"system": EXACT, "monitors": ()}

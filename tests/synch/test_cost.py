@@ -110,6 +110,7 @@ def test_by_hand() -> None:
     assert costs["ring"] == (800, 8, pytest.approx(5.2))
     assert [exchange_cost(1, 100, 0.25, 50.0, order) for order in ORDERS] == [(0, 0, 0.0)] * 3
     assert [exchange_cost(3, 0, 0.25, 50.0, order) for order in ORDERS] == [(0, 4, 1.0)] * 3
+    assert [exchange_cost(1, 10**400, 0.25, 50.0, order) for order in ORDERS] == [(0, 0, 0.0)] * 3
 
 
 @pytest.mark.parametrize(
@@ -124,6 +125,10 @@ def test_by_hand() -> None:
         ({"bandwidth": 0}, "bandwidth must be a finite number > 0. Received: bandwidth=0"),
         ({"bandwidth": float("nan")}, "bandwidth must be a finite number > 0. Received: bandwidth=nan"),
         ({"order": "star"}, "order must be one of 'chain', 'tree', 'ring'. Received: order='star'"),
+        ({"bytes": 10**400}, "the time must be a finite number of seconds. Received: hosts=2, bytes=1000"),
+        ({"hosts": 10**400}, "the time must be a finite number of seconds. Received: hosts=1000"),
+        ({"latency": 1e308}, "the time must be .* Received: hosts=2, bytes=8, latency=1e.308, bandwidth=1000000.0"),
+        ({"bandwidth": 1e-320}, "the time must be a finite number of seconds"),
     ],
 )
 def test_what_has_no_cost_is_refused(values: dict[str, Any], text: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crossbow.synch.order import Scripted, Timed
+from crossbow.synch.order import Scripted, Timed, order_of
 
 
 def test_events_of_learners_that_do_not_run_are_postponed() -> None:
@@ -24,6 +24,14 @@ def test_a_clock_lets_the_fast_finish_more_often() -> None:
         order.started(event[1])
     assert finished == [(1.0, 0), (2.0, 0), (2.5, 1), (3.0, 0), (4.0, 0), (5.0, 0)]
     assert Timed([1.0], events=3).next({0}) is None  # nothing has begun
+
+
+def test_a_clock_without_a_limit_ends_when_nobody_runs() -> None:
+    order = order_of(1, None, [2.0], tasks=2)
+    for end in (0.5, 1.0, 1.5):
+        order.started(0)
+        assert order.next({0}) == (end, 0)
+    assert order.next(set()) is None
 
 
 def test_members_change_before_messages_arrive_and_these_before_learners_finish() -> None:

@@ -115,6 +115,21 @@ def test_every_task_is_merged_once(rule: Rule, speeds: list[float], moments: lis
     assert len(computed) - 20 <= 4  # what a lost learner had finished and sent, or was at
 
 
+def test_all_tasks_are_finished_though_some_are_done_twice() -> None:
+    """τ = 2. Learner 0 has finished task 0 when it is lost at 1½, in its second one, task 2. Learner 1 does both."""
+    computed: list[tuple[int, int]] = []
+
+    def note(weights: Any, learner: int, task: int) -> Any:
+        computed.append((learner, task))
+        return weights
+
+    made = run(
+        AsynchronousSGD(tau=2), gradient=note, learners=2, speeds=[1.0, 1.0], tasks=12, leave=[(1.5, 0)]
+    )  # fmt: skip
+    assert computed == [(0, 0), (1, 1), (1, 3), (1, 0), (1, 2), *((1, task) for task in range(4, 12))]
+    assert len(made.base) == 6
+
+
 @one_in(7)
 @pytest.mark.parametrize("rule", ELSE, ids=str)
 @given(speeds, moments, st.sampled_from([0.0, 0.3, 2.0]))

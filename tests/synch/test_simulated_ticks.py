@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 
 from crossbow import SMA, SSGD, SolverConf
 from crossbow.synch import (
+    EASGD,
     SSP,
     AsynchronousSGD,
     BarrierRule,
     DiLoCo,
+    Gossip,
     Grouping,
     ModelAveraging,
     PartiallySynchronous,
@@ -42,7 +45,7 @@ def pull(weights: Any, learner: int, task: int) -> Any:
     return weights - np.array([task % 7 - 3, learner]) / 4
 
 
-def run(rule: BarrierRule, *, gradient: Any = pull, **options: Any) -> Trajectory:
+def run(rule: Rule, *, gradient: Any = pull, **options: Any) -> Trajectory:
     return simulate(rule, **{"initial": [1.0, -2.0], "gradient": gradient, "solver": SOLVER, "learners": 3, **options})
 
 
@@ -135,6 +138,46 @@ def test_learners_that_leave_before_they_have_joined() -> None:
     np.testing.assert_array_equal(made.times, plain.times)
 
 
+def test_who_waits_to_join_goes_on_when_the_last_learner_is_lost() -> None:
+    """Learner 1, which would have joined at 1, begins at ½ with z, and with the tasks from 0 on."""
+    plain = run(
+        SSGD(), learners=1, speeds=[1.0], events=6, gradient=lambda weights, learner, task: pull(weights, 1, task)
+    )
+    made = run(SSGD(), learners=1, speeds=[1.0] * 2, events=6, join=[(0.25, 1)], leave=[(0.5, 0)])
+    assert made.events.tolist() == [1] * 6
+    assert made.times.tolist() == (plain.times + 0.5).tolist()
+    np.testing.assert_array_equal(made.base, plain.base)
+
+
+@every_rule
+def test_all_tasks_are_finished_whoever_leaves_and_joins(rule: BarrierRule) -> None:
+    """As long as one learner is there."""
+    computed = set[int]()
+
+    def note(weights: Any, learner: int, task: int) -> Any:
+        computed.add(task)
+        return weights
+
+    for seed in range(40):
+        drawn = random.Random(seed)
+        learners = known = drawn.randint(1, 3)
+        there, leave, join = set(range(learners)), list[tuple[float, int]](), list[tuple[float, int]]()
+        for moment in range(drawn.randint(1, 8)):
+            leaves = len(there) > 1 and drawn.random() < 0.6
+            learner = drawn.choice(sorted(there if leaves else set(range(known + 1)) - there))
+            (leave if leaves else join).append((0.4 * (moment + drawn.random()), learner))
+            there ^= {learner}
+            known = max(known, learner + 1)
+        common: dict[str, Any] = {
+            "learners": learners, "speeds": [drawn.choice([0.5, 1.0, 4.0]) for _ in range(known)],
+            "leave": leave, "join": join, "latency": drawn.choice([0.0, 0.1, 1.0]),
+        }  # fmt: skip
+        assert len(run(rule, events=40, **common).events) == 40
+        computed.clear()
+        run(rule, tasks=20, gradient=note, **common)
+        assert computed == set(range(20))
+
+
 def test_the_schedule_counts_the_tasks_that_were_merged() -> None:
     """γ halves from task 6 on. With three learners that is tick 2; a learner lost in tick 1 makes it begin two tasks
     later than the task that had already begun, and the tick with tasks 5 and 6 has the old rate."""
@@ -179,12 +222,31 @@ def test_a_thousand_learners_and_a_hundred_ticks() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [SSP(bound=1), PartiallySynchronous(), Grouping(10), AsynchronousSGD()], ids=str)
-def test_a_thousand_learners_without_a_barrier(rule: Rule) -> None:
+@pytest.mark.parametrize("rule", [Grouping(10), AsynchronousSGD(), EASGD(), Gossip()], ids=str)
+def test_a_thousand_learners_and_a_hundred_tasks_of_each(rule: Rule) -> None:
+    assert without_a_barrier(rule, events=100_000) < 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", [SSP(bound=1), PartiallySynchronous()], ids=str)
+def test_a_thousand_learners_that_wait_for_each_other(rule: Rule) -> None:
     """An arrival asks about every learner that waits, but about none of them for every other one."""
+    assert without_a_barrier(rule, events=50_000) < 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("latency", [0.001, 1.0])
+def test_a_thousand_learners_that_all_send_to_each_other(latency: float) -> None:
+    """The learners' mean follows from what has changed, however many letters wait or are under way."""
+    assert without_a_barrier(Gossip(probability=1), events=50_000, latency=latency) < 10
+
+
+def without_a_barrier(rule: Rule, events: int, latency: float = 0.001) -> float:
+    """CPU seconds of a thousand learners."""
     start = time.process_time()
-    run(
-        rule, learners=1000, speeds=np.linspace(1, 2, 1000), events=5000, initial=np.zeros(10),
-        gradient=lambda weights, learner, task: weights - 1, latency=0.001,
+    made = run(
+        rule, learners=1000, speeds=np.linspace(1, 2, 1000), events=events, initial=np.zeros(10),
+        gradient=lambda weights, learner, task: weights - 1, latency=latency,
     )  # fmt: skip
-    assert time.process_time() - start < 5
+    assert len(made.events) == events
+    return time.process_time() - start

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossbow import SMA, SSGD, SolverConf
+from crossbow import SMA, SSGD, ConfigurationError, SolverConf
 from crossbow.solver import Pace, solver_step
 from crossbow.synch import (
     EASGD,
@@ -348,6 +348,25 @@ def test_a_schedule_by_merges() -> None:
     )  # fmt: skip
     assert made.base.ravel().tolist() == [4, 3, 2.625]
     assert made.dropped.tolist() == [False, False, True, False]
+
+
+def test_every_membership_is_checked() -> None:
+    """Not only the last: of three learners, two are there for a while, then one."""
+
+    class Fussy(Grouping):
+        def check_solver(self, solver: SolverConf) -> None:
+            if self.groups == ((0, 1),):
+                raise self.refuse("groups", self.groups, "another")
+
+    options: dict[str, Any] = {"speeds": [1.0] * 3, "events": 1}
+    run(Fussy(), 3, **options)
+    with pytest.raises(ConfigurationError, match=r"groups must be another. Received: groups=\(\(0, 1\),\)"):
+        run(Fussy(), 3, **options, leave=[(1.0, 0), (2.0, 1)])
+
+
+def test_learners_that_no_memory_can_hold_are_refused_at_once() -> None:
+    with pytest.raises(ConfigurationError, match=r"learners must be at most [0-9]+ for vectors of size 3. Received"):
+        run(SSGD(), 10**9, [0])
 
 
 @given(orders)
