@@ -135,7 +135,7 @@ class ExecutionContext:
         with self._ranks.call():
             self._given_monitors = monitors
             self._own_monitors = checked_monitors(monitors)
-            """They are used on rank 0."""
+            """They are used on rank 0, unless they are for all ranks."""
             self._leads = self._ranks.is_first
             """Whether this is rank 0. It may become that during training."""
             self.model = model or ModelConf()

@@ -3,8 +3,9 @@ environment."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -19,21 +20,27 @@ class RankLaunch:
     """Number of processes on its host, if that is known."""
 
 
-_VARIABLES = (
-    ("CROSSBOW_RANK", "CROSSBOW_SIZE"),  # crossbow launch, on Ray
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # mpirun of Open MPI
-    ("PMI_RANK", "PMI_SIZE"),  # mpirun of MPICH, srun --mpi=pmi2
-    ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),  # srun --mpi=pmix
-    ("PMI_RANK", "SLURM_STEP_NUM_TASKS"),
-)
-"""Variables with the rank and the number of ranks. SLURM's own are not enough: a batch script has them, too."""
+class _Family(NamedTuple):
+    """Variables that one launcher sets."""
 
-_LOCAL_VARIABLES = (
-    ("CROSSBOW_LOCAL_RANK", "CROSSBOW_LOCAL_SIZE"),
-    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
+    ranks: tuple[str, str]
+    """Those with the rank and the number of ranks."""
+    of_host: tuple[tuple[str, str], ...]
+    """The same among the ranks of the host; the first ones that are set count."""
+
+
+_MPICH, _SLURM = ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"), ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")
+_FAMILIES = (
+    _Family(("CROSSBOW_RANK", "CROSSBOW_SIZE"), (("CROSSBOW_LOCAL_RANK", "CROSSBOW_LOCAL_SIZE"),)),  # on Ray
+    _Family(  # mpirun of Open MPI
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        (("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),),
+    ),
+    _Family(("PMI_RANK", "PMI_SIZE"), (_MPICH, _SLURM)),  # mpirun of MPICH, srun --mpi=pmi2
+    _Family(("PMIX_RANK", "SLURM_STEP_NUM_TASKS"), (_SLURM,)),  # srun --mpi=pmix
+    _Family(("PMI_RANK", "SLURM_STEP_NUM_TASKS"), (_SLURM,)),
 )
+"""SLURM's own variables are not enough: a batch script has them, too."""
 
 
 def variables_of(launch: RankLaunch) -> dict[str, str]:
@@ -43,7 +50,8 @@ def variables_of(launch: RankLaunch) -> dict[str, str]:
     RankLaunch(rank=1, size=4, local_rank=1, local_size=2)
     """
     values = (launch.rank, launch.size, launch.local_rank, launch.local_size)
-    return dict(zip((*_VARIABLES[0], *_LOCAL_VARIABLES[0]), map(str, values), strict=True))
+    own = _FAMILIES[0]
+    return dict(zip((*own.ranks, *own.of_host[0]), map(str, values), strict=True))
 
 
 def launch_of(environment: Mapping[str, str]) -> RankLaunch:
@@ -52,10 +60,12 @@ def launch_of(environment: Mapping[str, str]) -> RankLaunch:
     >>> launch_of({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"})
     RankLaunch(rank=2, size=4, local_rank=0, local_size=1)
     """
-    found = _first_pair(_VARIABLES, environment, least=2)
-    if found is None:
-        return RankLaunch()
-    return RankLaunch(*found, *(_first_pair(_LOCAL_VARIABLES, environment, least=1) or (0, 1)))
+    for family in _FAMILIES:
+        found = _numbers(family.ranks, environment)
+        if found is not None and found[1] > 1:
+            of_host = (numbers for names in family.of_host if (numbers := _numbers(names, environment)) is not None)
+            return RankLaunch(*found, *next(of_host, (0, 1)))
+    return RankLaunch()
 
 
 def is_rank(environment: Mapping[str, str]) -> bool:
@@ -64,13 +74,10 @@ def is_rank(environment: Mapping[str, str]) -> bool:
     >>> is_rank({"CROSSBOW_RANK": "0", "CROSSBOW_SIZE": "1"}), is_rank({})
     (True, False)
     """
-    return _VARIABLES[0][0] in environment or launch_of(environment).size > 1
+    return _FAMILIES[0].ranks[0] in environment or launch_of(environment).size > 1
 
 
-def _first_pair(pairs: Sequence[tuple[str, str]], environment: Mapping[str, str], least: int) -> tuple[int, int] | None:
-    """The first pair of a number and how many there are, if there are at least `least`."""
-    for names in pairs:
-        numbers = [environment.get(name, "") for name in names]
-        if all(number.isdecimal() for number in numbers) and int(numbers[1]) >= least:
-            return int(numbers[0]), int(numbers[1])
-    return None
+def _numbers(names: tuple[str, str], environment: Mapping[str, str]) -> tuple[int, int] | None:
+    """A number and how many there are, at least one, from variables; None if they are not set."""
+    first, second = (environment.get(name, "") for name in names)
+    return (int(first), int(second)) if first.isdecimal() and second.isdecimal() and int(second) else None

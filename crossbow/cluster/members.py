@@ -49,6 +49,12 @@ class Changes(NamedTuple):
     joined: tuple[Rank, ...] = ()
     """As they were numbered when they joined."""
 
+    def followed_by(self, more: Changes) -> Changes:
+        """These changes and later ones. Ranks that have joined, and left again, have not joined."""
+        lost = [each.rank for each in more.lost]
+        joined = tuple(rank for rank in self.joined if rank not in lost)
+        return Changes(self.lost + more.lost, joined + more.joined)
+
 
 class Left(SystemExit):
     """This rank was asked to leave, and has finished its tick. The exit status is 5."""

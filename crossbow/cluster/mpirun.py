@@ -17,9 +17,8 @@ from typing import BinaryIO
 
 from crossbow.cluster.banners import WithoutBanners
 from crossbow.cluster.failure import TERMINATED
-from crossbow.cluster.fault import VARIABLE
 from crossbow.cluster.host_files import read_hosts
-from crossbow.cluster.program import RankProgram
+from crossbow.cluster.program import BEGUN_AGAIN, RankProgram, begun_again
 from crossbow.cluster.signals import handled
 from crossbow.console import say
 from crossbow.interruption import INTERRUPTED
@@ -45,7 +44,7 @@ class MpiLaunch:
     hosts: Path | None = None
     """File with a host in each line, as "node1 slots=2"."""
     restarts: int = 0
-    """How often the program begins again from its newest checkpoint after the loss of a rank."""
+    """How often the program begins again, from its newest checkpoint if there is one, after the loss of a rank."""
 
     def check(self) -> None:
         """Raise ConfigurationError or DataError for what mpirun would refuse."""
@@ -64,7 +63,9 @@ class MpiLaunch:
         number = self.ranks or ((self.per_host or 1) if self.hosts is None else None)
         ranks = [] if number is None else ["-n", str(number)]
         mapping = [] if self.per_host is None else ["--map-by", f"ppr:{self.per_host}:node"]
-        return [mpirun, *hosts, *ranks, *mapping, "--oversubscribe", "--bind-to", "none", *program.command()]
+        variables = ["-x", BEGUN_AGAIN] if BEGUN_AGAIN in os.environ else []  # for ranks on other hosts
+        options = [*hosts, *ranks, *mapping, *variables, "--oversubscribe", "--bind-to", "none"]
+        return [mpirun, *options, *program.command()]
 
 
 def launch_on_mpi(program: RankProgram, launch: MpiLaunch) -> int:
@@ -80,9 +81,7 @@ def launch_on_mpi(program: RankProgram, launch: MpiLaunch) -> int:
         lost = KILLED < status <= MOST_KILLED and status not in (INTERRUPTED, TERMINATED)
         if not lost or signalled or not restarts_left:
             return status
-        say("the program begins again from its newest checkpoint")
-        os.environ.pop(VARIABLE, None)
-        program = program.resumed()
+        program = begun_again(program)
     raise AssertionError
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 import traceback
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from crossbow.cluster.failure import FAILED
+from crossbow.cluster.fault import VARIABLE
 from crossbow.cluster.members import Left, NotJoined, RankFailedError
 from crossbow.console import say
 from crossbow.interruption import INTERRUPTED
@@ -18,6 +20,10 @@ from crossbow.interruption import INTERRUPTED
 LEFT, CANNOT_JOIN = -1, -2
 """What `run_program` returns in place of an exit status, which is from 0 to 255, if the rank was asked to leave, or
 cannot join the others."""
+
+
+BEGUN_AGAIN = "CROSSBOW_BEGUN_AGAIN"
+"""A variable of the environment, which ranks have whose program a launcher has begun again."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,14 @@ class RankProgram:
         """The program that continues what this one has begun: with --resume, and without --overwrite."""
         kept = tuple(each for each in self.arguments if each not in ("--resume", "--overwrite"))
         return replace(self, arguments=(*kept, "--resume"))
+
+
+def begun_again(program: RankProgram) -> RankProgram:
+    """The program with which a launcher goes on after a loss. Faults are not repeated."""
+    say("the program begins again, from its newest checkpoint if there is one")
+    os.environ.pop(VARIABLE, None)
+    os.environ[BEGUN_AGAIN] = "1"
+    return program.resumed()
 
 
 def run_program(program: RankProgram, before_error: Callable[[], None] = lambda: None) -> int:

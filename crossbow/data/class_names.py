@@ -68,13 +68,15 @@ CIFAR_100_COARSE = (
 
 
 def class_lines(names: Sequence[str] | None) -> bytes | None:
-    """The content of a file of class names, one in a line; None if there are none, or if one is no line of UTF-8."""
+    """The content of a file of class names, one in a line; None if there are none, if one is no line of UTF-8, or if
+    they are longer than `LARGEST_FILE`."""
     if not names or any(name.splitlines() != [name] for name in names):
         return None
     try:
-        return "".join(f"{name}\n" for name in names).encode()
+        content = "".join(f"{name}\n" for name in names).encode()
     except UnicodeEncodeError:  # the name of a folder may have any bytes
         return None
+    return content if len(content) <= LARGEST_FILE else None
 
 
 def read_class_names(path: Path) -> tuple[str, ...] | None:

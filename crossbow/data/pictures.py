@@ -35,7 +35,8 @@ def read_pictures(
 
     Image files become uint8 images (C, S, S), of C = 3 channels, or of one, gray. An image of S×S pixels is used as it
     is; others are resized like the check examples of `image_folder`. Of a folder, the image files in it and below are
-    read, sorted by path. An .npy file has one image of this shape, or several (N, …).
+    read, sorted by path; a file that only has the name of one is an error. An .npy file has one image of this shape, or
+    several (N, …).
 
     Raises DataError if a path does not exist, or a file cannot be read or does not fit.
     """

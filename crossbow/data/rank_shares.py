@@ -32,7 +32,8 @@ def share_of_rank(data: Dataset, sharding: Sharding, ranks: Ranks | None = None)
     if not isinstance(data, Dataset):
         raise ConfigurationError(f"data sharding: expected a Dataset. Received: {shown(data)}")
     ranks, count = ranks or join(), len(data.train)
-    if sharding != "stride" and not (isinstance(sharding, list | tuple) and all(map(_is_pair, sharding))):
+    stride = isinstance(sharding, str) and sharding == "stride"
+    if not stride and not (isinstance(sharding, list | tuple) and all(map(_is_pair, sharding))):
         raise ConfigurationError(
             f"data sharding: expected 'stride', or begin and end for each rank. Received: {shown(sharding)}"
         )

@@ -55,11 +55,6 @@ def checkpoint_files(directory: Path) -> list[Path]:
         return []
 
 
-def no_checkpoint(directory: Path) -> DataError:
-    """The error that a directory has no checkpoint."""
-    return DataError(f"{directory}: expected a directory with a checkpoint. Received: one without; begin the run again")
-
-
 def write_checkpoint(path: Path, tensors: Mapping[str, Array], state: str) -> None:
     """Write a checkpoint atomically. state: JSON. Raises DataError if that is not possible; an older file is kept."""
     described = {"version": VERSION, "checksum": NO_CHECKSUM, "state": state}

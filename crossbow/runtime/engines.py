@@ -37,6 +37,10 @@ class Engines:
         """The current engine."""
         return self._engines[self._kind]
 
+    def of(self, kind: int) -> Engine:
+        """The existing engine of a kind."""
+        return self._engines[kind]
+
     def add(self, kind: int) -> None:
         """Create the engine of a kind. Raises ConfigurationError, also if there is not enough memory next to the
         existing ones; CrossbowError after `close`."""

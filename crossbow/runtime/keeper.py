@@ -11,7 +11,7 @@ from typing import Any
 from crossbow.clock import now
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import BadExample
-from crossbow.runtime.checkpoint import Checkpoint, checkpoint_files, no_checkpoint, read_checkpoint
+from crossbow.runtime.checkpoint import Checkpoint, checkpoint_files, read_checkpoint
 from crossbow.runtime.checkpointing import CheckpointWriter
 from crossbow.runtime.directory_lock import DirectoryLock
 from crossbow.runtime.monitor import Monitor, tell
@@ -201,7 +201,7 @@ def find_checkpoint(directory: Path) -> Resumable:
             damaged.append(str(error))
     if damaged:
         raise DataError("; ".join(damaged))
-    raise no_checkpoint(directory)
+    raise DataError(f"{directory}: expected a directory with a checkpoint. Received: one without; begin the run again")
 
 
 def _part(checkpoint: Checkpoint, prefix: str) -> dict[str, Array]:

@@ -47,8 +47,8 @@ class Monitor:
     interval: float = 0.25
     """Seconds between two calls of `progress`."""
     on_all_ranks: bool = False
-    """Whether the monitor works on all ranks, each of which may end the training after a record. By default it works on
-    rank 0."""
+    """Whether the monitor works on all ranks, and may end the training on any of them after a record. By default it
+    works on rank 0. It must be the same on all ranks."""
     _request = ""
 
     def end_training(self, reason: str) -> None:
@@ -89,10 +89,10 @@ class Monitor:
         a new search; and when learners have been grouped by speed (`Grouping()`)."""
 
     def left(self, departure: Departure) -> None:
-        """Called after ranks have left, when training goes on with the others. Monitors work on rank 0."""
+        """Called after ranks have left, when training goes on with the others."""
 
     def joined(self, event: NewRanks) -> None:
-        """Called after ranks have joined, when training goes on with them. Monitors work on rank 0."""
+        """Called after ranks have joined, when training goes on with them."""
 
     def coordinator(self, event: NewCoordinator) -> None:
         """Called on a rank that has taken the place of rank 0, after `take_over` and `left`."""

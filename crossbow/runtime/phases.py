@@ -11,6 +11,7 @@ from crossbow.runtime.engines import Engines
 from crossbow.runtime.scheduler import Callbacks
 from crossbow.runtime.summary import RunSummary
 from crossbow.synch import Rule, RuleSequence, TwoLevel
+from crossbow.synch.sequence import ticks_of_phase
 
 
 class Phases:
@@ -19,8 +20,11 @@ class Phases:
     def __init__(self, sequence: RuleSequence, engines: Engines) -> None:
         self._sequence, self._engines = sequence, engines
         now = engines.now
-        lengths = sequence.lengths(now.parts.setting.learners, now.clock.tasks_per_tick)
-        self._lengths = [length * now.clock.ticks for length in lengths]
+        rules, of_now = sequence.rules, (now.parts.setting.learners, now.clock.tasks_per_tick)
+        # Rules with groups are those for the learners that there are now.
+        given = [engines.of(rules.index(rule)).parts.setting.given_rule for rule in rules]
+        merges = [phase.merges for phase in sequence.phases]
+        self._lengths = [ticks_of_phase(*each, *of_now) * now.clock.ticks for each in zip(given, merges, strict=True)]
         """Length of each phase in ticks, of the hosts with two levels."""
         self._phase = 0
         """Number of the current phase, from the beginning of training."""
@@ -54,8 +58,8 @@ class Phases:
 
     @property
     def _left(self) -> int:
-        """Ticks of the current phase that are left. None are left, or fewer than none, where it has become shorter
-        because learners have joined."""
+        """Ticks of the current phase that are left, where those before count as if they had had the present number of
+        learners: ranks may have left or joined. It may be negative."""
         return self._lengths[self._phase % len(self._lengths)] - self._engines.now.position.ticks_of_phase
 
     def _change(self) -> None:

@@ -92,7 +92,7 @@ def regroup(
     changes = Changes()
     while True:
         more = ranks.regroup()
-        changes = Changes(changes.lost + more.lost, changes.joined + more.joined)
+        changes = changes.followed_by(more)
         try:
             _check_same_call(ranks)
             snapshot, lost_merges = _newest(ranks, own, layout)

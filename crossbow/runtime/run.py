@@ -300,10 +300,12 @@ class TrainingRun:
         self.seconds_before, self.stretch = seconds, None
         self.history.stop(stopped)
         if worked:
-            self._record(stretch, measured, test)
+            asks = self._record(stretch, measured, test)
             if self.keeper is not None and not self._is_interrupted():
                 epoch_ended = engine.order.epochs_in_tasks(engine.tasks) > epochs
                 self.keeper.recorded(self, self.history.records[-1], epoch_ended=epoch_ended)
+            if asks:
+                self._end_for(next(filter(None, self._ranks.gather(self.history.message)), ""))
 
     def _advance(self, stretch: Stretch, until: int, measurement: Measurement) -> None:
         """Train until that many tasks are done or the run ends, with pauses for checkpoints and profiles."""
@@ -326,8 +328,8 @@ class TrainingRun:
             if self.keeper is not None and self.keeper.is_due(self):
                 self.keeper.keep(self)
 
-    def _record(self, stretch: Stretch, measured: Measured, test: TestResult | None) -> None:
-        """Record a stretch, and tell monitors."""
+    def _record(self, stretch: Stretch, measured: Measured, test: TestResult | None) -> bool:
+        """Record a stretch, and tell monitors. Returns whether those of other ranks are to be asked, too."""
         loss, accuracy = self.mean.take()
         self.learners = measured.learners
         before = stretch.arrivals if stretch.one_engine else None
@@ -351,16 +353,20 @@ class TrainingRun:
         self.history.records.append(record)
         self.tell("record", record)
         self.history.stop(self.history.stopped or self._accuracy_reached(record))
-        self.history.explain(self._message())
+        message, asks = self._common.decide(self._message)
+        self._end_for(message)
+        return bool(asks)
+
+    def _message(self) -> tuple[str, bool]:
+        """Why a monitor of rank 0 ends the training, and whether, if none does, one of another rank may."""
+        message = self.history.message
+        return message, not message and any(monitor.on_all_ranks for monitor in self.monitors)
+
+    def _end_for(self, message: str) -> None:
+        """End the training if this is why a monitor ends it, or one of this rank does."""
+        self.history.explain(message)
         if self.history.message and not self.history.stopped:
             self.history.stop("monitor")
-
-    def _message(self) -> str:
-        """Why a monitor ends the training: one of rank 0 or, if there are monitors on all ranks, of any rank."""
-        own = self.history.message
-        if any(monitor.on_all_ranks for monitor in self.monitors):
-            return next(filter(None, self._ranks.gather(own)), "")
-        return str(self._common.decide(lambda: own))
 
     def _passes_over(self, renewal: Renewal | None) -> bool:
         """Let ranks join from now on. A rank that joins waits until it is one, and goes on with the others. Returns

@@ -108,7 +108,7 @@ class Snapshots:
     def _restore_base(self, snapshot: Snapshot, source: str) -> None:
         state, position = snapshot.state, self._position
         base = self._recovery.read(snapshot.variables, source)
-        tick, same_rule = state["position"]["tick"], state["form"]["rule"] == self._form()["rule"]
+        tick, same_rule = state["position"]["tick"], _kind(state["form"]) == _kind(self._form())
         ticks_of_phase = tick - state["position"]["first_tick"] if same_rule else 0
         own_merges = self._coordination.merges(tick)
         position.continue_from(tick, ticks_of_phase, state["tasks"], state["merges"], own_merges)
@@ -147,6 +147,12 @@ class Snapshots:
             "vectors": {name: [vector.size, str(vector.dtype)] for name, vector in self._vectors().items()},
             "layout": layout_digest(program),
         }
+
+
+def _kind(form: Mapping[str, Any]) -> str:
+    """The class of the rule, whose parameters may depend on the number of learners."""
+    name: str = form["rule"]
+    return name.partition("(")[0]
 
 
 def _known(state: Mapping[str, Any]) -> list[Completed]:

@@ -9,6 +9,7 @@ from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Backend
 from crossbow.runtime.device import CpuDevice
 from crossbow.runtime.position import Position
+from crossbow.runtime.setting import RunSetting
 from crossbow.synch import Rule, RuleSequence, TwoLevel
 
 
@@ -52,7 +53,7 @@ class RunSummary:
     """Whether the learners of all ranks combine their vectors in memory that these share."""
     sum_order: str
     """How CPUs add up under a rule with a barrier: "chain", whose bits do not depend on how learners are placed, or
-    "tree"."""
+    "tree". "" without a barrier, and for GPUs."""
     library: str
     """Name of the kernel library."""
     parameters: int
@@ -93,7 +94,7 @@ def summarise(backend: Backend, assembly: Assembly, position: Position) -> RunSu
         learners=setting.learners,
         ranks=setting.ranks.view.ranks,
         shared_memory=setting.shared is not None,
-        sum_order="chain" if setting.chained else "tree",
+        sum_order=_sum_order(setting, backend),
         library=backend.library.name,
         parameters=program.model.parameters,
         elements=program.model.elements,
@@ -105,3 +106,9 @@ def summarise(backend: Backend, assembly: Assembly, position: Position) -> RunSu
         tasks=position.tasks,
         tuning=False,
     )
+
+
+def _sum_order(setting: RunSetting, backend: Backend) -> str:
+    if not setting.barrier or not all(isinstance(device, CpuDevice) for device in backend.devices):
+        return ""
+    return "chain" if setting.chained else "tree"

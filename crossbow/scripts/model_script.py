@@ -31,7 +31,7 @@ from crossbow.cluster.launch import is_rank
 from crossbow.cluster.members import GivenUp, Left
 from crossbow.cluster.output import arrange_output
 from crossbow.cluster.process import is_first, join, leave
-from crossbow.cluster.program import RankProgram
+from crossbow.cluster.program import BEGUN_AGAIN, RankProgram
 from crossbow.cluster.ray.launching import RayLaunch, launch_on_ray
 from crossbow.conf import settings
 from crossbow.console import printable, run_command
@@ -193,14 +193,20 @@ class ModelScript:
         options, defaults = self._options(arguments)
         if options.epochs is None:
             options.epochs = defaults.epochs_with(options.dataset)
-        if options.resume:
-            checkpoints = RunDirectory(options.output_directory).checkpoints
-            # Without any, ranks were lost before the first one, and the run begins again.
-            options.resume = join().agree(lambda: bool(checkpoint_files(checkpoints)))
-            options.overwrite = not options.resume
+        if options.resume and BEGUN_AGAIN in os.environ:
+            _resume_if_possible(options)
         with _silence() if options.quiet else contextlib.nullcontext():
             _Run(self, options, defaults, sys.argv[1:] if arguments is None else arguments).run()
         return 0
+
+
+def _resume_if_possible(options: argparse.Namespace) -> None:
+    """Let a run that ranks were lost from before its first checkpoint begin again. Rank 0 decides that."""
+    directory = RunDirectory(options.output_directory).checkpoints
+    options.resume = join().agree(lambda: bool(checkpoint_files(directory)))
+    options.overwrite = not options.resume
+    if not options.resume and join().is_first:
+        print(f"{directory}: no checkpoint, so the run begins again", flush=True)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from crossbow.files import file_error
-from crossbow.runtime.checkpoint import checkpoint_files, no_checkpoint
 from crossbow.runtime.directory_lock import check_unused
 from crossbow.scripts.run_directory import RunDirectory
 from crossbow.scripts.values import expanded_path
@@ -52,8 +51,6 @@ def resume_run(directory: Path, options: Sequence[str]) -> int:
         print(f"{directory}: this run has finished; --epochs N continues it up to N epochs")
         return 0
     check_unused(directory)
-    if not checkpoint_files(run.checkpoints):
-        raise no_checkpoint(run.checkpoints)
     arguments = [*found["arguments"], *options, "--output-directory", str(directory), "--resume"]
     sys.path.insert(0, found["working_directory"])  # as `python -m` does
     try:

@@ -42,7 +42,7 @@ def print_configuration(
     if len(summary.ranks) > 1:
         hosts = ", ".join(dict.fromkeys(rank.host for rank in summary.ranks))
         shared = ", with shared memory" if summary.shared_memory else ""
-        sums = f", sums in a {summary.sum_order}" if has_barrier(summary.rule) else ""
+        sums = f", sums in a {summary.sum_order}" if summary.sum_order else ""
         learners = f"{summary.learners} learners together"
         rows.append(("ranks", f"{len(summary.ranks)} on {hosts}{shared}{sums}; {learners}; below: rank 0"))
     for device in summary.devices:
@@ -104,7 +104,7 @@ def _ranks(summary: RunSummary) -> dict[str, Any]:
     """The hosts of several ranks, and how they add up."""
     if len(summary.ranks) == 1:
         return {}
-    sums = {"sum_order": summary.sum_order} if has_barrier(summary.rule) else {}
+    sums = {"sum_order": summary.sum_order} if summary.sum_order else {}
     return {"ranks": [rank.host for rank in summary.ranks], **sums}
 
 

@@ -38,6 +38,23 @@ from crossbow.cluster.launch import RankLaunch, launch_of, variables_of
             {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "PMI_RANK": "1", "PMI_SIZE": "2"},
             RankLaunch(1, 2),
         ),
+        (  # the local numbers are those of the same launcher
+            {
+                "OMPI_COMM_WORLD_RANK": "0",
+                "OMPI_COMM_WORLD_SIZE": "1",
+                "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+                "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+                "PMI_RANK": "1",
+                "PMI_SIZE": "2",
+                "MPI_LOCALRANKID": "1",
+                "MPI_LOCALNRANKS": "2",
+            },
+            RankLaunch(1, 2, 1, 2),
+        ),
+        (
+            {"PMI_RANK": "1", "PMI_SIZE": "2", "SLURM_LOCALID": "1", "SLURM_NTASKS_PER_NODE": "2"},
+            RankLaunch(1, 2, 1, 2),
+        ),
         ({"PMIX_RANK": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0"}, RankLaunch(1, 2)),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, RankLaunch()),
         ({"OMPI_COMM_WORLD_RANK": "x", "OMPI_COMM_WORLD_SIZE": "4"}, RankLaunch()),

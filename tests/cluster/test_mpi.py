@@ -506,6 +506,7 @@ def test_after_a_loss_a_launcher_begins_again(interval: str, tmp_path: Path) -> 
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("the program begins again from its newest checkpoint") == 1
+    assert done.stderr.count("the program begins again, from its newest checkpoint if there is one") == 1
+    assert ("no checkpoint, so the run begins again" in done.stdout) == (interval == "1000tasks")
     assert ("resumed from" in done.stdout) == (interval == "10tasks")
     assert done.stdout.count("epoch 1/1") == 1

@@ -64,7 +64,7 @@ def test_the_fingerprint_is_that_of_the_whole_and_of_its_division() -> None:
 def test_divisions_that_do_not_fit() -> None:
     with pytest.raises(ConfigurationError, match=r"expected begin and end for each of 3 ranks\. Received: 2"):
         shares([(0, 0.5), (0.5, 1)], 3)
-    for wrong in ("foo", None, 3, [1, 2], [None], [(0, "x")], [(0, 0.5, 1)]):
+    for wrong in ("foo", None, 3, [1, 2], [None], [(0, "x")], [(0, 0.5, 1)], np.zeros((3, 2))):
         with pytest.raises(ConfigurationError, match=r"expected 'stride', or begin and end for each rank\. Received: "):
             shares(wrong, 3)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"expected a Dataset\. Received: None"):

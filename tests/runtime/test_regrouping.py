@@ -550,8 +550,23 @@ def test_a_rank_for_which_there_is_no_place_leaves_again(
     assert all(same_weights(weights, continued(MODEL, 2, 2, 4)) for weights, _ in results[:2])
     (departure,) = events.found
     assert "rank 2 (new) left: it could not join. Training goes on after task 8, with 2 ranks" in str(departure)
+    assert events.arrivals == []
     said = "error: with 3 ranks, training cannot go on: expected at most two learners\n"
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("faults", ["kill:1@4", "join@4"])
+def test_groups_in_a_sequence_are_fitted(monkeypatch: pytest.MonkeyPatch, faults: str) -> None:
+    """Phases of Grouping(…) with two groups of a learner, or of two; without a barrier, all weights are z."""
+    groups = Grouping(groups=((0,), (1,))) if faults == "join@4" else Grouping(groups=((0, 1), (2,)))
+    model = replace(MODEL, rule=RuleSequence(((groups, 4), (SSGD(), 2))))
+    if faults == "join@4":
+        results, _ = train_and_join(monkeypatch, faults, 2, model)
+    else:
+        results, _ = train_and_lose(monkeypatch, faults, 3, model)
+    living = [history for weights, history in results if weights is not None]
+    assert len(living) == (3 if faults == "join@4" else 2)
+    assert all([record.epoch for record in history.records] == [1, 2, 3] for history in living)
 
 
 def test_without_a_new_rank_a_refusal_ends_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,8 @@ from pathlib import Path
 
 VARIABLE = "CROSSBOW_LAUNCHER"
 """The variable of the environment that contains the mark."""
+KEEPS_ENVIRONMENT = "SPT_NOENV"
+"""The variable with which Ray's processes that change their title leave the memory of their environment alone."""
 SECONDS_TO_END = 10.0
 """Limit of the wait for the end of killed processes."""
 
@@ -34,20 +36,25 @@ def guarded() -> Iterator[None]:
     if not Path("/proc/self/environ").exists():
         yield
         return
-    mark, nowhere = uuid.uuid4().hex, subprocess.DEVNULL
+    mark, pipe, nowhere = uuid.uuid4().hex, subprocess.PIPE, subprocess.DEVNULL
     command = [sys.executable, "-I", "-S", __file__, mark]
+    # Without a mark of its own: the guard of an outer launcher must not kill it.
+    unmarked = {name: value for name, value in os.environ.items() if name != VARIABLE}
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, cwd="/", start_new_session=True
+        command, stdin=pipe, stdout=nowhere, stderr=nowhere, bufsize=0, cwd="/", env=unmarked, start_new_session=True
     ) as guard:
-        os.environ[VARIABLE] = mark
+        before = {name: os.environ.get(name) for name in (VARIABLE, KEEPS_ENVIRONMENT)}
+        os.environ |= {VARIABLE: mark, KEEPS_ENVIRONMENT: "1"}
         try:
             yield
         finally:
-            del os.environ[VARIABLE]
+            for name, value in before.items():
+                os.environ.pop(name)
+                if value is not None:
+                    os.environ[name] = value
             assert guard.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # the guard itself was killed
                 guard.stdin.write(b".")
-                guard.stdin.flush()
 
 
 def marked(mark: str) -> list[int]:

@@ -134,7 +134,7 @@ class Launcher:
         failed = [status for status in self._statuses.values() if status]
         if self._stops == LOSS and (failed or self._first not in self._statuses):
             return LOST
-        if not failed and self._signals and self._first not in self._statuses:
+        if not failed and self._signals and self._running():
             return 128 + self._signals[0]
         if not failed and not self._stops and self._running():
             names = ", ".join(map(self._roster.name, self._running()))

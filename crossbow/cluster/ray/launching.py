@@ -11,14 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from crossbow.cluster.failure import LOST
-from crossbow.cluster.fault import VARIABLE
 from crossbow.cluster.host_files import read_hosts
-from crossbow.cluster.program import RankProgram
+from crossbow.cluster.program import RankProgram, begun_again
 from crossbow.cluster.ray.connection import ClusterNode, Connection, connect, own_streams
 from crossbow.cluster.ray.hosts import AGENT, cluster_on
 from crossbow.cluster.ray.launcher import Launcher
 from crossbow.cluster.signals import terminable
-from crossbow.console import say
 from crossbow.types import ConfigurationError
 
 
@@ -38,7 +36,8 @@ class RayLaunch:
     least: int = 1
     """Number of ranks without which training pauses, and ends if others do not join."""
     restarts: int = 0
-    """How often the program begins again from its newest checkpoint after a loss of ranks that ends training."""
+    """How often the program begins again, from its newest checkpoint if there is one, after a loss of ranks that ends
+    training."""
     hosts: Path | None = None
     """File with a host in each line, as "node1 slots=2", on which a cluster is started."""
     agent: tuple[str, ...] = AGENT
@@ -60,9 +59,7 @@ def launch_on_ray(program: RankProgram, launch: RayLaunch) -> int:
             status = launcher.run()
             if status != LOST or launcher.head_lost or launcher.signalled or not restarts_left:
                 return status
-            say("the program begins again from its newest checkpoint")
-            os.environ.pop(VARIABLE, None)
-            program = program.resumed()
+            program = begun_again(program)
     raise AssertionError
 
 
@@ -75,7 +72,8 @@ def _connected(launch: RayLaunch) -> AbstractContextManager[Connection]:
 def nodes_of_ranks(connection: Connection, launch: RayLaunch, *, again: bool = False) -> list[ClusterNode]:
     """The node of each rank. Raises ConfigurationError if there are too few, or ranks claim more than nodes have.
 
-    again: whether the program begins again, for which it needs `launch.least` ranks only.
+    again: whether the program begins again. It then does so with `launch.least` ranks or more if the others do not come
+    in time.
     """
     nodes = _of_hosts(connection, launch) if connection.hosts else _of_cluster(connection, launch, again)
     _check_resources(nodes, launch.resources)
@@ -84,12 +82,26 @@ def nodes_of_ranks(connection: Connection, launch: RayLaunch, *, again: bool = F
 
 def _of_cluster(connection: Connection, launch: RayLaunch, again: bool) -> list[ClusterNode]:
     per_host = launch.per_host or 1
-    least = launch.least if again else launch.ranks or 1
     if connection.local:  # no other node will come, with more resources
         return connection.await_nodes(1, {}) * (launch.ranks or per_host)
-    connection.await_nodes(math.ceil(least / per_host), launch.resources)
-    nodes = connection.nodes(launch.resources)
+    if launch.ranks is None:
+        connection.await_nodes(1, launch.resources)
+        nodes = connection.nodes(launch.resources)
+    else:
+        nodes = _of_ranks(connection, launch, launch.ranks, launch.least if again else launch.ranks)
     return [node for node in nodes for _ in range(per_host)][: launch.ranks]
+
+
+def _of_ranks(connection: Connection, launch: RayLaunch, ranks: int, least: int) -> list[ClusterNode]:
+    """Nodes for this number of ranks, or for at least so many if the others do not come in time."""
+    per_host = launch.per_host or 1
+    try:
+        return connection.await_nodes(math.ceil(ranks / per_host), launch.resources)
+    except ConfigurationError:
+        nodes = connection.nodes(launch.resources)
+        if len(nodes) < math.ceil(least / per_host):
+            raise
+        return nodes
 
 
 def _of_hosts(connection: Connection, launch: RayLaunch) -> list[ClusterNode]:

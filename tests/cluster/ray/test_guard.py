@@ -6,10 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
-from crossbow.cluster.ray.guard import VARIABLE, kill, marked
+from crossbow.cluster.ray.guard import VARIABLE, guarded, kill, marked
 from tests.support import until
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="needs /proc")
@@ -57,7 +58,26 @@ def test_processes_of_a_launcher_that_ends_go_on() -> None:
         launcher.kill()
 
 
-def test_other_marks_and_this_process_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guard_that_was_killed_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By SIGTERM to all processes of a job, for example."""
+    monkeypatch.setenv(VARIABLE, "of an outer launcher")
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Remembered(subprocess.Popen[bytes]):
+        def __init__(self, *given: Any, **more: Any) -> None:
+            super().__init__(*given, **more)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Remembered)
+    with guarded():
+        (guard,) = started
+        assert marked("of an outer launcher") == marked(os.environ[VARIABLE]) == []
+        guard.kill()
+        guard.wait()
+    assert os.environ[VARIABLE] == "of an outer launcher"
+
+
+def test_processes_with_other_marks_are_left_alone() -> None:
     with subprocess.Popen(["sleep", "600"], env={**os.environ, VARIABLE: "one"}) as process:
         until(lambda: marked("one") == [process.pid])
         kill("o")

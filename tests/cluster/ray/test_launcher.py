@@ -589,12 +589,15 @@ def test_a_rank_that_the_others_have_given_up_ends_itself(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_a_killed_launcher_leaves_no_process_behind(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text(f"import os, time\nprint(os.environ[{VARIABLE!r}], flush=True)\ntime.sleep(600)\n")
+    script.write_text(f"import os, time\nprint(os.getpid(), os.environ[{VARIABLE!r}], flush=True)\ntime.sleep(600)\n")
     with begin("-n", "2", str(script)) as process:
         assert process.stdout is not None
-        mark, same = (process.stdout.readline().strip() for _ in range(2))
+        (first, mark), (second, same) = (process.stdout.readline().split() for _ in range(2))
         assert mark == same
-        assert len(marked(mark)) >= 4  # two ranks, and the two servers of Ray
+        found = marked(mark)
+        assert {int(first), int(second)} < set(found)
+        names = {Path(f"/proc/{each}/cmdline").read_bytes().split(b"\0")[0].rpartition(b"/")[2] for each in found}
+        assert names >= {b"gcs_server", b"raylet", b"ray::DashboardAgent", b"ray::RuntimeEnvAgent"}
         process.kill()
         until(lambda: not marked(mark))
         process.communicate(timeout=60)
