@@ -193,9 +193,7 @@ class Engine:
     def continue_from(self, other: Engine) -> None:
         """Continue from another engine's base model and progress."""
         self.flow.continue_from(other.flow)
-        own_merges = self.coordination.merges(other.tick)
-        ticks = other.tick, other.position.ticks_of_phase
-        self.position.continue_from(*ticks, other.tasks, other.merges, own_merges)
+        self.position.continue_from(other.position.place, other.merges, self.coordination.merges(other.tick))
         self.load(other.weights, "the base model")
         self.coordination.begin(self.tick)
 

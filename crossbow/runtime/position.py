@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Place(NamedTuple):
+    """Where training is."""
+
+    tick: int
+    ticks_of_phase: int
+    """Ticks since the beginning of the rule phase."""
+    tasks: int
 
 
 class Position:
@@ -49,6 +59,11 @@ class Position:
         """Merges of other engines beyond this one's."""
         return self._merges_before
 
+    @property
+    def place(self) -> Place:
+        """Where training is, for an engine that continues."""
+        return Place(self._tick, self.ticks_of_phase, self.tasks)
+
     def advance(self) -> None:
         """Count a tick."""
         self._tick += 1
@@ -80,9 +95,9 @@ class Position:
         """Begin a rule phase at this tick."""
         self._first_tick = self._tick
 
-    def continue_from(self, tick: int, ticks_of_phase: int, tasks: int, merges: int, own_merges: int) -> None:
-        """Continue from another engine's position. own_merges: this engine's number of merges at that tick."""
-        self.go_to(tick)
-        self._first_tick = tick - ticks_of_phase
-        self._tasks_before += tasks - self.tasks
+    def continue_from(self, place: Place, merges: int, own_merges: int) -> None:
+        """Continue from another engine's place and merges. own_merges: this engine's number of merges at that tick."""
+        self.go_to(place.tick)
+        self._first_tick = place.tick - place.ticks_of_phase
+        self._tasks_before += place.tasks - self.tasks
         self._merges_before = merges - own_merges

@@ -19,6 +19,7 @@ from crossbow.runtime.backend import Backend
 from crossbow.runtime.coordination import Coordination
 from crossbow.runtime.flow import Flow
 from crossbow.runtime.memory import assign, on_host
+from crossbow.runtime.position import Place
 from crossbow.runtime.recovery import Recovery
 from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.runtime.scheduler import Scheduler
@@ -109,9 +110,8 @@ class Snapshots:
         state, position = snapshot.state, self._position
         base = self._recovery.read(snapshot.variables, source)
         tick, same_rule = state["position"]["tick"], _kind(state["form"]) == _kind(self._form())
-        ticks_of_phase = tick - state["position"]["first_tick"] if same_rule else 0
-        own_merges = self._coordination.merges(tick)
-        position.continue_from(tick, ticks_of_phase, state["tasks"], state["merges"], own_merges)
+        place = Place(tick, tick - state["position"]["first_tick"] if same_rule else 0, state["tasks"])
+        position.continue_from(place, state["merges"], self._coordination.merges(tick))
         self._scheduler.restore(state["restarts"])
         self._recovery.set_base(base)
         self._recovery.restart()
