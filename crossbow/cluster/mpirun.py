@@ -63,7 +63,7 @@ class MpiLaunch:
         number = self.ranks or ((self.per_host or 1) if self.hosts is None else None)
         ranks = [] if number is None else ["-n", str(number)]
         mapping = [] if self.per_host is None else ["--map-by", f"ppr:{self.per_host}:node"]
-        variables = ["-x", BEGUN_AGAIN] if BEGUN_AGAIN in os.environ else []  # for ranks on other hosts
+        variables = ["-x", f"{BEGUN_AGAIN}=1"] if program.begun_again else []
         options = [*hosts, *ranks, *mapping, *variables, "--oversubscribe", "--bind-to", "none"]
         return [mpirun, *options, *program.command()]
 

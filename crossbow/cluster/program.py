@@ -23,7 +23,7 @@ cannot join the others."""
 
 
 BEGUN_AGAIN = "CROSSBOW_BEGUN_AGAIN"
-"""A variable of the environment, which ranks have whose program a launcher has begun again."""
+"""A variable of the environment, which ranks have whose program a launcher has begun again. The program removes it."""
 
 
 @dataclass(frozen=True)
@@ -34,22 +34,23 @@ class RankProgram:
     """Name of the module, or path of the script."""
     arguments: tuple[str, ...]
     is_module: bool = True
+    begun_again: bool = False
+    """Whether a launcher has begun it again."""
 
     def command(self) -> list[str]:
         """The command of Python that runs it."""
         return [sys.executable, *(["-m"] if self.is_module else []), self.name, *self.arguments]
 
     def resumed(self) -> RankProgram:
-        """The program that continues what this one has begun: with --resume, and without --overwrite."""
+        """The program with which a launcher continues what this one has begun: with --resume, without --overwrite."""
         kept = tuple(each for each in self.arguments if each not in ("--resume", "--overwrite"))
-        return replace(self, arguments=(*kept, "--resume"))
+        return replace(self, arguments=(*kept, "--resume"), begun_again=True)
 
 
 def begun_again(program: RankProgram) -> RankProgram:
     """The program with which a launcher goes on after a loss. Faults are not repeated."""
     say("the program begins again, from its newest checkpoint if there is one")
     os.environ.pop(VARIABLE, None)
-    os.environ[BEGUN_AGAIN] = "1"
     return program.resumed()
 
 
@@ -60,6 +61,8 @@ def run_program(program: RankProgram, before_error: Callable[[], None] = lambda:
     before_error: called before the traceback is printed.
     """
     sys.argv = [program.name, *program.arguments]
+    if program.begun_again:
+        os.environ[BEGUN_AGAIN] = "1"
     try:
         if program.is_module:
             runpy.run_module(program.name, run_name="__main__", alter_sys=True)

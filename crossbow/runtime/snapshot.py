@@ -24,7 +24,7 @@ from crossbow.runtime.recovery import Recovery
 from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.runtime.scheduler import Scheduler
 from crossbow.runtime.task import Completed
-from crossbow.synch import BarrierRule
+from crossbow.synch import BarrierRule, TwoLevel
 from crossbow.types import Array
 
 
@@ -150,9 +150,9 @@ class Snapshots:
 
 
 def _kind(form: Mapping[str, Any]) -> str:
-    """The class of the rule, whose parameters may depend on the number of learners."""
+    """The rule or, if its parameters may depend on the number of learners, its class."""
     name: str = form["rule"]
-    return name.partition("(")[0]
+    return name if name.startswith(TwoLevel.__name__) else name.partition("(")[0]
 
 
 def _known(state: Mapping[str, Any]) -> list[Completed]:

@@ -193,9 +193,9 @@ class ModelScript:
         options, defaults = self._options(arguments)
         if options.epochs is None:
             options.epochs = defaults.epochs_with(options.dataset)
-        if options.resume and BEGUN_AGAIN in os.environ:
-            _resume_if_possible(options)
         with _silence() if options.quiet else contextlib.nullcontext():
+            if os.environ.pop(BEGUN_AGAIN, "") and options.resume:
+                _resume_if_possible(options)
             _Run(self, options, defaults, sys.argv[1:] if arguments is None else arguments).run()
         return 0
 

@@ -7,21 +7,23 @@ import numpy as np
 from crossbow.synch.arguments import Vector
 
 BLOCK = 64
-"""Number of terms that are added up again when one of them has changed."""
+"""Number of terms, at most, that are added up again when one of them has changed."""
 
 
 class MeanByMass:
     """Σ mass × vector, over terms whose masses are 1 together.
 
-    Up to `BLOCK` terms are added one by one, as in the engine. Sums of blocks are added if there are more, which may
-    change the last bits.
+    The first terms, up to `BLOCK`, and as many more are one block, whose terms are added one by one, as in the engine.
+    Sums of blocks are added if there are more terms, which may change the last bits.
     """
 
     def __init__(self, terms: int, elements: int) -> None:
         """terms: how many there are at first, numbered from 0, each 0."""
         self._fixed, self._elements = terms, elements
+        self._block = min(BLOCK, 2 * terms)
+        """Number of terms of a block: less memory for few terms, which may be large."""
         # NumPy adds rows of two elements or more one by one, but a column by halves.
-        self._terms = np.zeros((-(-terms // BLOCK), BLOCK, max(2, elements)))
+        self._terms = np.zeros((-(-terms // self._block), self._block, max(2, elements)))
         self._sums = np.zeros((len(self._terms), self._terms.shape[2]))
         """Of each block."""
         self._changed: set[int] = set()
@@ -32,7 +34,7 @@ class MeanByMass:
         """Set the first terms to 0, and remove the others."""
         self._terms[...] = 0
         self._changed.update(range(len(self._terms)))
-        self._free = list(range(self._terms.shape[0] * BLOCK - 1, self._fixed - 1, -1))
+        self._free = list(range(len(self._terms) * self._block - 1, self._fixed - 1, -1))
 
     def add(self, mass: float, vector: Vector) -> int:
         """Add a term. Returns its number."""
@@ -40,7 +42,7 @@ class MeanByMass:
             blocks = len(self._terms)
             self._terms = np.concatenate([self._terms, np.zeros_like(self._terms[:1])])
             self._sums = np.concatenate([self._sums, np.zeros_like(self._sums[:1])])
-            self._free = list(range((blocks + 1) * BLOCK - 1, blocks * BLOCK - 1, -1))
+            self._free = list(range((blocks + 1) * self._block - 1, blocks * self._block - 1, -1))
         term = self._free.pop()
         self.set(term, mass, vector)
         return term
@@ -60,7 +62,7 @@ class MeanByMass:
 
     def _of(self, term: int) -> Vector:
         """The elements of the term, to be changed."""
-        block, place = divmod(term, BLOCK)
+        block, place = divmod(term, self._block)
         self._changed.add(block)
         return self._terms[block, place, : self._elements]
 

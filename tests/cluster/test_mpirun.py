@@ -25,6 +25,9 @@ def test_the_command() -> None:
     common = ["--oversubscribe", "--bind-to", "none", *PROGRAM.command()]
     assert MpiLaunch().command("mpirun", PROGRAM) == ["mpirun", "-n", "1", *common]
     assert MpiLaunch(per_host=2).command("mpirun", PROGRAM)[1:5] == ["-n", "2", "--map-by", "ppr:2:node"]
+    again = MpiLaunch().command("mpirun", PROGRAM.resumed())
+    assert again[3:5] == ["-x", "CROSSBOW_BEGUN_AGAIN=1"]
+    assert again[-1] == "--resume"
     assert MpiLaunch(ranks=4, per_host=2, hosts=Path("hosts")).command("mpirun", PROGRAM) == [
         "mpirun", "--hostfile", "hosts", "-n", "4", "--map-by", "ppr:2:node", *common
     ]  # fmt: skip
@@ -74,6 +77,7 @@ def test_a_lost_rank_begins_again_from_the_checkpoint(
     assert launch_on_mpi(PROGRAM, MpiLaunch(ranks=2, restarts=2)) == status
     assert log.read_text().splitlines() == ["2 kill:1@2", *["--resume None"] * (runs - 1)]
     assert ("CROSSBOW_FAULT" in os.environ) == (runs == 1)
+    assert "CROSSBOW_BEGUN_AGAIN" not in os.environ  # later runs of this process are not begun again
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])

@@ -73,7 +73,7 @@ def test_its_command_and_that_which_resumes_it() -> None:
     program = RankProgram("models.lenet", ("--epochs", "2", "--overwrite"))
     assert program.command() == [sys.executable, "-m", "models.lenet", "--epochs", "2", "--overwrite"]
     resumed = program.resumed()
-    assert resumed == resumed.resumed() == RankProgram("models.lenet", ("--epochs", "2", "--resume"))
+    assert resumed == resumed.resumed() == RankProgram("models.lenet", ("--epochs", "2", "--resume"), begun_again=True)
     assert RankProgram("a.py", (), is_module=False).command() == [sys.executable, "a.py"]
 
 

@@ -16,7 +16,7 @@ from crossbow.cluster.placement import Placement
 from crossbow.runtime import run, scheduler
 from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.flow import ignore_result
-from crossbow.runtime.position import Position
+from crossbow.runtime.position import Place, Position
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.scheduler import Callbacks, Scheduler
 from crossbow.solver import Schedule
@@ -251,6 +251,6 @@ def test_the_time_of_a_schedule_is_in_tasks_or_merges() -> None:
         parts = Parts(SolverConf(learning_rate_step_unit=unit))
         parts.train(8)
         assert parts.scheduler.time == time_
-        parts.position.continue_from(2, parts.position.tasks, 7, 2)  # merges of an engine before
+        parts.position.continue_from(Place(2, 2, parts.position.tasks), 7, 2)  # merges of an engine before
         assert parts.scheduler.merges == 7
         assert parts.scheduler.time == (8 if unit == "tasks" else 7)

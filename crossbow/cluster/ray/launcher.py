@@ -158,6 +158,8 @@ class Launcher:
             self._new_actor(process, node)
         self._await([actor.ready.remote() for actor in self._actors])
         change, launches = self._roster.change, self._roster.launches()
+        if not change.view.enough:  # it begins again after a loss, and pauses until others join
+            self._waits_until = time.monotonic() + SECONDS_TO_JOIN
         self._await(
             [
                 actor.connect.remote(change, self._actors, launch, grows=self._grows)

@@ -85,7 +85,7 @@ def _of_cluster(connection: Connection, launch: RayLaunch, again: bool) -> list[
     if connection.local:  # no other node will come, with more resources
         return connection.await_nodes(1, {}) * (launch.ranks or per_host)
     if launch.ranks is None:
-        connection.await_nodes(1, launch.resources)
+        connection.await_nodes(math.ceil((launch.least if again else 1) / per_host), launch.resources)
         nodes = connection.nodes(launch.resources)
     else:
         nodes = _of_ranks(connection, launch, launch.ranks, launch.least if again else launch.ranks)

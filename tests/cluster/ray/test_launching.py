@@ -41,6 +41,8 @@ def test_after_a_loss_fewer_nodes_are_enough(monkeypatch: pytest.MonkeyPatch) ->
         nodes_of_ranks(connection, RayLaunch(ranks=4))
     assert len(nodes_of_ranks(connection, RayLaunch(ranks=4), again=True)) == 3
     assert len(nodes_of_ranks(connection, RayLaunch(ranks=2), again=True)) == 2
+    with pytest.raises(ConfigurationError, match=r"expected 4 nodes .* Received: 3 \(b, a, c\)"):
+        nodes_of_ranks(connection, RayLaunch(least=4), again=True)
     with pytest.raises(ConfigurationError, match=r"expected 5 nodes .* Received: 3 \(b, a, c\)"):
         nodes_of_ranks(connection, RayLaunch(ranks=5, least=4), again=True)
 
