@@ -87,8 +87,14 @@ def test_the_first_signal_ends_training_at_a_tick(
     """mpirun passes SIGUSR1 on to the ranks, and kills them for the others: a script in its place."""
     ready, log, fake = tmp_path / "ready", tmp_path / "log", tmp_path / "mpirun"
     fake.write_text(
-        f"#!/bin/bash\ntrap 'echo usr1 >> {log}' USR1\ntrap 'echo again >> {log}; exit 1' INT TERM\n"
-        f"touch {ready}\nwhile [ $(wc -l < {log}) -lt 2 ]; do sleep 0.05; done\nexit 1\n"
+        f"#!{sys.executable}\nimport os, signal, time\nfrom pathlib import Path\nlog = Path({str(log)!r})\n"
+        "def note(text):\n    with log.open('a') as file: file.write(text)\n"
+        "def end(*_):\n    note('again\\n')\n    os._exit(1)\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: note('usr1\\n'))\n"
+        "for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, end)\n"
+        f"Path({str(ready)!r}).touch()\n"
+        "while log.read_text().count('\\n') < 2: time.sleep(0.05)\n"
+        "raise SystemExit(1)\n"
     )
     fake.chmod(0o755)
     log.touch()
