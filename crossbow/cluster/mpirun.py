@@ -27,6 +27,8 @@ from crossbow.types import ConfigurationError
 KILLED, MOST_KILLED = 128, 128 + 64
 """The exit status of mpirun is above the first one, and at most the second one, if a signal has ended a rank. Faults of
 mpirun itself, as of a host that it cannot reach, have higher ones."""
+LOOK = 0.5
+"""Limit of a wait for the end of mpirun, in seconds."""
 SECONDS_TO_PRINT = 1.0
 """Time to take the last output of mpirun when it has ended."""
 SET_DEATH_SIGNAL = 1
@@ -101,6 +103,14 @@ def _write(content: bytes) -> None:
             content = content[os.write(2, content) :]
 
 
+def _end_of(process: subprocess.Popen[bytes]) -> int:
+    """The exit status of a process, when it has ended. Python would handle a signal that arrives immediately before a
+    wait only after it, so each wait has a limit."""
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(LOOK)
+
+
 def _run(command: list[str]) -> tuple[int, bool]:
     """Run a command. It gets SIGTERM when this process dies. The first signal ends training after its tick, with a
     checkpoint: mpirun passes SIGUSR1 on, and would kill the ranks for others. A second signal does that.
@@ -131,7 +141,7 @@ def _run(command: list[str]) -> tuple[int, bool]:
         pass_on()  # what has come before
         reader = threading.Thread(target=_pass_errors_on, args=(process.stderr,), daemon=True)
         reader.start()
-        status = process.wait()
+        status = _end_of(process)
         reader.join(SECONDS_TO_PRINT)  # what mpirun has started may outlive it, and keep its standard error open
     if status and received:
         return KILLED + received[0], True

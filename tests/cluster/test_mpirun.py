@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -159,3 +160,24 @@ def test_a_standard_error_that_cannot_be_written_changes_no_status(
         os.dup2(kept, 2)
         os.close(full)
         os.close(kept)
+
+
+def test_no_wait_for_its_end_is_without_limit() -> None:
+    """A signal that arrives immediately before a wait is handled after it."""
+    limits: list[float | None] = []
+
+    class Waits(subprocess.Popen[bytes]):
+        def __init__(self) -> None:
+            pass
+
+        def __del__(self) -> None:
+            pass
+
+        def wait(self, timeout: float | None = None) -> int:
+            limits.append(timeout)
+            if len(limits) < 3:
+                raise subprocess.TimeoutExpired("mpirun", 0.0)
+            return 7
+
+    assert mpirun._end_of(Waits()) == 7
+    assert limits == [mpirun.LOOK] * 3
