@@ -322,6 +322,7 @@ class PeerSimulation(_WithoutBarrier):
     def join(self, learner: int) -> None:
         """The learner has the weights of z, and a mass of 1/k; the masses of the others are decreased to 1 in all."""
         self.base["base"][...] = self.mean.value()
+        self.settle()  # messages have no local variables
         part = 1 / (self.learners + 1)
         self._scale(1 - part)
         self.add_member(learner)

@@ -182,3 +182,13 @@ def test_equal_weights_stay_equal(speeds: list[float], moments: list[float], lat
         leave=[(moments[0], 1), (moments[1], 0)], join=[(moments[2], 3)],
     )  # fmt: skip
     np.testing.assert_allclose(made.base, 8, atol=1e-12)
+
+
+@pytest.mark.parametrize("latency", [0.0, 0.5])
+def test_a_learner_that_joins_gossip_has_the_mean_of_local_variables(latency: float) -> None:
+    """Without gradients all values stay the same, although messages do not contain local ones."""
+    made = simulate(
+        Gossip(probability=1), initial=[5.0, 5.0], gradient=lambda weights, learner, task: 0 * weights, learners=3,
+        speeds=[1, 1.3, 1.7, 1], events=60, variables=[1, 1], local_variables=[1], latency=latency, join=[(3.0, 3)],
+    )  # fmt: skip
+    np.testing.assert_allclose(made.base, 5.0, rtol=1e-12)
