@@ -20,8 +20,6 @@ from crossbow.interruption import INTERRUPTED
 LEFT, CANNOT_JOIN = -1, -2
 """What `run_program` returns in place of an exit status, which is from 0 to 255, if the rank was asked to leave, or
 cannot join the others."""
-
-
 BEGUN_AGAIN = "CROSSBOW_BEGUN_AGAIN"
 """A variable of the environment, which ranks have whose program a launcher has begun again. The program removes it."""
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.data.batch_files import BESIDE, DEFAULT_PARTITION, MEAN, BatchFiles, BatchFileWriter
+from crossbow.data.batch_files import BatchFiles
+from crossbow.data.batch_writer import BESIDE, DEFAULT_PARTITION, MEAN, BatchFileWriter
 from crossbow.data.class_names import CLASSES, class_lines, read_class_names
 from crossbow.data.dataset import Dataset
 from crossbow.data.examples import Examples, Selection

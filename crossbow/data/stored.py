@@ -16,6 +16,8 @@ from crossbow.data.dataset import Dataset
 from crossbow.data.examples import BadExample, Examples, Indices, Selection, looks_channels_last
 from crossbow.types import Array, DataError, Shape
 
+LARGEST_EXACT = 2**24
+"""float32 holds all integers up to this one."""
 EXACT = "integers that float32 holds exactly (as all up to 2**24)"
 
 _OF_CHECK = re.compile(r"-(test|check|validation)\.(metadata$|records\b)")
@@ -104,12 +106,14 @@ class BatchFileExamples(Examples):
     def write_images(self, selection: Selection, images: Array) -> None:
         indices, meta = selection.indices, self._files.metadata
         images = images.reshape(-1, *meta.example_shape)
-        if meta.example_type == "float":
-            self._files.read_examples(indices, images)
-            return
+        self._files.read_examples(indices, images)
+        if meta.example_type != "float" and max(images.max(), -images.min()) >= LARGEST_EXACT:
+            self._check_exact(indices, images)
+
+    def _check_exact(self, indices: Indices, images: Array) -> None:
+        """Raise BadExample for the first example of which a number was rounded."""
         numbers: NDArray[np.int32] = np.empty(images.shape, np.int32)
         self._files.read_examples(indices, numbers)
-        images[...] = numbers
         rounded = images != numbers
         if rounded.any():
             position = int(np.argmax(rounded.reshape(len(indices), -1).any(axis=1)))

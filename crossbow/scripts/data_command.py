@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from crossbow.data.batch_files import DEFAULT_PARTITION
 from crossbow.data.batch_metadata import LARGEST
+from crossbow.data.batch_writer import DEFAULT_PARTITION
 from crossbow.data.encoding import ENCODINGS, encode, rebatch
 from crossbow.data.inspection import inspect, verify
 from crossbow.data.progress import ProgressBars

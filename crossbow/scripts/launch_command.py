@@ -87,7 +87,7 @@ def add_launch_command(commands: Any) -> None:
         "--data-sharding",
         type=expanded_sharding,
         metavar="stride|FILE",
-        help="file with begin and end of each rank's part of the examples, which the program gets as an option",
+        help="as the option of the program, which gets the contents of the FILE: it need not be on the hosts",
     )
     parser.add_argument(
         "--check",

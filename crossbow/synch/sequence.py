@@ -65,13 +65,9 @@ class RuleSequence:
     def tau(self) -> int:
         return self.phases[0].rule.tau
 
-    def lengths(self, learners: int, tasks_per_tick: int) -> tuple[int, ...]:
-        """The number of ticks of each phase, of z with two levels."""
-        return tuple(ticks_of_phase(rule, merges, learners, tasks_per_tick) for rule, merges in self.phases)
-
 
 def ticks_of_phase(rule: Rule | TwoLevel, merges: int, learners: int, tasks_per_tick: int) -> int:
-    """The number of ticks until the last of these merges is due."""
+    """The number of ticks until the last of these merges is due, of z with two levels."""
     return -(-merges * rule.tasks_per_merge(learners) // tasks_per_tick)
 
 

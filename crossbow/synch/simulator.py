@@ -28,7 +28,7 @@ from crossbow.synch.members import changes_of, memberships, numbers_of
 from crossbow.synch.order import order_of, speeds_of
 from crossbow.synch.progress import check_local_variables, check_skip
 from crossbow.synch.rule import BarrierRule, FreeRule, PeerRule, Rule
-from crossbow.synch.sequence import RuleSequence, has_two_levels
+from crossbow.synch.sequence import RuleSequence, has_two_levels, ticks_of_phase
 from crossbow.synch.simulated_exchanges import FreeSimulation, PeerSimulation
 from crossbow.synch.simulated_hosts import TwoLevelSimulation
 from crossbow.synch.simulated_ticks import BarrierSimulation
@@ -174,8 +174,9 @@ def _in_turn(
 ) -> Trajectory:
     """The concatenated trajectories of the rules in turn."""
     per_tick, parts, first, merges = learners * sequence.tau, list[Trajectory](), 0, 0
-    for rule, ticks in cycle(zip(sequence.rules, sequence.lengths(learners, per_tick), strict=True)):
-        last = first + ticks * per_tick if tasks is None else min(first + ticks * per_tick, tasks)
+    for rule, merges_of_phase in cycle(sequence.phases):
+        last = first + ticks_of_phase(rule, merges_of_phase, learners, per_tick) * per_tick
+        last = last if tasks is None else min(last, tasks)
         part, start, merges = run(rule, start, first, last, merges)
         parts.append(part)
         if len(parts[-1].events) < last - first or last == tasks:

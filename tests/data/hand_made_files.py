@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from crossbow.data import Dataset
+from crossbow.data.batch_writer import DEFAULT_PARTITION, BatchFileWriter
+from crossbow.data.batch_writer import Source as Written
 from crossbow.data.encoding import EncodedExamples, Encoding
 
 TEXT = """\
@@ -45,6 +47,14 @@ FILES = {
     "train.labels.1": label_batch(10, 11) + label_batch(12, 13),
     "train.labels.2": label_batch(14, 10),
 }
+
+
+def write_batch_files(
+    directory: Path, name: str, source: Written, batch_size: int, partition_size: int = DEFAULT_PARTITION
+) -> Path:
+    """Write one data set. Returns the path of its metadata."""
+    (path,) = BatchFileWriter(directory, {name: source}, batch_size, partition_size).write()
+    return path
 
 
 def small(count: int = 5) -> Dataset:

@@ -16,15 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossbow.data import BatchFiles, Dataset, batch_files, sequence
-from crossbow.data.batch_files import write_batch_files
+from crossbow.data import BatchFiles, Dataset, batch_files, batch_writer, sequence
 from crossbow.data.batch_metadata import read_metadata
 from crossbow.data.class_names import CIFAR_10, CIFAR_100_FINE
 from crossbow.data.encoding import ENCODINGS, EncodedExamples, Encoding, encode, rebatch
 from crossbow.data.inspection import verify
 from crossbow.types import DataError
 from models.images import PADDED
-from tests.data.hand_made_files import Source, label_batch, write_files
+from tests.data.hand_made_files import Source, label_batch, write_batch_files, write_files
 from tests.data.small_sets import LABELS, PIXELS, Pairs, files
 
 
@@ -169,7 +168,7 @@ def test_a_failure_leaves_no_mixture_of_an_older_and_a_new_data_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, failure: Any
 ) -> None:
     paths = encode(cifar(10, 1), ENCODINGS["cifar10"], tmp_path, 2)
-    module, calls = sys.modules[BatchFiles.__module__], 0
+    module, calls = batch_writer, 0
 
     def fail(self: Any, start: int, stop: int) -> Any:
         if len(self) == 2:

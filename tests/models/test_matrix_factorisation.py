@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from crossbow import ConfigurationError, ExecutionContext, GraphError, ModelConf, SolverConf, SystemConf
-from crossbow.data.batch_files import write_batch_files
 from crossbow.onnx import save
 from crossbow.types import DataError
 from models.matrix_factorisation import LARGEST, NOISE, SCRIPT, main, matrix_factorisation, predict, ratings
+from tests.data.hand_made_files import write_batch_files
 from tests.models.zoo import help_of, parameters, shapes
 
 

@@ -30,11 +30,11 @@ SECONDS_TO_END = 10.0
 
 
 @contextlib.contextmanager
-def guarded() -> Iterator[None]:
-    """If this process is killed within the context, kill the processes that it has started there, and theirs. Only
-    systems with /proc, as Linux, can do that."""
+def guarded() -> Iterator[dict[str, str]]:
+    """If this process is killed within the context, kill the processes that have these variables in their environment.
+    Only systems with /proc, as Linux, can do that; there are no variables for others."""
     if not Path("/proc/self/environ").exists():
-        yield
+        yield {}
         return
     mark, pipe, nowhere = uuid.uuid4().hex, subprocess.PIPE, subprocess.DEVNULL
     command = [sys.executable, "-I", "-S", __file__, mark]
@@ -43,15 +43,9 @@ def guarded() -> Iterator[None]:
     with subprocess.Popen(
         command, stdin=pipe, stdout=nowhere, stderr=nowhere, bufsize=0, cwd="/", env=unmarked, start_new_session=True
     ) as guard:
-        before = {name: os.environ.get(name) for name in (VARIABLE, KEEPS_ENVIRONMENT)}
-        os.environ |= {VARIABLE: mark, KEEPS_ENVIRONMENT: "1"}
         try:
-            yield
+            yield {VARIABLE: mark, KEEPS_ENVIRONMENT: "1"}
         finally:
-            for name, value in before.items():
-                os.environ.pop(name)
-                if value is not None:
-                    os.environ[name] = value
             assert guard.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # the guard itself was killed
                 guard.stdin.write(b".")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from crossbow.cluster.ray.environment import added_variables
 from crossbow.cluster.ray.guard import guarded
 from crossbow.cluster.ray.scratch import scratch_directory
 from crossbow.cluster.signals import deferred
@@ -31,7 +32,7 @@ def own_head(
     settings of the health checks of its nodes.
     """
     with ExitStack() as stack:
-        stack.enter_context(guarded())
+        stack.enter_context(added_variables(stack.enter_context(guarded())))
         settings: dict[str, Any] = dict(checks or {})
         keeps = _can_keep(ray)
         if keeps:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import os
 import secrets
 import shlex
 import socket
@@ -23,6 +22,7 @@ from contextlib import ExitStack, contextmanager
 
 from crossbow.cluster.host_files import Host
 from crossbow.cluster.ray.connection import SECONDS_FOR_NODES, Connection, quiet_ray, resource_of_host
+from crossbow.cluster.ray.environment import added_variables
 from crossbow.cluster.ray.head import own_head
 from crossbow.cluster.ray.health import HEALTH_CHECKS
 from crossbow.cluster.ray.node import environment_with
@@ -54,7 +54,7 @@ def cluster_on(hosts: Sequence[Host], agent: Sequence[str]) -> Iterator[Connecti
     """
     token = secrets.token_hex(32)
     with ExitStack() as stack:
-        stack.enter_context(_environment(environment_with(token)))  # before Ray is imported, which reads it once
+        stack.enter_context(added_variables(environment_with(token)))  # before Ray is imported, which reads it once
         ray = quiet_ray()
         stack.enter_context(own_head(ray, cores=0, address=_own_address(hosts), checks=HEALTH_CHECKS))
         address = ray.get_runtime_context().gcs_address
@@ -190,18 +190,3 @@ def _own_address(hosts: Sequence[Host]) -> str | None:
                 found.append(str(probe.getsockname()[0]))
     others = (address for address in found if not ipaddress.ip_address(address.partition("%")[0]).is_loopback)
     return next(others, found[0] if found else None)
-
-
-@contextmanager
-def _environment(more: dict[str, str]) -> Iterator[None]:
-    """Add variables to the environment, for as long as the context lasts."""
-    before = {name: os.environ.get(name) for name in more}
-    os.environ.update(more)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -130,7 +130,7 @@ class Launcher:
 
     def _status(self) -> int:
         """That of a loss, if there were too few ranks; the first status that is not 0; that of a signal, if ranks did
-        not end; or 0."""
+        not end; 1, if ranks did not end after rank 0, which is said; or 0."""
         failed = [status for status in self._statuses.values() if status]
         if self._stops == LOSS and (failed or self._first not in self._statuses):
             return LOST
@@ -158,8 +158,6 @@ class Launcher:
             self._new_actor(process, node)
         self._await([actor.ready.remote() for actor in self._actors])
         change, launches = self._roster.change, self._roster.launches()
-        if not change.view.enough:  # it begins again after a loss, and pauses until others join
-            self._waits_until = time.monotonic() + SECONDS_TO_JOIN
         self._await(
             [
                 actor.connect.remote(change, self._actors, launch, grows=self._grows)
@@ -168,6 +166,7 @@ class Launcher:
         )
         for process in self._roster.alive:
             self._begin(process)
+        self._limit_pause()
         if not self.connection.local and not self.connection.hosts:
             self._check_health()
 
@@ -317,6 +316,11 @@ class Launcher:
     def _prepares(self) -> bool:
         """Whether a rank prepares itself to join."""
         return not all(self._joining.values())
+
+    def _limit_pause(self) -> None:
+        """At the start: a program that begins again may have too few ranks, and pauses until others join."""
+        if not self._roster.change.view.enough:
+            self._waits_until = time.monotonic() + SECONDS_TO_JOIN
 
     def _check_wait(self) -> None:
         """End training if too few ranks have joined. A rank that prepares itself has as much time as at the start."""

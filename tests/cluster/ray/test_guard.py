@@ -17,12 +17,13 @@ pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason
 LAUNCHER = """
 import os, subprocess, sys
 from crossbow.cluster.ray.guard import VARIABLE, guarded
-with guarded():
+with guarded() as variables:
     for _ in range(2):
-        subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL)
-    print(os.environ[VARIABLE], flush=True)
+        environment = {**os.environ, **variables}
+        subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL, env=environment)
+    print(variables[VARIABLE], flush=True)
     sys.stdin.readline()
-print(VARIABLE in os.environ, flush=True)
+print("over", flush=True)
 sys.stdin.readline()
 """
 
@@ -51,7 +52,7 @@ def test_processes_of_a_launcher_that_ends_go_on() -> None:
         assert launcher.stdout is not None
         launcher.stdin.write("\n")
         launcher.stdin.flush()
-        assert launcher.stdout.readline() == "False\n"  # the guard has ended
+        assert launcher.stdout.readline() == "over\n"  # the guard has ended
         assert len(marked(mark)) == 2
         kill(mark)
         assert not marked(mark)
@@ -69,12 +70,11 @@ def test_a_guard_that_was_killed_changes_nothing(monkeypatch: pytest.MonkeyPatch
             started.append(self)
 
     monkeypatch.setattr(subprocess, "Popen", Remembered)
-    with guarded():
+    with guarded() as variables:
         (guard,) = started
-        assert marked("of an outer launcher") == marked(os.environ[VARIABLE]) == []
+        assert marked("of an outer launcher") == marked(variables[VARIABLE]) == []
         guard.kill()
         guard.wait()
-    assert os.environ[VARIABLE] == "of an outer launcher"
 
 
 def test_processes_with_other_marks_are_left_alone() -> None:

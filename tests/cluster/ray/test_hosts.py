@@ -91,15 +91,6 @@ def test_a_host_whose_agent_has_ended_is_dialled_again(tmp_path: Path, monkeypat
         assert len(started("b")) == 1
 
 
-def test_the_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CROSSBOW_A", "1")
-    monkeypatch.delenv("CROSSBOW_B", raising=False)
-    with hosts._environment({"CROSSBOW_A": "2", "CROSSBOW_B": "3"}):
-        assert (os.environ["CROSSBOW_A"], os.environ["CROSSBOW_B"]) == ("2", "3")
-    assert os.environ["CROSSBOW_A"] == "1"
-    assert "CROSSBOW_B" not in os.environ
-
-
 def test_the_own_address_on_the_way_to_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     def own(*names: str) -> str | None:
         return hosts._own_address([Host(name) for name in names])

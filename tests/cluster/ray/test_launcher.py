@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,6 +63,19 @@ def lenet(directory: Path, *more: str, one_level: bool = True) -> list[str]:
     """one_level: whether ranks average at every tick, not by default."""
     options = ["--dataset", "digits", "--learners", "1", "--epochs", "1", "--output-directory", str(directory)]
     return ["-m", "models.lenet", *options, *(["--between", "none"] if one_level else []), *more]
+
+
+@contextlib.contextmanager
+def cluster_with(head_cores: int, checks: Mapping[str, int] | None = None) -> Iterator[Any]:
+    """A cluster of Ray on this machine, to which nodes can be added. checks: its settings."""
+    from ray.cluster_utils import Cluster
+
+    settings = {"num_cpus": head_cores, "include_dashboard": False, **({"_system_config": checks} if checks else {})}
+    cluster: Any = Cluster(initialize_head=True, head_node_args=settings)
+    try:
+        yield cluster
+    finally:
+        cluster.shutdown()
 
 
 def test_a_stop_at_a_tick_waits_for_rank_0() -> None:
@@ -240,6 +253,17 @@ def test_with_too_few_ranks_training_waits_for_nodes(
     found._check_wait()
     assert capsys.readouterr().err == "expected at least 3 ranks within 0 s. Training ends\n"
     assert actors.stops() == [(2, "request_stop", LOSS)]
+
+
+@pytest.mark.parametrize("least", [2, 3])
+def test_a_program_that_begins_with_too_few_ranks_does_not_wait_for_ever(
+    monkeypatch: pytest.MonkeyPatch, least: int
+) -> None:
+    monkeypatch.setattr(launcher, "SECONDS_TO_JOIN", 0.0)
+    found, actors = launched("ab", least=least)
+    found._limit_pause()
+    found._check_wait()
+    assert actors.stops() == ([(0, "request_stop", LOSS)] if least == 3 else [])
 
 
 def test_when_enough_ranks_have_joined_training_waits_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -707,11 +731,8 @@ def test_with_a_rank_that_joins_a_tick_may_be_longer_than_the_training(tmp_path:
 @NEEDS_RAY
 @pytest.mark.slow
 def test_a_node_that_joins_the_cluster_gets_a_rank(tmp_path: Path) -> None:
-    from ray.cluster_utils import Cluster
-
     directory = tmp_path / "run"
-    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    try:
+    with cluster_with(head_cores=0) as cluster:
         cluster.add_node(num_cpus=1)
         options = lenet(directory, "--epochs", "100000", one_level=False)
         with begin("--address", cluster.address, "--per-host", "1", *options) as process:
@@ -735,25 +756,17 @@ def test_a_node_that_joins_the_cluster_gets_a_rank(tmp_path: Path) -> None:
         assert "with 2 ranks and " in joined
         assert left.startswith("rank 1 (")
         assert "with 1 rank and " in left
-    finally:
-        cluster.shutdown()
 
 
 @NEEDS_RAY
 @pytest.mark.slow
 def test_a_script_starts_ranks_on_the_cluster_of_its_job(tmp_path: Path) -> None:
     """As `ray job submit -- python -m models.lenet --cluster ray`, whose jobs have RAY_ADDRESS."""
-    from ray.cluster_utils import Cluster
-
-    settings = {"num_cpus": 1, "include_dashboard": False, "_system_config": HEALTH_CHECKS}
-    cluster: Any = Cluster(initialize_head=True, head_node_args=settings)
-    try:
+    with cluster_with(head_cores=1, checks=HEALTH_CHECKS) as cluster:
         cluster.add_node(num_cpus=1)
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": cluster.address}
         line = [sys.executable, *lenet(tmp_path / "run"), "--cluster", "ray"]
         done = subprocess.run(line, capture_output=True, text=True, timeout=240, env=environment, cwd=ROOT, check=False)
-    finally:
-        cluster.shutdown()
     assert (done.returncode, done.stderr) == (0, "")
     assert "\nranks    2 on " in done.stdout
     assert done.stdout.count("epoch 1/1") == 1
@@ -762,12 +775,8 @@ def test_a_script_starts_ranks_on_the_cluster_of_its_job(tmp_path: Path) -> None
 @NEEDS_RAY
 @pytest.mark.slow
 def test_training_goes_on_when_a_node_is_removed_without_grace(tmp_path: Path) -> None:
-    from ray.cluster_utils import Cluster
-
     directory = tmp_path / "run"
-    settings = {"num_cpus": 0, "include_dashboard": False, "_system_config": HEALTH_CHECKS}
-    cluster: Any = Cluster(initialize_head=True, head_node_args=settings)
-    try:
+    with cluster_with(head_cores=0, checks=HEALTH_CHECKS) as cluster:
         nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
         with begin("--address", cluster.address, "-n", "2", *lenet(directory, "--epochs", "100000")) as process:
             assert process.stdout is not None
@@ -782,8 +791,6 @@ def test_training_goes_on_when_a_node_is_removed_without_grace(tmp_path: Path) -
         assert (process.returncode, err) == (130, "python -m models.lenet: interrupted\n")
         assert "Training goes on after task" in left
         assert "with 1 rank and" in left
-    finally:
-        cluster.shutdown()
 
 
 def processes_of(name: str, ancestor: int) -> list[int]:
@@ -806,11 +813,7 @@ def processes_of(name: str, ancestor: int) -> list[int]:
 @NEEDS_RAY
 @pytest.mark.slow
 def test_without_a_head_training_ends_with_a_checkpoint(tmp_path: Path) -> None:
-    from ray.cluster_utils import Cluster
-
-    settings = {"num_cpus": 0, "include_dashboard": False, "_system_config": HEALTH_CHECKS}
-    cluster: Any = Cluster(initialize_head=True, head_node_args=settings)
-    try:
+    with cluster_with(head_cores=0, checks=HEALTH_CHECKS) as cluster:
         cluster.add_node(num_cpus=1)
         where = ["--address", cluster.address, "--per-host", "2"]
         options = lenet(tmp_path / "run", "--epochs", "100000")
@@ -823,8 +826,6 @@ def test_without_a_head_training_ends_with_a_checkpoint(tmp_path: Path) -> None:
         expected = "the head of the Ray cluster has not answered for 20 s. Training ends\n"
         assert (process.returncode, err) == (LOST, expected)
         assert list((tmp_path / "run" / "checkpoints").iterdir())
-    finally:
-        cluster.shutdown()
 
 
 @NEEDS_RAY
