@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -17,6 +18,7 @@ PENDING = {"Record"}
 public."""
 
 
+@functools.cache
 def public_classes() -> dict[str, list[str]]:
     """The files that define each public class of the package, at any level."""
     files = defaultdict(list)

@@ -167,7 +167,8 @@ def test_a_flag_gets_from_one_core_to_another() -> None:
     assert seconds is None or 1e-9 < seconds < 1
 
 
-@pytest.mark.parametrize("fails", [pytest.param("at the start", marks=pytest.mark.slow), "in a round"])
+@pytest.mark.slow
+@pytest.mark.parametrize("fails", ["at the start", "in a round"])
 def test_a_failing_contestant_ends_the_contest(fails: str) -> None:
     contestants = [Contestant("good", Steady, {"rate": 1.0}), Contestant("bad", Steady, {"rate": 1.0, "fails": fails})]
     with pytest.raises(ContestError, match=r"(?s)bad failed:.*ValueError: no luck"), Contest(contestants) as contest:

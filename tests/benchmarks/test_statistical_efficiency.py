@@ -124,6 +124,7 @@ def test_what_is_killed_goes_on_with_what_is_missing(start: Start, tmp_path: Pat
     assert {result.status for result in found} == {TRAINED}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_a_file_that_is_not_whole_is_run_again(
     start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -120,6 +120,7 @@ def test_a_run_with_a_file_is_not_repeated(tmp_path: Path, monkeypatch: pytest.M
         contest.run(SETTING)
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_ends_the_contest_with_its_own_sentence(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -166,6 +166,7 @@ except DataError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of open files")
 def test_more_files_than_a_process_may_open_at_first(tmp_path: Path) -> None:
     path = write_batch_files(tmp_path, "train", Source(100), batch_size=1, partition_size=4096)

@@ -203,6 +203,7 @@ def test_which_of_several_is_read(tmp_path: Path) -> None:
     check(cifar10(tmp_path), 6)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_file(), reason=f"the real images are not beside the repository: {REAL}")
 def test_the_real_images() -> None:
     data = cifar10(REAL.parent)

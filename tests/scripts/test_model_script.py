@@ -177,6 +177,7 @@ def test_a_progress_bar_on_a_terminal(tmp_path: Path) -> None:
     assert outcome.stdout.rfind("\x1b[?25h") > outcome.stdout.rfind("\x1b[?25l") >= 0, "the cursor is back"
 
 
+@pytest.mark.slow
 def test_control_c(tmp_path: Path) -> None:
     outcome = run_and_interrupt("lenet", tmp_path, "--epochs", 500, "--learners", 2, after=2)
     assert outcome.status == 130

@@ -74,7 +74,8 @@ SOME = "(overlap and not rows) or square or (agrees and True-True)"
 
 
 @other_widths
-@pytest.mark.parametrize("lanes", [8, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("lanes", [8, 4])
 def test_kernels_of_narrower_vectors_agree_with_the_reference(lanes: int) -> None:
     assert passed(lanes, *FILES, "-k", SOME) > 10
 
