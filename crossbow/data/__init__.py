@@ -4,6 +4,7 @@ from crossbow.data.batch_files import BatchFiles
 from crossbow.data.cifar import cifar10, cifar100
 from crossbow.data.dataset import Dataset
 from crossbow.data.digits import digits
+from crossbow.data.encoding import write_batch_files
 from crossbow.data.idx import read_idx
 from crossbow.data.image_folder import image_folder
 from crossbow.data.images import decode_image
@@ -34,5 +35,6 @@ __all__ = [
     "sequence",
     "synthetic",
     "topics",
+    "write_batch_files",
     "write_records",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crossbow.conf import is_integer
 from crossbow.data.batch_files import BatchFiles
+from crossbow.data.batch_metadata import LARGEST
 from crossbow.data.batch_writer import BESIDE, DEFAULT_PARTITION, MEAN, BatchFileWriter
 from crossbow.data.class_names import CLASSES, class_lines, read_class_names
 from crossbow.data.dataset import Dataset
@@ -28,6 +31,11 @@ AT_ONCE = 4096
 def by_256(pixels: Pixels) -> Floats:
     """x / 256, from 0 to 255/256, as in the original's encoder of MNIST."""
     return pixels.astype(np.float32) * np.float32(0.00390625)
+
+
+def by_255(pixels: Pixels) -> Floats:
+    """x / 255, from 0 to 1, as uint8 images are when they are batched (`Dataset.scale`)."""
+    return pixels.astype(np.float32) * np.float32(1 / 255)
 
 
 def centred(pixels: Pixels) -> Floats:
@@ -130,6 +138,48 @@ def encode(
     if lines := class_lines(data.class_names):
         beside |= {f"{name}{CLASSES}": lines for name in sources}
     return writer.write(beside)
+
+
+def write_batch_files(
+    data: Dataset,
+    directory: str | os.PathLike[str],
+    batch_size: int,
+    *,
+    name: str = "data",
+    partition_size: int = DEFAULT_PARTITION,
+) -> list[Path]:
+    """Write any data set as batch-aligned files: its training examples as NAME-train, and its check examples, if it has
+    any, as NAME-test. `batch_files` reads them.
+
+    uint8 pixels x become x / 255, as they are when they are batched, so training gives the same weights. Other numbers
+    become float32. Integer labels are stored as int32, others as float32.
+
+    batch_size       examples in a batch of the files; training may use another one
+    name             beginning of the file names
+    partition_size   maximum size of a file, in bytes
+
+    Returns the paths of the metadata files. They are written last; existing files of these names are replaced.
+
+    Raises DataError if an argument is wrong, if the directory has a data set of this name with examples of another
+    shape or with other classes, or if a file cannot be written. Then no new file is left.
+
+    >>> import tempfile
+    >>> data = Dataset((np.zeros((4, 1, 2, 2), np.uint8), np.array([0, 1, 2, 1])))
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     (path,) = write_batch_files(data, directory, 2)
+    ...     print(path.name, len(BatchFiles(path)))
+    data-train.metadata 4
+    """
+    if not isinstance(data, Dataset):
+        raise DataError(f"data: expected a Dataset. Received: {type(data).__name__}")
+    for setting, value, most in (("batch_size", batch_size, LARGEST), ("partition_size", partition_size, None)):
+        if not is_integer(value) or value < 1 or (most is not None and value > most):
+            limits = "≥ 1" if most is None else f"from 1 to {most:,}"
+            raise DataError(f"{setting}: expected an integer {limits}. Received: {value!r}")
+    if not isinstance(name, str) or not name or Path(name).name != name:
+        raise DataError(f"name: expected the beginning of a file name, without a directory. Received: {name!r}")
+    place = Path(directory).expanduser()
+    return encode(data, Encoding(name, by_255), place, int(batch_size), int(partition_size))
 
 
 class _Rebatched:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import operator
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +75,29 @@ class Examples(ABC):
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> tuple[Array, Array]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Examples: ...
+
+    def __getitem__(self, index: SupportsIndex | slice) -> tuple[Array, Array] | Examples:
+        """The image and the label of one example, as new arrays, or the examples of a slice.
+
+        Random changes of the image, such as crops, are those of epoch 0 with seed 0.
+
+        Raises IndexError if the index is out of range, and BadExample if the image cannot be decoded.
+        """
+        if isinstance(index, slice):
+            return self.part(index)
+        position = operator.index(index)
+        if not -len(self) <= position < len(self):
+            raise IndexError(f"expected an index from {-len(self)} to {len(self) - 1}. Received: {position}")
+        image: Array = np.empty((1, *self.image_shape), self.image_dtype)
+        label: Array = np.empty((1, *self.label_shape), self.labels.dtype)
+        self.write(Selection.of(np.array([position % len(self)])), image, label)
+        return image[0], label[0]
 
     @property
     @abstractmethod

@@ -49,7 +49,7 @@ FILES = {
 }
 
 
-def write_batch_files(
+def write_source(
     directory: Path, name: str, source: Written, batch_size: int, partition_size: int = DEFAULT_PARTITION
 ) -> Path:
     """Write one data set. Returns the path of its metadata."""

@@ -15,7 +15,7 @@ import pytest
 from crossbow.data import BatchFiles
 from crossbow.data.inspection import verify
 from crossbow.types import DataError
-from tests.data.hand_made_files import FILES, TEXT, Source, write_batch_files, write_files
+from tests.data.hand_made_files import FILES, TEXT, Source, write_files, write_source
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_batches_that_do_not_belong_together(path: Path) -> None:
 @pytest.mark.parametrize(("count", "stated"), [(5, 2), (5, 1), (6, 3), (8, 1)])
 def test_a_wrong_fill(tmp_path: Path, count: int, stated: int) -> None:
     """Examples would count twice, or not at all."""
-    path = write_batch_files(tmp_path, "train", Source(count), batch_size=4)
+    path = write_source(tmp_path, "train", Source(count), batch_size=4)
     path.write_text(re.sub(r"fill         : \d", f"fill         : {stated}", path.read_text()))
     refused(path, f"the last {stated} (fill) of 8 elements to repeat the first ones", "another example than the first")
 
@@ -169,7 +169,7 @@ except DataError as error:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of open files")
 def test_more_files_than_a_process_may_open_at_first(tmp_path: Path) -> None:
-    path = write_batch_files(tmp_path, "train", Source(100), batch_size=1, partition_size=4096)
+    path = write_source(tmp_path, "train", Source(100), batch_size=1, partition_size=4096)
 
     def said(hard: int) -> str:
         done = subprocess.run([sys.executable, "-c", MANY, str(path), str(hard)], capture_output=True, text=True)

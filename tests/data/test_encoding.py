@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossbow.data import BatchFiles, Dataset, batch_files, batch_writer, sequence
+from crossbow.data import BatchFiles, Dataset, batch_files, batch_writer, sequence, write_batch_files
 from crossbow.data.batch_metadata import read_metadata
 from crossbow.data.class_names import CIFAR_10, CIFAR_100_FINE
 from crossbow.data.encoding import ENCODINGS, EncodedExamples, Encoding, encode, rebatch
 from crossbow.data.inspection import verify
 from crossbow.types import DataError
 from models.images import PADDED
-from tests.data.hand_made_files import Source, label_batch, write_batch_files, write_files
+from tests.data.hand_made_files import Source, label_batch, write_files, write_source
 from tests.data.small_sets import LABELS, PIXELS, Pairs, files
 
 
@@ -38,7 +38,7 @@ def test_the_batch_size_can_be_changed_to_any_other(
     tmp_path_factory: pytest.TempPathFactory, count: int, first: int, second: int, pages: int
 ) -> None:
     folder = tmp_path_factory.mktemp("rebatch")
-    one = write_batch_files(folder / "one", "train", Source(count), first, 4096 * pages)
+    one = write_source(folder / "one", "train", Source(count), first, 4096 * pages)
     two = rebatch(one, folder / "two", second, 4096)
     back = rebatch(two, folder / "back", first, 4096 * pages)
     for other in (one, two, back):
@@ -312,3 +312,51 @@ def test_stored_data_sets_can_be_encoded(tmp_path: Path) -> None:
         np.testing.assert_array_equal(first[n][0], second[n][0])
     mean = np.frombuffer((tmp_path / "again" / "again-train.mean").read_bytes(), "<f4")
     np.testing.assert_allclose(mean.reshape(1, 6, 6), PIXELS.mean(axis=0), rtol=1e-6)
+
+
+def batches(data: Dataset) -> list[tuple[Any, ...]]:
+    """Images, as they are batched, and labels of all examples."""
+    scale = data.scale if data.scale == 1 else np.float32(data.scale)
+    return [(np.float32(image) * scale, label) for each in (data.train, data.check) for image, label in each or ()]
+
+
+@pytest.mark.parametrize(
+    ("images", "labels"),
+    [
+        (PIXELS, LABELS),
+        (PIXELS.astype(np.float64) / 7, LABELS),
+        (PIXELS.reshape(len(PIXELS), -1)[:, :5].astype(np.int64), LABELS.astype(np.float64) / 3),
+        (PIXELS, np.random.default_rng(1).random((len(PIXELS), 2))),
+    ],
+    ids=["pixels", "numbers", "features", "targets"],
+)
+def test_files_of_one_s_own_data_have_the_same_batches(tmp_path: Path, images: Any, labels: Any) -> None:
+    data = Dataset((images[5:], labels[5:]), (images[:5], labels[:5]))
+    paths = write_batch_files(data, tmp_path / "new", 4, name="mine", partition_size=4096 * 3)
+    assert [path.name for path in paths] == ["mine-train.metadata", "mine-test.metadata"]
+    assert [list(verify(path)) for path in paths] == [[], []]
+    found = batches(batch_files(*paths))
+    assert len(found) == len(images)
+    for (image, label), (other, expected) in zip(found, batches(data), strict=True):
+        np.testing.assert_array_equal(image, other)
+        np.testing.assert_array_equal(label, np.asarray(expected, label.dtype))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"data": (PIXELS, LABELS)}, "data: expected a Dataset. Received: tuple"),
+        ({"batch_size": 0}, "batch_size: expected an integer from 1 to 2,147,483,647. Received: 0"),
+        ({"partition_size": 1.5}, "partition_size: expected an integer ≥ 1. Received: 1.5"),
+        ({"name": "a/b"}, "name: expected the beginning of a file name, without a directory. Received: 'a/b'"),
+        ({"name": ""}, "name: expected the beginning of a file name, without a directory. Received: ''"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_write_nothing(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as error:
+        write_batch_files(
+            **({"data": Dataset((PIXELS, LABELS)), "directory": tmp_path / "new", "batch_size": 4} | arguments)
+        )
+    assert str(error.value) == message
+    assert not list(tmp_path.iterdir())

@@ -63,6 +63,22 @@ def test_what_looks_like_channels_last(shape: tuple[int, ...], pixels: bool, num
     assert [looks_channels_last(shape, np.dtype(dtype)) for dtype in (np.uint8, np.float32)] == [pixels, numbers]
 
 
+def test_single_examples_and_slices(tmp_path: Path) -> None:
+    for data in (Dataset((FLOATS, LABELS)), batch_files(files(tmp_path)[0]), sequence(Pairs(FLOATS, LABELS))):
+        for index in (0, len(LABELS) - 1, -1, np.int64(3)):
+            image, label = data.train[index]
+            np.testing.assert_array_equal(image, FLOATS[index])
+            assert label == LABELS[index]
+        image, label = data.train[0]
+        image[...] = 9
+        np.testing.assert_array_equal(data.train[0][0], FLOATS[0])
+        np.testing.assert_array_equal([image for image, _ in data.train[2:8:3]], FLOATS[2:8:3])
+        assert [int(label) for _, label in data.train] == list(LABELS)
+        for index in (len(LABELS), -len(LABELS) - 1):
+            with pytest.raises(IndexError, match=f"expected an index from -.* to .*Received: {index}"):
+                data.train[index]
+
+
 def test_a_selection_of_the_first_epoch() -> None:
     selection = Selection.of(np.array([3, 1]))
     assert (selection.epochs.tolist(), selection.seed) == ([0, 0], 0)
