@@ -34,7 +34,7 @@ from crossbow import (
 from crossbow.conf import configuration
 from crossbow.kernels import why_not_compiled
 from crossbow.kernels.cpu.onednn.shared_library import why_unusable
-from crossbow.ops import InnerProduct, Kernel, ReLU, SoftMax, SoftMaxLoss
+from crossbow.ops import Accuracy, InnerProduct, Kernel, ReLU, SoftMax, SoftMaxLoss
 from crossbow.runtime.changing_engine import ChangingEngine
 from crossbow.runtime.engine import Engine
 from crossbow.types import Shape
@@ -91,6 +91,14 @@ def chain(*kernels: Kernel) -> list[DataflowNode]:
 def training(*kernels: Kernel) -> Dataflow:
     """The training dataflow of a chain of operators, SoftMax and its loss appended."""
     return Dataflow(SubGraph(chain(*kernels, SoftMax(), SoftMaxLoss())[0])).set_phase(Phase.TRAIN)
+
+
+def with_metrics(flow: Dataflow, *ranks: int) -> Dataflow:
+    """The dataflow with an accuracy for each of these numbers of classes (`top_k`), named "top1", "top2", …"""
+    softmax = next(node for node in flow.subgraph.nodes if isinstance(node.operator.kernel, SoftMax))
+    for rank in ranks:
+        softmax.connect_to(DataflowNode(Operator(f"top{rank}", Accuracy(top_k=rank))))
+    return Dataflow(SubGraph(flow.subgraph.head)).set_phase(flow.phase)
 
 
 def perceptron(*middle: Kernel, hidden: int = 8, classes: int = 3) -> Dataflow:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Join the other ranks when a script asks for one of these."""
+    """Join the other ranks when a script first reads one of these."""
     if name in ("rank", "size", "view"):
         return getattr(join(), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

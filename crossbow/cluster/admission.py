@@ -1,12 +1,12 @@
 """Ranks that join during training.
 
-A rank that joins runs the same program as the others, from its beginning. What these have done together before, it
-takes from the journal of rank 0: their decisions, the results of tests, and those of training calls that have ended,
-which it passes over. It appends its own value where the values of all ranks are gathered. So it is compared with the
-others as they were with each other.
+A rank that joins runs the same program as the others, from its beginning. It takes the results of their earlier common
+steps from the journal of rank 0: decisions, the results of tests, and the results of finished training calls, which it
+skips. Where the values of all ranks are gathered, it appends its own value, so that it is compared with the others as
+they were with each other.
 
 When it reaches the training call that they are in, all of them pause at a tick, and the launcher adds it to the view.
-If they end that call before, it goes on with what the journal has by then.
+If they have ended that call by then, it continues with the newer entries of the journal.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class CannotJoinError(CrossbowError):
 
 
 class Entry(NamedTuple):
-    """What the ranks did together at one place of their program."""
+    """One common step of the ranks, and its result."""
 
     step: CommonStep
     value: bytes
-    """Its result: a JSON value, or other bytes."""
+    """The result of the step: a JSON value, or other bytes."""
 
 
 class Journal(NamedTuple):
-    """What the ranks did before the training call that they are in, or between two."""
+    """The common steps of the ranks before the current or next training call."""
 
     ranks: tuple[Rank, ...]
-    """Those at the beginning of the newest training call."""
+    """The ranks at the beginning of the newest training call."""
     entries: tuple[Entry, ...]
 
 
@@ -71,7 +71,7 @@ class Admission:
                 self._changed.notify_all()
 
     def record(self, *, on: bool) -> bool:
-        """Set whether entries are kept. Returns whether they were."""
+        """Set whether entries are recorded. Returns the previous value."""
         before, self._recording = self._recording, on and not self._closed
         return before
 
@@ -88,14 +88,14 @@ class Admission:
         self.note(CommonStep.TRAINING, result)
 
     def close(self) -> None:
-        """Let no more ranks join, for good."""
+        """Let no more ranks join, permanently."""
         with self._changed:
             self._closed, self._open, self._recording = True, False, False
             self._entries.clear()
             self._changed.notify_all()
 
     def take_over(self, joining: Joining) -> None:
-        """On a rank that has joined: go on with the journal of the others."""
+        """On a rank that has joined: continue the journal of the others."""
         with self._changed:
             self._entries = list(joining.entries)
 
@@ -118,11 +118,11 @@ class Admission:
             return Journal(self._ranks, tuple(self._entries)) if self._open else None
 
     def request(self, known: int, *, trains: bool) -> Journal | str | None:
-        """For a rank that has come to the end of a journal with `known` entries. trains: whether that is a training
-        call.
+        """Answer a rank that has reached the end of a journal with `known` entries. trains: whether it has reached a
+        training call.
 
         Returns None as soon as all ranks have paused at a tick, so that it can join; a longer journal, if they have
-        ended the call instead; or why it cannot join."""
+        ended the call instead; or the reason why it cannot join."""
         with self._changed:
             while not self._closed:
                 if len(self._entries) > known:
@@ -139,21 +139,21 @@ class Admission:
 
 
 class Joining:
-    """The part of a rank that joins: the journal that it goes through."""
+    """The state of a rank that joins: the journal that it follows."""
 
     def __init__(self, journal: Journal) -> None:
         self._changed = threading.Condition()
         self.entries = journal.entries
         self._next = 0
         self._waits_for: CommonStep | None = None
-        """What the program does at the end of the journal, where it waits."""
+        """The step that the program waits for at the end of the journal."""
         self._ended, self._refusal = False, ""
 
     # On the thread of the program
 
     def has(self, step: CommonStep) -> bool:
-        """Whether the journal goes on. At its end, the program waits for more, or to become a rank in a training call.
-        Raises CannotJoinError if it cannot join, because the program is another one or for another reason."""
+        """Whether the journal has another entry. At its end, the program waits for more entries, or to become a rank in
+        a training call. Raises CannotJoinError if it cannot join, for example because its program differs."""
         with self._changed:
             if self._refusal:
                 raise CannotJoinError(self._refusal)
@@ -164,7 +164,7 @@ class Joining:
             return False
 
     def next(self, step: CommonStep) -> bytes:
-        """The value of the next entry. Raises CannotJoinError if that is another step."""
+        """The value of the next entry. Raises CannotJoinError if the entry is of another step."""
         expected, value = self.entries[self._next]
         if step is not expected:
             raise CannotJoinError(f"{ANOTHER_PROGRAM}: expected {expected}. Received: {step}")
@@ -189,7 +189,7 @@ class Joining:
             self._changed.notify_all()
 
     def await_arrival(self) -> tuple[int, bool] | None:
-        """Wait until the program has come to the end of the journal. Returns its length, and whether the program is in
+        """Wait until the program has reached the end of the journal. Returns its length, and whether the program is in
         a training call; None if it has ended instead."""
         with self._changed:
             self._changed.wait_for(lambda: self._waits_for is not None or self._ended)

@@ -1,4 +1,5 @@
-"""What mpirun prints when ranks end, in one sentence or none: Open MPI prints it as banners between lines of dashes."""
+"""Replaces the banners of Open MPI's mpirun about ranks that have ended, which stand between lines of dashes, by one
+sentence or none."""
 
 from __future__ import annotations
 
@@ -7,12 +8,12 @@ from collections.abc import Callable
 
 DASHES = b"-" * 74
 MOST_LINES = 12
-"""Banners about the ends of ranks have fewer lines. What is longer is something else."""
+"""Maximum number of lines of a banner about the end of a rank. Longer text is something else."""
 _ABORTED = re.compile(
     rb"MPI_ABORT was invoked on rank \d+ in communicator "
     rb"|prterun has exited due to process rank \d+ with PID \d+ on node \S+ calling"
 )
-"""Of a rank that has said why it ends all."""
+"""Banner about a rank that has already printed why it ends all ranks."""
 _KILLED = re.compile(
     rb"prterun noticed that process rank (\d+) with PID \d+ on node\s+(\S+)\s+exited\s+on\s+signal\s+(.*)\."
 )
@@ -25,30 +26,31 @@ _BEGINNING = re.compile(rb"prterun noticed that |prterun detected that |prterun 
 
 
 class WithoutBanners:
-    """Passes the standard error of mpirun on, as soon as it comes, without the banners about the ends of ranks."""
+    """Passes the standard error of mpirun on immediately, without the banners about the ends of ranks."""
 
     def __init__(self, write: Callable[[bytes], object], say: Callable[[str], object]) -> None:
-        """write: takes what is passed on. say: takes a sentence about a rank that has ended without a word."""
+        """write: function that writes the output passed on. say: function that prints a sentence about a rank that has
+        ended without a message."""
         self._write, self._say = write, say
         self._kept = b""
-        """What may be a banner, or its beginning, from the beginning of a line."""
+        """Output from the beginning of a line, which may be a banner or the beginning of one."""
         self._in_line = False
-        """Whether the last thing that was passed on is the beginning of a line."""
+        """Whether the output passed on ends within a line."""
         self._silent = True
-        """Whether nothing was passed on."""
+        """Whether nothing has been passed on yet."""
 
     def feed(self, content: bytes) -> None:
-        """Take more of the output."""
+        """Process more output."""
         self._kept += content
         while self._kept and self._step():
             pass
 
     def end(self) -> None:
-        """Take the end of the output."""
+        """Process the end of the output."""
         self._pass_on(len(self._kept))
 
     def _step(self) -> bool:
-        """Pass on, or drop, what is complete. Returns whether there was something."""
+        """Pass on, or drop, a complete piece of the output. Returns whether there was one."""
         line, newline, rest = self._kept.partition(b"\n")
         if self._in_line or not (line == DASHES if newline else DASHES.startswith(line)):
             self._pass_on(self._kept.find(b"\n-") + 1 or len(self._kept))  # up to the next line that may be of dashes
@@ -66,7 +68,8 @@ class WithoutBanners:
         return False
 
     def _replace(self, text: bytes) -> bool:
-        """Say in a sentence what a banner says, unless it is known. Returns False for a banner that stays."""
+        """Print a banner's message as a sentence, unless it is known already. Returns False for a banner that is
+        kept."""
         if killed := _KILLED.fullmatch(text):
             rank, host, signal = (each.decode(errors="replace") for each in killed.groups())
             self._say(f"rank {rank} ({host}) was lost: its process was ended by signal {signal}")

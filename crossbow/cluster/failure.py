@@ -15,17 +15,17 @@ from crossbow.console import say
 FAILED = 1
 """Exit status after an exception."""
 LOST = 3
-"""Exit status after the loss of ranks without which training cannot go on."""
+"""Exit status after a loss of ranks without which training cannot continue."""
 TERMINATED = 143
 """Exit status after SIGTERM."""
 ASKED_TO_LEAVE = "it was asked to leave"
-"""Why a rank has left whose process has received SIGTERM."""
+"""The reason why a rank has left after its process received SIGTERM."""
 SECONDS_BETWEEN = 0.01
-"""Time between two looks for the ends of other ranks."""
+"""Time between two checks whether other ranks have ended."""
 
 
 def end_all_on_exception(ranks: Ranks) -> None:
-    """End all ranks when an exception ends this one, once its traceback is printed."""
+    """End all ranks after an exception has ended this one and its traceback is printed."""
     hook = sys.excepthook
 
     def print_and_end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -50,8 +50,8 @@ def end_all(transport: Transport, status: int) -> None:
 
 
 def end_with_others(ranks: Ranks) -> None:
-    """Tell the other ranks that this program has ended, and wait for the ends of theirs. Unlike the end of MPI itself,
-    this wait keeps no core busy."""
+    """Tell the other ranks that this program has ended, and wait until theirs have ended. Unlike MPI's own wait, this
+    one keeps no core busy."""
     ranks.tell_end()
     while not ranks.all_have_ended():
         time.sleep(SECONDS_BETWEEN)

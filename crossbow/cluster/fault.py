@@ -1,4 +1,5 @@
-"""Changes of the view on purpose, which are repeatable: CROSSBOW_FAULT=kill:RANK@TICK, leave:RANK@TICK or join@TICK."""
+"""Deliberate and repeatable changes of the view, for tests: CROSSBOW_FAULT=kill:RANK@TICK, leave:RANK@TICK or
+join@TICK."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ VARIABLE = "CROSSBOW_FAULT"
 
 @dataclass(frozen=True)
 class Fault:
-    """A change of the view when all ranks have reached a tick; with two levels, after the next exchange."""
+    """A change of the view as soon as all ranks have reached a tick; with two levels, after the next exchange."""
 
     rank: int
     """-1 for a rank that joins."""
@@ -29,8 +30,8 @@ class Fault:
 
 
 def faults_of(environment: Mapping[str, str]) -> tuple[Fault, ...]:
-    """The faults that an environment asks for. The first one happens in the first view, the next one in the view that
-    follows from it. Raises ConfigurationError for another form.
+    """The faults that an environment requests. The first one happens in the first view, the next one in the resulting
+    view. Raises ConfigurationError for an invalid value.
 
     >>> faults_of({"CROSSBOW_FAULT": "kill:1@20,kill:0@30"})
     (Fault(rank=1, tick=20, kind='kill'), Fault(rank=0, tick=30, kind='kill'))
@@ -47,7 +48,7 @@ def faults_of(environment: Mapping[str, str]) -> tuple[Fault, ...]:
 
 
 def check_fixed(environment: Mapping[str, str]) -> None:
-    """Raise ConfigurationError for faults that ranks which MPI connects cannot have: their number is fixed."""
+    """Raise ConfigurationError for faults that are impossible with MPI, where the number of ranks is fixed."""
     for fault in faults_of(environment):
         if fault.kind == "join":
             raise ConfigurationError(

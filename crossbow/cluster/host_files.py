@@ -19,7 +19,7 @@ from crossbow.files import checked_path, file_error
 from crossbow.types import ConfigurationError, DataError
 
 NAME = re.compile(r"(?!-)(?=.*\w)[\w.:\[\]-]+", re.ASCII)
-"""A host's name or address, which is no option of the command that gets it."""
+"""A host's name or address, which cannot be mistaken for an option of a command."""
 SLOTS = re.compile(r"slots=(\d{1,6})")
 """The number of ranks of a host."""
 STRIDE: Literal["stride"] = "stride"
@@ -30,7 +30,7 @@ Fractions = tuple[float, float]
 
 @dataclass(frozen=True)
 class Host:
-    """A machine, and the number of ranks that it takes."""
+    """A machine, and the number of ranks that it can run."""
 
     name: str
     """Name or address."""
@@ -38,10 +38,10 @@ class Host:
 
 
 def read_hosts(path: str | os.PathLike[str]) -> list[Host]:
-    """The hosts of a file with a host in each line, as "node1" or "node1 slots=2". A host that is named in several
-    lines has the slots of all of them.
+    """The hosts of a file with one host per line, as "node1" or "node1 slots=2". The slots of a host that is named in
+    several lines are added up.
 
-    Raises DataError, with file and line, if a line is something else, or the file has no host.
+    Raises DataError, with file and line, if a line has another form, and if the file has no host.
     """
     slots: dict[str, int] = {}
     for where, words in _lines(path, "hosts"):
@@ -55,9 +55,10 @@ def read_hosts(path: str | os.PathLike[str]) -> list[Host]:
 
 
 def name_of_rank(names: Sequence[str], local_rank: int, hostname: str) -> str:
-    """The name that a file of hosts gives to this machine's rank; the machine's own name if the file does not have it.
+    """The name of this machine's rank in a file of hosts; the machine's own name if the file does not contain it.
 
-    names: those of the file, each as often as it has slots. local_rank: number of the rank among those of this machine.
+    names: the names in the file, each repeated for its slots. local_rank: number of the rank among those of this
+    machine.
     hostname: this machine's own name.
 
     >>> name_of_rank(["node1", "node2", "node2"], 0, "node2.cluster")
@@ -80,16 +81,16 @@ def _is_here(name: str, *, loopback: bool) -> bool:
     for family, _, _, _, (address, _, *scope) in found:
         if ipaddress.ip_address(str(address).partition("%")[0]).is_loopback == loopback:
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
-                probe.bind((address, 0, *scope))  # normally, this is possible for own addresses only
+                probe.bind((address, 0, *scope))  # normally, this succeeds only for own addresses
                 return True
     return False
 
 
 def read_groups(path: str | os.PathLike[str]) -> list[tuple[str, ...]]:
-    """The groups of a file with the hosts of one group in each line, separated by spaces. A host may be named once for
-    each of its ranks.
+    """The groups of a file with the hosts of one group per line, separated by spaces. A host may be named once for each
+    of its ranks.
 
-    Raises DataError, with file and line, if a line has something else, or a host is in two groups.
+    Raises DataError, with file and line, if a line has another form, or a host is in two groups.
     """
     groups: list[tuple[str, ...]] = []
     group_of: dict[str, int] = {}
@@ -128,10 +129,10 @@ def learners_of_groups(
 
 
 def read_data_sharding(path: str | os.PathLike[str]) -> list[Fractions]:
-    """The fractions of a file whose line r has begin and end of the part of rank r, as "0 0.25", with
+    """The fractions of a file whose line r has the begin and the end of rank r's part, as "0 0.25", with
     0 ≤ begin < end ≤ 1.
 
-    Raises DataError, with file and line, if a line is something else, and if parts overlap or leave a gap.
+    Raises DataError, with file and line, if a line has another form, and if parts overlap or leave a gap.
     """
     return _adjoining(list(_lines(path, "fractions")))
 
@@ -146,7 +147,7 @@ def sharding_text(parts: Sequence[Fractions]) -> str:
 
 
 def sharding_of(text: str) -> Literal["stride"] | list[Fractions]:
-    """The value of an option: "stride", the parts of all ranks, or those of the file that has this name. Raises
+    """The value of an option: "stride", the parts of all ranks, or the name of a file with these parts. Raises
     DataError.
 
     >>> sharding_of("stride"), sharding_of("0:0.25,0.25:1")
@@ -160,12 +161,13 @@ def sharding_of(text: str) -> Literal["stride"] | list[Fractions]:
 
 
 def is_sharding(text: str) -> bool:
-    """Whether a text says how ranks divide the examples; otherwise it is the name of a file that does."""
+    """Whether a text itself is a data sharding; otherwise it is the name of a file with one."""
     return text == STRIDE or PARTS.fullmatch(text) is not None
 
 
 def _adjoining(given: Sequence[tuple[str, list[str]]]) -> list[Fractions]:
-    """Begin and end of each part, from where it is given and its words. Raises DataError, also unless they adjoin."""
+    """Begin and end of each part, from pairs of its source and its words. Raises DataError for invalid parts, and
+    unless they adjoin."""
     parts: list[Fractions] = []
     for where, words in given:
         try:
@@ -189,7 +191,8 @@ def _adjoining(given: Sequence[tuple[str, list[str]]]) -> list[Fractions]:
 
 
 def _lines(path: str | os.PathLike[str], what: str) -> Iterator[tuple[str, list[str]]]:
-    """The words of each line that has any, with file and number of the line. Raises DataError if there is none."""
+    """The words of each line that is not empty, with the file and the line number. Raises DataError if there is no such
+    line."""
     file = Path(checked_path(what, path))
     try:
         text = file.read_text(encoding="utf-8")

@@ -1,5 +1,5 @@
-"""Whether this process was started as one of several ranks: what `crossbow launch`, mpirun and srun set in the
-environment."""
+"""The launch of this process, alone or as one of several ranks, from the environment variables that `crossbow launch`,
+mpirun and srun set."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class RankLaunch:
-    """How a process was started."""
+    """The rank of a process, and the number of ranks, from its launch."""
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
     """Number of the process among those of its host."""
     local_size: int = 1
-    """Number of processes on its host, if that is known."""
+    """Number of processes on its host, if it is known; otherwise 1."""
 
 
 class _Family(NamedTuple):
     """Variables that one launcher sets."""
 
     ranks: tuple[str, str]
-    """Those with the rank and the number of ranks."""
+    """The variables of the rank and of the number of ranks."""
     of_host: tuple[tuple[str, str], ...]
-    """The same among the ranks of the host; the first ones that are set count."""
+    """The same within the host; the first pair that is set is used."""
 
 
 _MPICH, _SLURM = ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"), ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")
@@ -40,11 +40,11 @@ _FAMILIES = (
     _Family(("PMIX_RANK", "SLURM_STEP_NUM_TASKS"), (_SLURM,)),  # srun --mpi=pmix
     _Family(("PMI_RANK", "SLURM_STEP_NUM_TASKS"), (_SLURM,)),
 )
-"""SLURM's own variables are not enough: a batch script has them, too."""
+"""SLURM's own variables alone do not count, because a batch script has them, too."""
 
 
 def variables_of(launch: RankLaunch) -> dict[str, str]:
-    """The environment of a process that is started in this way.
+    """The environment variables of a process with this launch.
 
     >>> launch_of(variables_of(RankLaunch(1, 4, 1, 2)))
     RankLaunch(rank=1, size=4, local_rank=1, local_size=2)
@@ -55,7 +55,7 @@ def variables_of(launch: RankLaunch) -> dict[str, str]:
 
 
 def launch_of(environment: Mapping[str, str]) -> RankLaunch:
-    """How a process with this environment was started: rank 0 of 1, unless several were started.
+    """The launch of a process with this environment: rank 0 of 1, unless several processes were started.
 
     >>> launch_of({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"})
     RankLaunch(rank=2, size=4, local_rank=0, local_size=1)
@@ -78,6 +78,6 @@ def is_rank(environment: Mapping[str, str]) -> bool:
 
 
 def _numbers(names: tuple[str, str], environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """A number and how many there are, at least one, from variables; None if they are not set."""
+    """An index and a count, which is at least 1, from two variables; None if they are not set."""
     first, second = (environment.get(name, "") for name in names)
     return (int(first), int(second)) if first.isdecimal() and second.isdecimal() and int(second) else None

@@ -1,4 +1,4 @@
-"""Ranks, and views of those that are alive."""
+"""Ranks, and views of the live ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Rank:
     """A process of a run, with its own devices and learners."""
 
     number: int
-    """From 0. Learners are numbered through all ranks in this order."""
+    """Number of the rank, from 0. Learners are numbered consecutively over all ranks in this order."""
     host: str
 
     def __str__(self) -> str:
@@ -27,7 +27,7 @@ class View:
     number: int
     ranks: tuple[Rank, ...]
     enough: bool = True
-    """Whether there are as many ranks as training needs."""
+    """Whether there are enough ranks for training to continue."""
 
     def __len__(self) -> int:
         return len(self.ranks)
@@ -38,26 +38,27 @@ class Lost:
     """A rank that has left."""
 
     rank: Rank
-    """As it was numbered before."""
+    """The rank, with its number before it left."""
     reason: str
 
 
 class Changes(NamedTuple):
-    """What has changed between two views."""
+    """The changes between two views."""
 
     lost: tuple[Lost, ...] = ()
     joined: tuple[Rank, ...] = ()
-    """As they were numbered when they joined."""
+    """The ranks that have joined, with their numbers at that time."""
 
     def followed_by(self, more: Changes) -> Changes:
-        """These changes and later ones. Ranks that have joined, and left again, have not joined."""
+        """The combination of these changes and later ones. Ranks that have joined and left again do not count as
+        joined."""
         lost = [each.rank for each in more.lost]
         joined = tuple(rank for rank in self.joined if rank not in lost)
         return Changes(self.lost + more.lost, joined + more.joined)
 
 
 class Left(SystemExit):
-    """This rank was asked to leave, and has finished its tick. The exit status is 5."""
+    """Raised when this rank has finished its tick after a request to leave. The exit status is 5."""
 
     status = 5
 
@@ -66,7 +67,7 @@ class Left(SystemExit):
 
 
 class GivenUp(SystemExit):
-    """The other ranks go on without this one, which they could not reach. The exit status is 4."""
+    """Raised when the other ranks continue without this one, because they could not reach it. The exit status is 4."""
 
     status = 4
 
@@ -75,7 +76,7 @@ class GivenUp(SystemExit):
 
 
 class NotJoined(SystemExit):
-    """This rank cannot join the others, which go on without it. The exit status is 2."""
+    """Raised when this rank cannot join the others, which continue without it. The exit status is 2."""
 
     status = 2
 

@@ -27,7 +27,7 @@ class MpiTransport:
     """Implements `Transport`.
 
     Calls never block in MPI: a blocking call would keep a core busy that a learner needs. A lock admits one thread at a
-    time, which every MPI library can serve.
+    time, so that any MPI library can be used.
     """
 
     elastic = False
@@ -47,8 +47,8 @@ class MpiTransport:
         self._sent: list[tuple[Any, bytes]] = []
         """Messages on their way, whose memory must not be freed."""
         self._transfers: set[MpiTransfer] = set()
-        """Transfers that have not ended. MPI may write to their arrays also if nobody waits for them any more, as after
-        a failure."""
+        """Transfers that have not ended. MPI may still write to their arrays when no thread waits for them any more, as
+        after a failure."""
         hosts = world.allgather(mpi.Get_processor_name())
         self.rank: int = world.rank
         self.view = View(0, tuple(Rank(number, host) for number, host in enumerate(hosts)))
@@ -66,7 +66,7 @@ class MpiTransport:
     def forget(self) -> None:
         with self._lock:
             world = self._mpi.COMM_WORLD
-            # Those before are not freed: what was sent in them may never be received.
+            # The previous communicators are not freed, because messages in them may never be received.
             self._messages, self._sums = world.Dup(), world.Dup()
 
     def send(self, message: bytes, rank: int, channel: int) -> None:
@@ -115,7 +115,7 @@ class MpiTransfer:
     """Implements `Pending`."""
 
     def __init__(self, request: Any, array: Array, lock: threading.Lock, others: set[MpiTransfer]) -> None:
-        """others: the transfers that have not ended, which this one leaves when it ends."""
+        """others: the transfers that have not ended; this one removes itself when it ends."""
         self._request, self._array, self._lock, self._others = request, array, lock, others
         self._done = False
 
@@ -129,7 +129,7 @@ class MpiTransfer:
 
 
 def _bytes(array: Array) -> Array:
-    """The array's bytes: any type can be sent, also float16."""
+    """The array's bytes. As bytes, any type can be sent, also float16."""
     return array.view(np.uint8)
 
 
@@ -149,7 +149,7 @@ def _load(launch: RankLaunch) -> Any:
 
 
 def _initialise(mpi: Any, launch: RankLaunch) -> None:
-    """Initialise MPI, for which all ranks wait for each other. Ends the process after `SECONDS_TO_START`."""
+    """Initialise MPI. All ranks wait for each other; after `SECONDS_TO_START`, the process ends."""
 
     def give_up() -> None:
         say(
@@ -161,7 +161,7 @@ def _initialise(mpi: Any, launch: RankLaunch) -> None:
     limit = threading.Timer(SECONDS_TO_START, give_up)
     limit.daemon = True
     limit.start()
-    # Not mpi4py's own function, which would not let the timer's thread work.
+    # mpi4py's own function would not let the timer's thread run.
     ctypes.CDLL(mpi.__file__).MPI_Init_thread(
         None, None, ctypes.c_int(mpi.THREAD_MULTIPLE), ctypes.byref(ctypes.c_int())
     )

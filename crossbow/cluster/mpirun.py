@@ -1,4 +1,4 @@
-"""Launches a program with mpirun, and again from its checkpoint if that is asked for."""
+"""Launches a program with mpirun and, on request, restarts it from its checkpoint after a loss."""
 
 from __future__ import annotations
 
@@ -25,31 +25,32 @@ from crossbow.interruption import INTERRUPTED
 from crossbow.types import ConfigurationError
 
 KILLED, MOST_KILLED = 128, 128 + 64
-"""The exit status of mpirun is above the first one, and at most the second one, if a signal has ended a rank. Faults of
-mpirun itself, as of a host that it cannot reach, have higher ones."""
+"""If a signal has ended a rank, the exit status of mpirun is above the first number, and at most the second. Errors of
+mpirun itself, such as a host that it cannot reach, have a higher status."""
 LOOK = 0.5
-"""Limit of a wait for the end of mpirun, in seconds."""
+"""Seconds between two checks whether mpirun has ended."""
 SECONDS_TO_PRINT = 1.0
-"""Time to take the last output of mpirun when it has ended."""
+"""Time to read the last output of mpirun when it has ended."""
 SET_DEATH_SIGNAL = 1
 """The option PR_SET_PDEATHSIG of prctl."""
 
 
 @dataclass(frozen=True)
 class MpiLaunch:
-    """Where, and on how many ranks, a program runs."""
+    """The hosts and the number of ranks of a program."""
 
     ranks: int | None = None
-    """Number of ranks; None: as many as `hosts` has slots or `per_host` says, or one."""
+    """Number of ranks; None: the number that follows from `hosts` and `per_host`, or one."""
     per_host: int | None = None
-    """Ranks of a host; None: as many as it has slots."""
+    """Ranks per host; None: its number of slots."""
     hosts: Path | None = None
-    """File with a host in each line, as "node1 slots=2"."""
+    """File with one host per line, as "node1 slots=2"."""
     restarts: int = 0
-    """How often the program begins again, from its newest checkpoint if there is one, after the loss of a rank."""
+    """Maximum number of restarts of the program after the loss of a rank, each from the newest checkpoint if there is
+    one."""
 
     def check(self) -> None:
-        """Raise ConfigurationError or DataError for what mpirun would refuse."""
+        """Raise ConfigurationError or DataError for settings that mpirun would reject."""
         if self.hosts is None:
             return
         hosts = read_hosts(self.hosts)
@@ -72,7 +73,7 @@ class MpiLaunch:
 
 def launch_on_mpi(program: RankProgram, launch: MpiLaunch) -> int:
     """Run a program with mpirun, and return its exit status. Raises ConfigurationError if there is no mpirun, or there
-    are fewer hosts than the ranks need, and DataError for a file of hosts with faults."""
+    are too few hosts for the ranks, and DataError for an invalid file of hosts."""
     launch.check()
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     mpirun = shutil.which("mpirun", path=path)
@@ -88,7 +89,7 @@ def launch_on_mpi(program: RankProgram, launch: MpiLaunch) -> int:
 
 
 def _pass_errors_on(errors: BinaryIO) -> None:
-    """Write what mpirun writes to its standard error, without banners, to that of this process."""
+    """Copy the standard error of mpirun, without banners, to the standard error of this process."""
     banners = WithoutBanners(_write, say)
     with errors:
         while content := os.read(errors.fileno(), 1 << 16):
@@ -97,15 +98,15 @@ def _pass_errors_on(errors: BinaryIO) -> None:
 
 
 def _write(content: bytes) -> None:
-    """Write to standard error, whose errors are ignored."""
+    """Write to standard error, and ignore errors of writing."""
     with contextlib.suppress(OSError):
         while content:
             content = content[os.write(2, content) :]
 
 
 def _end_of(process: subprocess.Popen[bytes]) -> int:
-    """The exit status of a process, when it has ended. Python would handle a signal that arrives immediately before a
-    wait only after it, so each wait has a limit."""
+    """Wait for the end of a process, and return its exit status. Each wait has a limit, because Python handles a signal
+    that arrives immediately before a wait only after it."""
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(LOOK)
@@ -113,7 +114,8 @@ def _end_of(process: subprocess.Popen[bytes]) -> int:
 
 def _run(command: list[str]) -> tuple[int, bool]:
     """Run a command. It gets SIGTERM when this process dies. The first signal ends training after its tick, with a
-    checkpoint: mpirun passes SIGUSR1 on, and would kill the ranks for others. A second signal does that.
+    checkpoint: it is sent as SIGUSR1, which mpirun passes on; for other signals, mpirun would kill the ranks. A second
+    signal kills them.
 
     Returns the exit status, and whether there was a signal.
     """
@@ -138,11 +140,11 @@ def _run(command: list[str]) -> tuple[int, bool]:
 
     with handled(receive):
         process = subprocess.Popen(command, start_new_session=True, preexec_fn=before, stderr=subprocess.PIPE)
-        pass_on()  # what has come before
+        pass_on()  # signals that arrived before the process existed
         reader = threading.Thread(target=_pass_errors_on, args=(process.stderr,), daemon=True)
         reader.start()
         status = _end_of(process)
-        reader.join(SECONDS_TO_PRINT)  # what mpirun has started may outlive it, and keep its standard error open
+        reader.join(SECONDS_TO_PRINT)  # children of mpirun may outlive it, and keep its standard error open
     if status and received:
         return KILLED + received[0], True
     return KILLED - status if status < 0 else status, bool(received)

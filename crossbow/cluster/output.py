@@ -14,7 +14,7 @@ from crossbow.cluster.launch import launch_of
 from crossbow.console import open_standard_streams
 
 SECONDS_BEFORE_ERRORS = 1.0
-"""Time that other ranks wait before they print their first error: rank 0 usually has the same one, and ends them."""
+"""Time that other ranks wait before they print their first error: usually rank 0 has the same error, and ends them."""
 
 
 class PrefixedLines(io.TextIOBase):
@@ -49,7 +49,7 @@ class PrefixedLines(io.TextIOBase):
 
 
 class OutputOfFirst(io.TextIOBase):
-    """A text stream that discards what is written while this process is not rank 0."""
+    """A text stream that discards its input while this process is not rank 0."""
 
     def __init__(self, stream: TextIO, is_first: Callable[[], bool]) -> None:
         self._stream, self._is_first = stream, is_first
@@ -79,5 +79,5 @@ def arrange_output(is_first: Callable[[], bool], *, log_all: bool = False) -> No
     if launch.rank and not log_all:
         sys.stdout = OutputOfFirst(sys.stdout, is_first)
     else:
-        # Not the terminal that mpirun pretends to be: its own output may be a file.
+        # mpirun gives its processes a terminal, but its own output may be a file.
         sys.stdout = PrefixedLines(sys.stdout, prefix if log_all else "")

@@ -1,4 +1,4 @@
-"""Which learners, and which tasks, belong to a rank."""
+"""The learners and the tasks that belong to a rank."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Placement:
     """The learners of a rank among all learners.
 
-    Tasks rotate over all learners: of each k tasks in turn, `own` belong to this rank.
+    Tasks rotate over all learners: of every k consecutive tasks, `own` belong to this rank.
 
     >>> placement = Placement(learners=4, first=1, own=2)
     >>> [placement.task(index) for index in range(4)], placement.own_of(6)
@@ -25,16 +25,16 @@ class Placement:
 
     @classmethod
     def alone(cls, learners: int) -> Placement:
-        """The placement of all learners."""
+        """The placement of a rank that has all learners."""
         return cls(learners, 0, learners)
 
     @property
     def whole(self) -> bool:
-        """Whether all learners are this rank's."""
+        """Whether this rank has all learners."""
         return self.own == self.learners
 
     def has(self, learner: int) -> bool:
-        """Whether a learner is this rank's."""
+        """Whether this rank has the learner."""
         return self.first <= learner < self.first + self.own
 
     def task(self, index: int) -> int:
@@ -43,6 +43,6 @@ class Placement:
         return turn * self.learners + self.first + learner
 
     def own_of(self, tasks: int) -> int:
-        """How many of the first `tasks` tasks are this rank's."""
+        """The number of this rank's tasks among the first `tasks` tasks."""
         turns, rest = divmod(tasks, self.learners)
         return turns * self.own + min(max(rest - self.first, 0), self.own)

@@ -1,4 +1,4 @@
-"""Measurements of ranks and of the network between them, and what follows for groups and data sharding."""
+"""Measurements of ranks and of the network between them, from which groups and a data sharding follow."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ ROUND_TRIPS = 30
 TRANSFERS = 5
 TRANSFER_BYTES = 4 << 20
 SECONDS_OF_A_TRANSFER = 30.0
-"""Limit of the wait for another rank."""
+"""Maximum wait for another rank."""
 SUMS, SECONDS_OF_SUMS = 5, 1.0
-"""Number of sums that are measured, if they do not take longer together."""
+"""Number of sums that are measured, and the time after which no further sum is begun."""
 
 
 @dataclass(frozen=True)
 class RankSpeed:
-    """How fast a rank trains alone."""
+    """The speed of a rank that trains alone."""
 
     rank: int
     host: str
@@ -44,9 +44,9 @@ class LinkSpeed:
 
     ranks: tuple[int, int]
     latency: float
-    """Seconds of a message of 8 bytes: half of the shortest round trip."""
+    """Seconds that a message of 8 bytes takes: half of the shortest round trip."""
     bandwidth: float
-    """Bytes per second of messages of `TRANSFER_BYTES`: those of the shortest round trip."""
+    """Bytes per second for messages of `TRANSFER_BYTES`, from the shortest round trip."""
 
 
 def measure_links(ranks: Ranks) -> list[LinkSpeed]:
@@ -61,8 +61,8 @@ def measure_links(ranks: Ranks) -> list[LinkSpeed]:
 
 
 def measure_sum(ranks: Ranks, elements: int, dtype: np.dtype[np.generic], *, chained: bool) -> float:
-    """Seconds until every rank has the sum of the vectors of all ranks: the median, without that of the first sum. All
-    ranks must call this; every rank has the result. chained: whether the sum travels along the ranks."""
+    """Seconds until every rank has the sum of the vectors of all ranks: the median of several sums without the first.
+    All ranks must call this; every rank has the result. chained: whether the sum travels along the ranks."""
     found: list[float] = []
     own, partial, whole = (aligned_zeros(elements * dtype.itemsize).view(dtype) for _ in range(3))
     target = sum_target(ranks.transport, partial, whole)
@@ -92,7 +92,7 @@ def _adder(target: Array, own: Array) -> Add:
 
 
 def _measure(transport: Transport, pair: tuple[int, int]) -> tuple[float, float]:
-    """Latency and bandwidth of a link, on either of its ranks."""
+    """Latency and bandwidth of a link, measured by both of its ranks."""
     shortest = min(_round_trip(transport, pair, np.zeros(1)) for _ in range(ROUND_TRIPS))
     values = np.zeros(TRANSFER_BYTES // 8)
     seconds = min(_round_trip(transport, pair, values) for _ in range(TRANSFERS))
@@ -102,7 +102,7 @@ def _measure(transport: Transport, pair: tuple[int, int]) -> tuple[float, float]
 def _round_trip(
     transport: Transport, pair: tuple[int, int], values: np.ndarray[tuple[int], np.dtype[np.float64]]
 ) -> float:
-    """Seconds in which the values travel to the second rank and back."""
+    """Seconds that the values take to the second rank and back."""
     begins = transport.rank == pair[0]
     other = pair[1] if begins else pair[0]
     began = time.perf_counter()
@@ -113,7 +113,7 @@ def _round_trip(
 
 
 def _finish(pending: Pending, rank: int) -> None:
-    """Wait without sleeping, which would take longer than a message."""
+    """Wait without sleeping, because a sleep takes longer than a message."""
     deadline = time.monotonic() + SECONDS_OF_A_TRANSFER
     while not pending.done():
         if time.monotonic() > deadline:

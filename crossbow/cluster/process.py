@@ -19,9 +19,9 @@ _joined: list[Ranks] = []
 
 
 def join() -> Ranks:
-    """The ranks of this run. A process that mpirun or srun has started as one of several joins the others when this is
-    first called; one that `crossbow launch` has started on Ray has joined them; any other process is rank 0 of 1.
-    Raises ConfigurationError if mpi4py is missing, or for faults that its ranks cannot have."""
+    """The ranks of this run. A process that mpirun or srun has started as one of several joins the others on the first
+    call; a process that `crossbow launch` has started on Ray has joined them already; any other process is rank 0 of 1.
+    Raises ConfigurationError if mpi4py is missing, and for faults that are impossible with MPI."""
     with _lock:
         if not _joined:
             launch = launch_of(os.environ)
@@ -43,7 +43,7 @@ def is_first() -> bool:
 
 
 def connected(ranks: Ranks) -> None:
-    """Let `join` return these ranks, which the caller has connected."""
+    """Make `join` return these ranks, which the caller has connected."""
     with _lock:
         _joined[:] = [ranks]
 
@@ -54,7 +54,8 @@ def _end(ranks: Ranks, transport: MpiTransport) -> None:
 
 
 def leave(status: int) -> int:
-    """Return the exit status of a command. If it is not 0, and this process has joined others, all end with it."""
+    """Return the exit status of a command. If it is not 0, and this process has joined others, all ranks end with this
+    status."""
     if status and _joined and _joined[0].several:
         end_all(_joined[0].transport, status)
     return status

@@ -18,35 +18,35 @@ from crossbow.console import say
 from crossbow.interruption import INTERRUPTED
 
 LEFT, CANNOT_JOIN = -1, -2
-"""What `run_program` returns in place of an exit status, which is from 0 to 255, if the rank was asked to leave, or
-cannot join the others."""
+"""Results of `run_program` if the rank was asked to leave, or cannot join the others. Exit statuses are from 0 to
+255."""
 BEGUN_AGAIN = "CROSSBOW_BEGUN_AGAIN"
-"""A variable of the environment, which ranks have whose program a launcher has begun again. The program removes it."""
+"""An environment variable of ranks whose program a launcher has restarted. The program removes it."""
 
 
 @dataclass(frozen=True)
 class RankProgram:
-    """A module, as of `python -m models.lenet`, or a script."""
+    """A module, as in `python -m models.lenet`, or a script."""
 
     name: str
     """Name of the module, or path of the script."""
     arguments: tuple[str, ...]
     is_module: bool = True
     begun_again: bool = False
-    """Whether a launcher has begun it again."""
+    """Whether a launcher has restarted it."""
 
     def command(self) -> list[str]:
-        """The command of Python that runs it."""
+        """The Python command that runs it."""
         return [sys.executable, *(["-m"] if self.is_module else []), self.name, *self.arguments]
 
     def resumed(self) -> RankProgram:
-        """The program with which a launcher continues what this one has begun: with --resume, without --overwrite."""
+        """The program that continues this one: with --resume, without --overwrite."""
         kept = tuple(each for each in self.arguments if each not in ("--resume", "--overwrite"))
         return replace(self, arguments=(*kept, "--resume"), begun_again=True)
 
 
 def begun_again(program: RankProgram) -> RankProgram:
-    """The program with which a launcher goes on after a loss. Faults are not repeated."""
+    """The program that continues this one after a loss. Faults are not repeated."""
     say("the program begins again, from its newest checkpoint if there is one")
     os.environ.pop(VARIABLE, None)
     return program.resumed()
@@ -74,7 +74,7 @@ def run_program(program: RankProgram, before_error: Callable[[], None] = lambda:
         return CANNOT_JOIN
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):
-            return (error.code or 0) & 0xFF  # as the system does
+            return (error.code or 0) & 0xFF  # as the operating system does
         before_error()
         print(error.code, file=sys.stderr)
         return FAILED
@@ -95,7 +95,8 @@ def run_program(program: RankProgram, before_error: Callable[[], None] = lambda:
 
 
 def _frames_of_program(found: TracebackType | None) -> TracebackType | None:
-    """The traceback from the program's first line on, as Python prints it; the whole one if it has not begun."""
+    """The traceback from the program's first frame on, as Python prints it; the whole traceback if the program has not
+    begun."""
     first = found
     while first is not None and first.tb_frame.f_globals.get("__name__") in (__name__, runpy.__name__):
         first = first.tb_next

@@ -1,4 +1,4 @@
-"""The ranks of a run: common decisions, and values of all ranks."""
+"""The ranks of a run: common decisions, and values gathered from all ranks."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from crossbow.console import say
 from crossbow.types import CrossbowError
 
 SECONDS_TO_START = 120.0
-"""Limit of the wait for all ranks before training."""
+"""Maximum wait for all ranks before training."""
 SECONDS_TO_END = 3.0
-"""Time that a rank which has failed gets to print its traceback, and to end all ranks, before another one ends them."""
+"""Time that a failed rank has to print its traceback, and to end all ranks, before another rank ends them."""
 SECONDS_AFTER_END = 1.0
-"""Time in which messages arrive that a rank has sent before its program ended."""
+"""Time within which the last messages of a rank arrive after its program has ended."""
 SECONDS_AFTER_CHANGE = 1.0
-"""Time in which an answer arrives that rank 0 has sent before it knew that the view has changed."""
+"""Time within which an answer arrives that rank 0 sent before it knew of a change of the view."""
 SECONDS_TO_CHANGE = 120.0
-"""Limit of the wait for a view that follows from a decision of the ranks."""
+"""Maximum wait for a view that follows from a decision of the ranks."""
 GROWTH_AHEAD = 1.3
-"""Growth of the sleep while a rank waits for a decision of rank 0. It may be noticed late, because schedulers are
-several tasks ahead of the learners."""
+"""Growth of the sleep while a rank waits for a decision of rank 0. A decision may be noticed late, because schedulers
+are several tasks ahead of the learners."""
 CALL = 4
-"""Bytes of the number of a call at the beginning of a message."""
+"""Size in bytes of the call's number at the beginning of a message."""
 ENDED = 0
-"""In place of the number of a call: the program of the rank has ended."""
+"""Instead of a call's number: the program of the rank has ended."""
 LEAVE = 0
-"""In place of the number of a signal in a request to rank 0: the rank is asked to leave."""
+"""Instead of a signal's number in a request to rank 0: the rank was asked to leave."""
 LOSS = -1
-"""In place of the number of a signal for which training ends: it cannot go on after a loss."""
+"""Instead of a signal's number in a request to rank 0: training cannot continue after a loss."""
 
 
 class RankFailure(NamedTuple):
@@ -47,12 +47,12 @@ class RankFailure(NamedTuple):
     """Number of the call in which it failed, or `ENDED`."""
     sentence: str
     arrived: float
-    """On the monotonic clock."""
+    """Time of arrival on the monotonic clock."""
 
 
 class Ranks:
-    """The ranks of a run, as one of them sees the others. All ranks call `agree`, `agree_on_bytes` and `gather` in the
-    same order. A rank without others has no transport, and returns its own values."""
+    """The ranks of a run, from the point of view of one of them. All ranks call `agree`, `agree_on_bytes` and `gather`
+    in the same order. A rank that runs alone has no transport, and returns its own values."""
 
     def __init__(
         self,
@@ -63,19 +63,19 @@ class Ranks:
         admission: Admission | None = None,
         joining: Joining | None = None,
     ) -> None:
-        """admission: if ranks can join. joining: on a rank that joins the others."""
+        """admission: given if ranks can join. joining: given on a rank that joins the others."""
         self.view, self.rank, self._transport = view, rank, transport
         self._admission, self._joining = admission, joining
         self.admits = True
-        """Whether ranks may join, if the launcher lets them: the same on all ranks."""
+        """Whether ranks may join if the launcher allows it; equal on all ranks."""
         self._passed_over = False
-        """Whether this rank has passed over a training call, before it joined the others."""
+        """Whether this rank has skipped a training call before it joined the others."""
         self._kept: dict[tuple[Channel, int], bytes] = {}
         """Messages of later calls, by channel and rank."""
         self._call = 0
         """Number of the current or last call that all ranks make."""
         self.era = 0
-        """How often the ranks of this view have forgotten the messages of a call that failed."""
+        """Number of times that the ranks of this view have forgotten the messages of a failed call."""
         self.failed_calls = 0
         """Number of calls that have failed on this rank."""
         self._forgotten = 0
@@ -85,13 +85,13 @@ class Ranks:
         self.models: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         """The contexts of the program that are in use, by the numbers of their models."""
         self._failures: list[RankFailure] = []
-        """Of other ranks."""
+        """Failures of other ranks."""
         self._ended: set[int] = set()
         """The ranks whose programs have ended."""
         self.asked_to_leave = False
-        """Whether this rank is to leave after its tick, and the others are to go on."""
+        """Whether this rank will leave after its tick, while the others continue."""
         self._asked_to_stop = 0
-        """The signal because of which the launcher asks rank 0 to end training, or `LOSS`."""
+        """The signal for which the launcher asks rank 0 to end training, or `LOSS`; 0 without such a request."""
         self._check_own: Callable[[], None] | None = None
 
     @property
@@ -105,7 +105,7 @@ class Ranks:
 
     @property
     def connected(self) -> bool:
-        """Whether there are other ranks, or there have been."""
+        """Whether there are, or were, other ranks."""
         return self._transport is not None
 
     @property
@@ -139,7 +139,8 @@ class Ranks:
 
     @property
     def behind(self) -> bool:
-        """Whether this rank waits to join others that have trained a model since, whose variables it lacks."""
+        """Whether this rank waits to join others after it has skipped a training call, so that it lacks the trained
+        variables."""
         return self._joining is not None and self._passed_over
 
     def next_model(self) -> int:
@@ -163,7 +164,7 @@ class Ranks:
     @contextmanager
     def call(self) -> Iterator[None]:
         """A call that all ranks make, in the same order. An exception that ends it on one rank ends it on all: the
-        other ranks raise RankFailedError, also if the exception is caught there."""
+        other ranks raise RankFailedError, even if the first rank catches its exception."""
         self._call += 1
         try:
             yield
@@ -182,8 +183,8 @@ class Ranks:
             raise
 
     def forget_failures(self) -> None:
-        """If a call has failed on a rank, forget the messages of that call. Called at the beginning of calls in which
-        ranks exchange vectors or results."""
+        """Forget the messages of calls that have failed on a rank. Called at the beginning of calls in which ranks
+        exchange vectors or results."""
         if not self.several or self.joins:
             return
         with self.unrecorded():
@@ -202,7 +203,7 @@ class Ranks:
         return len(self._ended) == self.size - 1
 
     def _hear(self) -> None:
-        """Receive what other ranks tell of their failures. Any thread may call this."""
+        """Receive the other ranks' reports of failures. Any thread may call this."""
         while (received := self.transport.receive(Channel.FAILURE)) is not None:
             rank, text = received
             call, sentence = json.loads(text)
@@ -230,12 +231,12 @@ class Ranks:
         self.asked_to_leave = True
 
     def stop(self, signal: int) -> None:
-        """Let rank 0, which this is or becomes, end training because of this signal or `LOSS`. Any thread may call
-        this."""
+        """Make rank 0, which this rank is or becomes, end training because of this signal or `LOSS`. Any thread may
+        call this."""
         self._asked_to_stop = signal
 
     def await_view(self, seconds: float = SECONDS_TO_CHANGE) -> None:
-        """Wait until there is a newer view, which then raises ViewChangedError."""
+        """Wait for a newer view. Raises ViewChangedError when there is one."""
 
         def look() -> bool:
             self.check_others()
@@ -244,8 +245,8 @@ class Ranks:
         Waiting(seconds=seconds).until(look, "the launcher to change the view")
 
     def regroup(self) -> Changes:
-        """Continue with the ranks of the newest view. Returns what has changed. Raises GivenUp if this rank is not one
-        of them."""
+        """Continue with the ranks of the newest view. Returns the changes. Raises GivenUp if this rank is not one of
+        them."""
         try:
             changes = self.transport.regroup()
         except GivenUp:
@@ -263,7 +264,7 @@ class Ranks:
     # Joining
 
     def begin_training(self, *, elastic: bool) -> Any:
-        """Called at the beginning of a training call. Others can join from now on, if it is elastic. Returns None.
+        """Called at the beginning of a training call. If it is elastic, others can join from now on. Returns None.
 
         A rank that joins waits until it is in the view, and then raises ViewChangedError. If the others have ended the
         call, it returns the call's result."""
@@ -278,13 +279,13 @@ class Ranks:
         return None
 
     def end_training(self, result: Callable[[], Any]) -> None:
-        """Called at the end of a training call. A rank that joins later passes it over, and gets the result: a JSON
+        """Called at the end of a training call. A rank that joins later skips the call, and gets the result: a JSON
         value, which is not None."""
         if self._admission is not None and self._joining is None:
             self._admission.end_training(json.dumps(result()).encode())
 
     def _take_over(self, step: CommonStep) -> bytes:
-        """On a rank that joins: what the others have done at this place of the program."""
+        """On a rank that joins: the result of the others' step at this point of the program."""
         joining = self._joining
         assert joining is not None
 
@@ -304,7 +305,7 @@ class Ranks:
         raise NotJoined
 
     def end_joining(self) -> None:
-        """Let no more ranks join, for good: what the ranks do now cannot be taken over."""
+        """Let no more ranks join, permanently, because a later rank could not take over the following steps."""
         self.admits = False
         if self._admission is not None:
             self._admission.close()
@@ -321,7 +322,7 @@ class Ranks:
 
     @contextmanager
     def unrecorded(self) -> Iterator[None]:
-        """What the ranks do together in the context is no part of what ranks that join later take over."""
+        """Record no common steps within the context, so that ranks that join later do not take them over."""
         if self._admission is None:
             yield
             return
@@ -332,8 +333,8 @@ class Ranks:
             self._admission.record(on=recording)
 
     def together(self, work: Callable[[], Any]) -> Any:
-        """The JSON value that `work` has on all ranks, which call it at the same time. A rank that joins later gets the
-        value of rank 0."""
+        """The JSON value that `work` returns on all ranks, which call this at the same time. A rank that joins later
+        gets the value of rank 0."""
         if self._joining is not None:
             return json.loads(self._take_over(CommonStep.WORK))
         if self._admission is None:
@@ -346,14 +347,14 @@ class Ranks:
     # Decisions
 
     def agree(self, decide: Callable[[], Any]) -> Any:
-        """What rank 0 decides: a JSON value. Other ranks wait for it, and do not call `decide`."""
+        """The decision of rank 0, a JSON value. Other ranks wait for it, and do not call `decide`."""
         if not self.several and self._admission is None:
             return decide()
         value = json.dumps(decide()).encode() if self.is_first else b""
         return json.loads(self.agree_on_bytes(value))
 
     def agree_on_bytes(self, value: bytes, of: int = 0) -> bytes:
-        """The bytes that one rank gives, by default rank 0."""
+        """The bytes that one rank, by default rank 0, passes as `value`."""
         if self._joining is not None:
             return self._take_over(CommonStep.AGREEMENT)
         if self.several and self.rank == of:
@@ -373,8 +374,8 @@ class Ranks:
         self.transport.send(str(LEAVE).encode(), 0, Channel.REQUEST)
 
     def requests(self) -> list[tuple[int, int]]:
-        """What other ranks and the launcher have asked rank 0 since the last call: each request with the number of the
-        rank, and the signal because of which it asks to stop, `LEAVE` or `LOSS`."""
+        """The requests of other ranks and of the launcher to rank 0 since the last call: pairs of the rank's number and
+        the signal for which it asks to stop, `LEAVE` or `LOSS`."""
         stop, self._asked_to_stop = self._asked_to_stop, 0
         found = [(self.rank, stop)] if stop else []
         while self.connected and (received := self.transport.receive(Channel.REQUEST)) is not None:
@@ -385,12 +386,12 @@ class Ranks:
 
     def check_own(self, check: Callable[[], None] | None) -> None:
         """From now on, call `check` during each wait for a message of another rank. It raises the failure of a task of
-        this rank, for whose result the other may wait. None: call nothing."""
+        this rank, because the other rank may wait for the task's result. None: call nothing."""
         self._check_own = check
 
     def gather(self, value: Any, *, any_call: bool = False) -> list[Any]:
-        """The JSON values of all ranks, in rank order. any_call: also if they are in different calls. Raises
-        CrossbowError that names the ranks whose value does not arrive within `SECONDS_TO_START`."""
+        """The JSON values of all ranks, in rank order. any_call: gather them even if the ranks are in different calls.
+        Raises CrossbowError that names the ranks whose value does not arrive within `SECONDS_TO_START`."""
         if self._joining is not None:
             hosts, values = json.loads(self._take_over(CommonStep.GATHERING))
             self._stand_beside(hosts)
@@ -402,7 +403,7 @@ class Ranks:
         return values
 
     def _stand_beside(self, hosts: Sequence[str]) -> None:
-        """Be the last rank, after those that these hosts had."""
+        """Become the last rank, after the ranks of these hosts."""
         ranks = tuple(Rank(number, host) for number, host in enumerate((*hosts, self.own.host)))
         self.view, self.rank = View(self.view.number, ranks), len(hosts)
 
@@ -419,9 +420,9 @@ class Ranks:
                 left = max(0.0, deadline - time.monotonic())
                 values[rank.number] = json.loads(self._await(Channel.GATHERING, rank.number, Waiting(seconds=left)))
             except CrossbowError as error:
-                if type(error) is not CrossbowError:  # as ViewChangedError, or a failure of this rank
+                if type(error) is not CrossbowError:  # for example ViewChangedError, or a failure of this rank
                     raise
-                continue  # after the limit; the others may be there
+                continue  # out of time; messages of the others may have arrived
         missing = [str(rank) for rank in self.view.ranks if rank.number not in values]
         if missing:
             raise CrossbowError(
@@ -436,7 +437,7 @@ class Ranks:
         try:
             self.gather(None)
         except ViewChangedError:
-            # Rank 0 may have answered before it knew of the change, and has gone on.
+            # Rank 0 may have answered before it knew of the change, and may have continued.
             deadline = time.monotonic() + SECONDS_AFTER_CHANGE
             while self.is_first or self._next(Channel.GATHERING, 0) is None:
                 if self.is_first or time.monotonic() > deadline:
@@ -445,14 +446,14 @@ class Ranks:
 
     def _to_others(self, message: bytes, channel: Channel) -> None:
         if self._joining is not None:
-            return  # they do not know this rank
+            return  # the others do not know this rank
         for rank in self.view.ranks:
             if rank.number != self.rank:
                 self.transport.send(message, rank.number, channel)
 
     def _next(self, channel: Channel, rank: int) -> bytes | None:
-        """The next message of this call from a rank; None if none has arrived. Those of earlier calls, which have
-        failed, are dropped. If the rank is in a later call, because this one has failed there, its message is kept."""
+        """The next message of this call from a rank; None if none has arrived. Messages of earlier, failed calls are
+        dropped. If the rank is in a later call, because this one has failed there, its message is kept."""
         kept = self._kept.pop((channel, rank), None)
         received = self.transport.receive(channel, rank) if kept is None else (rank, kept)
         while received is not None:

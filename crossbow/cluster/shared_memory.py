@@ -16,14 +16,14 @@ MARK = 16
 """Bytes by which a rank recognises the memory."""
 PAGE = mmap.ALLOCATIONGRANULARITY
 SIZE = 1 << 44
-"""Limit of the memory in bytes, more than any machine has: pages that are not used take no room."""
+"""Limit of the memory in bytes, more than any machine has: unused pages take no memory."""
 CHUNK = 1 << 26
-"""Bytes that are mapped at once, for several arrays: each mapping has a descriptor."""
+"""Bytes that are mapped at once, for several arrays, because each mapping needs a descriptor."""
 
 
 class SharedMemory:
-    """Memory without a name, which ends with the last process that has it. Unlike a file in /dev/shm, it is limited by
-    the machine's memory only, and nothing is left if a process is killed."""
+    """Memory without a name, which is freed when the last process that has it ends. Unlike a file in /dev/shm, it is
+    limited only by the machine's memory, and nothing remains if a process is killed."""
 
     def __init__(self, file: int) -> None:
         """file: descriptor of the memory, which this object closes."""
@@ -44,11 +44,11 @@ class SharedMemory:
 
     @classmethod
     def of(cls, process: int, file: int, mark: bytes) -> SharedMemory | None:
-        """That of another process, as its descriptor there; None if this process cannot open it."""
+        """The memory of another process. file: its descriptor there. None if this process cannot open it."""
         try:
             memory = cls(os.open(f"/proc/{process}/fd/{file}", os.O_RDWR))
             return memory if os.pread(memory.file, len(mark), 0) == mark else None
-        except OSError:  # in a container of its own, where the process is another one
+        except OSError:  # this process is in another container, with other process numbers
             return None
 
     def zeros(self, nbytes: int) -> Array:
@@ -63,7 +63,7 @@ class SharedMemory:
                 size = max(CHUNK, room)
                 self._chunk = np.frombuffer(mmap.mmap(self.file, size, offset=self._end), np.uint8)
                 self._begin, self._end, self._used = self._end, self._end + size, 0
-            os.posix_fallocate(self.file, self._begin + self._used, room)  # now, and not when they are written
+            os.posix_fallocate(self.file, self._begin + self._used, room)  # reserve the memory now, not on first use
         except OSError as error:
             raise ConfigurationError(
                 f"expected {nbytes:,} bytes of shared memory. Received: {error.strerror}"
@@ -72,12 +72,12 @@ class SharedMemory:
         return self._chunk[start : start + nbytes]
 
     def close(self) -> None:
-        """Allocate no more. The arrays remain."""
+        """End allocation. The arrays remain valid."""
         self._close()
 
 
 def shared_memory(ranks: Ranks) -> SharedMemory | None:
-    """Memory that all ranks have; None if they run on several hosts, or in containers that keep them apart. All ranks
+    """Memory that all ranks share; None if they run on several hosts, or in separate containers. All ranks
     must call this."""
     if len({rank.host for rank in ranks.view.ranks}) > 1:
         return None

@@ -15,7 +15,7 @@ from crossbow.interruption import ENDING, Handler
 
 @contextmanager
 def handled(handler: Handler, numbers: Iterable[int] = ENDING) -> Iterator[None]:
-    """Let a function handle signals, if this is the main thread, which alone may decide that."""
+    """Handle signals with a function, if this is the main thread: other threads must not install handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -29,7 +29,7 @@ def handled(handler: Handler, numbers: Iterable[int] = ENDING) -> Iterator[None]
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Let SIGTERM end the process with an exception, so that what was started is ended, too."""
+    """Make SIGTERM end the process with an exception, so that the processes that it has started are ended, too."""
     with handled(_raise, [signal.SIGTERM]):
         yield
 

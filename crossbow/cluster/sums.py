@@ -10,7 +10,7 @@ which travels on to rank 0 and along the ranks up to the last but one::
        │ └──── whole ─────┘                       │
        └───────────────── whole ──────────────────┘
 
-In a *tree*, the transport adds the ranks' sums in an order of its own.
+In a *tree*, the transport adds the ranks' sums in its own order.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from crossbow.cluster.transport import Channel, Pending, Transport
 from crossbow.types import Aborted, Array, CrossbowError
 
 SHORTEST_SLEEP, LONGEST_SLEEP = 50e-6, 10e-3
-"""Seconds between two looks at a transfer."""
+"""Seconds between two checks of a transfer."""
 GROWTH = 1.1
-"""Of the sleep from one look to the next: a transfer is noticed late by at most a tenth of its duration."""
+"""Growth of the sleep from one check to the next. The end of a transfer is noticed late by at most a tenth of its
+duration."""
 LONGEST_IN_A_SUM = 1e-3
-"""The least `LONGEST_SLEEP` of a wait in a sum, in which the ranks wait one after another, each for the one before."""
+"""Lower limit of the longest sleep, which is shorter if more ranks wait one after another, each for the previous
+one."""
 CACHE_LINE = 64
-"""In bytes."""
+"""Size in bytes."""
 SECONDS_TO_WAIT = 600.0
-"""Limit of one wait in training."""
+"""Maximum duration of one wait in training."""
 
 Add = Callable[[], None]
 """Function that adds this rank's terms to a block, or begins it with them on rank 0."""
@@ -52,13 +54,14 @@ class Waiting:
         ranks: int = 2,
         growth: float = GROWTH,
     ) -> None:
-        """aborted: whether to give up. seconds: limit of a wait. ranks: number of ranks that wait for each other in
-        turn, and so are late together. growth: of the sleep between two looks."""
+        """aborted: returns whether to give up. seconds: maximum duration of a wait. ranks: number of ranks that wait
+        one after another, so that their delays add up. growth: growth of the sleep between two checks."""
         self._aborted, self._seconds, self._growth = aborted, seconds, growth
         self._longest = max(LONGEST_IN_A_SUM, LONGEST_SLEEP / max(1, ranks - 1))
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Return when the condition holds. Raises Aborted, or CrossbowError with `what` was awaited after the limit."""
+        """Return when the condition holds. Raises Aborted, and CrossbowError after the time limit. what: description of
+        the condition, for this error."""
         sleep, deadline = SHORTEST_SLEEP, None
         while not condition():
             if self._aborted():

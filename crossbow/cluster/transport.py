@@ -1,4 +1,4 @@
-"""The interface between ranks and the engine that connects them, as MPI."""
+"""The interface between ranks and the system that connects them, such as MPI."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Channel(enum.IntEnum):
     REQUEST = 3
     """A rank's request to rank 0 to stop."""
     PARTIAL = 4
-    """A sum over the ranks so far."""
+    """A partial sum, over the ranks so far."""
     WHOLE = 5
     """A sum over all ranks."""
     NOTE = 6
@@ -32,11 +32,11 @@ class Channel(enum.IntEnum):
     FAILURE = 9
     """A rank's failure in a call that all ranks make, or its end."""
     GIVEN_UP = 10
-    """The other ranks go on without the receiver."""
+    """A notice that the other ranks continue without the receiver."""
 
 
 RESULTS = 16
-"""The channel of the results of the first model's tasks. Those of the next models follow."""
+"""The channel for the results of the first model's tasks. The channels of the other models follow."""
 
 
 class Pending(Protocol):
@@ -68,12 +68,12 @@ class Transport(Protocol):
         """Whether there is a newer view, so that no answer may come from ranks of this one."""
 
     def regroup(self) -> Changes:
-        """Continue in the newest view, and forget what has not been received. Returns what has changed. Other threads
-        may receive meanwhile, but not send. Raises GivenUp if this rank is not in the view."""
+        """Continue in the newest view, and forget all messages that have not been received. Returns the changes. Other
+        threads may receive meanwhile, but not send. Raises GivenUp if this rank is not in the view."""
 
     def forget(self) -> None:
-        """Forget what has not been received. All ranks call this at the same time: what one sends afterwards reaches
-        those that have called it."""
+        """Forget all messages that have not been received. All ranks call this at the same time. Messages that a rank
+        sends afterwards reach ranks that have called it, too."""
 
     def send(self, message: bytes, rank: int, channel: int) -> None:
         """Send a message to a rank."""

@@ -100,7 +100,7 @@ class _Compiler:
         self.summed = {producer: total for total, producer in self.sums.items()}
         """Position of the sum after an operator that is fused with it."""
         self.masked = masked_terms(graph, self.sums, self.fusions)
-        """For a normalisation with such a sum and a ReLU: position of the gradient of the sum's other term."""
+        """Position of the gradient of the sum's other term, for a normalisation with a fused sum and ReLU."""
         self.pooled = pooled_gradients(graph, self.fusions, self.sums)
         self.pooled_relus = frozenset(self.pooled.values())
         self.nodes_of = Counter(id(vertex.operator) for vertex in graph)
@@ -163,7 +163,7 @@ class _Compiler:
     # Variables
 
     def _known_variables(self) -> dict[tuple[int, str], Variable]:
-        """All variables and statistics. Their storage is open (None) unless a model is given."""
+        """All variables and statistics. Their storage is undetermined (None) unless a model is given."""
         known: dict[tuple[int, str], Variable] = {}
         faults: dict[str, None] = {}  # an ordered set
         wanted = [
@@ -317,7 +317,7 @@ class _Compiler:
         self._keep(vertex, kernel)
 
     def _keep(self, vertex: Vertex, kernel: Kernel) -> None:
-        """Preserve an output until the end of the task, if it is read then."""
+        """Preserve an output until the end of the task, if it is read after the task."""
         if kernel.is_loss or kernel.is_measure or not self.consumers[vertex.order]:
             read = self.outputs[vertex.order] = self._converted(("output", vertex.order), self.dtype)
             self.draft.pinned.add(read)
@@ -339,7 +339,8 @@ class _Compiler:
         return roles
 
     def _statistics_roles(self, vertex: Vertex) -> dict[str, Value | Place]:
-        """A statistic is read as before the task, unless another node of the same operator has updated it."""
+        """The roles of an operator's statistics. A statistic is read as it was before the task, unless another node of
+        the same operator has updated it."""
         present = "statistics_next" if id(vertex.operator) in self.observed else "statistics"
         roles: dict[str, Value | Place] = {}
         for spec in self.statistics.get(vertex.order, ()):

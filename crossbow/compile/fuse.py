@@ -159,7 +159,7 @@ def takes_gradient(producer: Vertex) -> bool:
 
 
 def _readers(graph: Graph) -> list[list[Vertex]]:
-    """The consumers of every vertex, but for the optimiser, which names gradients without reading them."""
+    """The consumers of every vertex, except the optimiser, which names gradients without reading them."""
     return [[user for user in users if user.forward is None or not user.forward.is_step] for users in consumers(graph)]
 
 

@@ -25,7 +25,8 @@ SEGMENT_ALIGNMENT = 16
 
 
 def share_of(elements: int, index: int, count: int) -> slice:
-    """One of as many parts of a vector, of almost equal sizes; all begin at a multiple of `SEGMENT_ALIGNMENT`.
+    """The range of part `index` of a vector in `count` parts of almost equal sizes, which begin at multiples of
+    `SEGMENT_ALIGNMENT`.
 
     >>> [share_of(70, index, 2) for index in range(2)]
     [slice(0, 32, None), slice(32, 70, None)]
@@ -102,7 +103,7 @@ class ModelLayout:
         self, count: int, zeros: Callable[[int], Array] = aligned_zeros, part: slice | None = None
     ) -> list[Array]:
         """Zeroed vectors, contiguous in memory to fill large pages. zeros: function that allocates zeroed bytes. part:
-        the range of the model's vector that they have; None means the whole."""
+        the range of the model's vector that they cover; None means the whole vector."""
         elements = self.elements if part is None else part.stop - part.start
         nbytes = elements * self.dtype.itemsize
         distance = -(-nbytes // CACHE_LINE) * CACHE_LINE
@@ -162,7 +163,7 @@ class ModelLayout:
 
 
 Layouts = tuple[ModelLayout, ModelLayout]
-"""Those of the variables and of the running statistics."""
+"""The layouts of the variables and of the running statistics."""
 
 
 def lay_out(

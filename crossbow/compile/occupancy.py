@@ -1,4 +1,4 @@
-"""Bytes of an arena that are taken, by step."""
+"""The bytes of an arena that are in use at each step."""
 
 from __future__ import annotations
 

@@ -186,8 +186,7 @@ class Program:
         """The calls on these buffers.
 
         in_blocks: whether weight gradients are computed in blocks, if kernels support it. like: calls of this program
-        with the same `in_blocks` for the same thread, on other buffers. Those whose buffers are the same here are used
-        again.
+        with the same `in_blocks` for the same thread, on other buffers. Its calls with the same buffers are reused.
         """
         assert like is None or (like.steps is self.steps and like.in_blocks == in_blocks)
         bound: list[Sequence[BoundStep | BoundBlock]] = []

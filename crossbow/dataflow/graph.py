@@ -44,8 +44,8 @@ def build(nodes: Sequence[DataflowNode]) -> Graph:
     """The graph of nodes that are in topological order."""
     position = {id(node): order for order, node in enumerate(nodes)}
     names = unique_names([node.operator for node in nodes])
-    # None if an operator is in several nodes: a gradient that the user connects cannot tell which of them it belongs
-    # to.
+    # None if an operator is in several nodes: it is then unknown to which of them a gradient that the user connects
+    # belongs.
     place: dict[int, int | None] = {}
     for order, node in enumerate(nodes):
         place[id(node.operator)] = None if id(node.operator) in place else order
@@ -63,7 +63,7 @@ def build(nodes: Sequence[DataflowNode]) -> Graph:
 
 def unique_names(operators: Sequence[Operator]) -> dict[int, str]:
     """A unique name for every operator (by id): its own name, with #2, #3, … appended if several share it."""
-    own = {operator.name for operator in operators}  # a user may call one "x#2"
+    own = {operator.name for operator in operators}  # a user may name an operator "x#2"
     given: set[str] = set()
     numbers: dict[str, Iterator[int]] = {}
     names: dict[int, str] = {}
@@ -113,12 +113,22 @@ def reported_loss(graph: Graph) -> Vertex | None:
 
 
 def reported_measure(graph: Graph) -> Vertex | None:
-    """The vertex whose output is reported as the accuracy: the metric of what the main loss reads, or the first other
-    one that is not for auxiliary losses only."""
-    found, auxiliary = main_losses(graph), auxiliary_part(graph)
-    read = {vertex.inputs[0] for vertex in found}
-    candidates = [vertex for vertex in measures(graph) if not auxiliary.intersection(vertex.inputs)]
-    return min(candidates, key=lambda vertex: (vertex.inputs[0] not in read, vertex.order), default=None)
+    """The vertex whose output is reported as the accuracy: the metric that reads the same input as the main loss, or
+    else the first metric that is not for auxiliary losses only."""
+    read = {vertex.inputs[0] for vertex in main_losses(graph)}
+    return min(_main_measures(graph), key=lambda vertex: (vertex.inputs[0] not in read, vertex.order), default=None)
+
+
+def other_measures(graph: Graph) -> list[Vertex]:
+    """The vertices whose outputs tests report beside the accuracy: all other metrics that are not for auxiliary losses
+    only."""
+    accuracy = reported_measure(graph)
+    return [vertex for vertex in _main_measures(graph) if vertex is not accuracy]
+
+
+def _main_measures(graph: Graph) -> list[Vertex]:
+    auxiliary = auxiliary_part(graph)
+    return [vertex for vertex in measures(graph) if not auxiliary.intersection(vertex.inputs)]
 
 
 def auxiliary_part(graph: Graph) -> frozenset[int]:
@@ -136,11 +146,11 @@ def auxiliary_part(graph: Graph) -> frozenset[int]:
 
 
 def _needs(user: Vertex) -> bool:
-    """Whether a reader of an output is a reason to compute it in tests: metrics, gradients and the sum of all losses
-    are not."""
+    """Whether tests must compute an output because this vertex reads it. They need not for metrics, gradients and the
+    sum of all losses."""
     return user.forward is not None and not user.forward.is_measure and not isinstance(user.forward, TotalLoss)
 
 
 def trains(kernel: Kernel) -> bool:
-    """Whether training may change variables of the operator. This is known before shapes are."""
+    """Whether training may change variables of the operator. The answer needs no shapes."""
     return type(kernel).variables is not Kernel.variables and not kernel.is_frozen

@@ -14,14 +14,15 @@ FLOAT32: np.dtype[np.generic] = np.dtype(np.float32)
 
 
 def why_not_onednn() -> str | None:
-    """One sentence that says why oneDNN is not usable here, or None if it is."""
+    """One sentence with the reason why oneDNN is not usable here, or None if it is usable."""
     from crossbow.kernels.cpu.onednn.shared_library import why_unusable
 
     return why_unusable()
 
 
 def why_not_compiled() -> str | None:
-    """One sentence that says why compiled CPU kernels are not usable here, or None if they are: with oneDNN or not."""
+    """One sentence with the reason why compiled CPU kernels, with or without oneDNN, are not usable here, or None if
+    they are."""
     from crossbow.kernels.cpu.onednn.shared_library import numba_is_installed
 
     return None if numba_is_installed() else "the package numba, which compiles kernels, is not installed"
@@ -31,9 +32,9 @@ def select_library(
     kernels: str, dtype: np.dtype[np.generic] = FLOAT32, *, winograd: bool = True
 ) -> tuple[KernelLibrary, Callable[[int], None]]:
     """The kernel library for a configuration ("auto", "reference", "compiled", "onednn"; whether it may convolve by
-    Winograd's filtering), and the function that tells it, on each thread, how many threads it has there.
+    Winograd's filtering), and the function that sets its number of threads for the calling thread.
 
-    Raises ConfigurationError where "compiled" or "onednn" is asked for and cannot be had.
+    Raises ConfigurationError if "compiled" or "onednn" is requested, but not usable.
     """
     problem = "the reference kernels were asked for" if kernels == "reference" else why_not_compiled()
     if problem is None and dtype != np.float32:

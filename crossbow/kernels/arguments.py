@@ -15,7 +15,7 @@ A pass declares its block once, as names and kinds; the code that binds the pass
 
 A field is 8 bytes. In a pass, `block` is a record of numba: `block.length` compiles to the load that
 `int64_at(address)[1]` compiles to. Passes that share sizes share a group of fields, another declaration:
-`Arguments(source=Address, grid=GRID)` has `block.grid.rows`. Fields can be assigned, too.
+`Arguments(source=Address, grid=GRID)` has `block.grid.rows`. Fields can also be assigned.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Value = Any
 class Block(types.Record):
     """numba's type of an argument block.
 
-    Its name in symbols is a checksum of its fields. numba's records are numbered in each process, and two functions
+    Its name in symbols is a checksum of its fields. numba numbers its own records in each process, so two functions
     that were compiled in different processes and loaded from the cache could have the same symbol.
     """
 
@@ -101,16 +101,16 @@ class Arguments:
         )
 
     def check_names(self, owner: str, names: Sequence[str]) -> None:
-        """Raise TypeError unless these are the declared names. owner: the pass or group, for the message."""
+        """Raise TypeError unless these are the declared names. owner: name of the pass or group, for the message."""
         if set(names) != set(self.names):
             raise TypeError(f"{owner}: expected the arguments {_listed(self.names)}. Received: {_listed(names)}")
 
     def located(self, values: Mapping[str, Value], locate: Callable[[Value], Value]) -> dict[str, Value]:
-        """The values, with `locate` applied to those of addresses."""
+        """The values, with `locate` applied to the values of addresses."""
         return {name: locate(value) if self.kinds.get(name) is Address else value for name, value in values.items()}
 
     def pack(self, owner: str, values: Mapping[str, Value]) -> tuple[Array, tuple[object, ...]]:
-        """The block in memory, and the objects that its addresses point into.
+        """The block in memory, and the objects to which its addresses refer.
 
         Raises TypeError if a name is missing or unknown, or a value is not of its kind.
         """
@@ -151,7 +151,7 @@ def _address(name: str, value: Value) -> int:
         return 0
     if isinstance(value, np.ndarray):
         return address(value)
-    found = getattr(value, "address", value)  # a compiled function's, or the value itself
+    found = getattr(value, "address", value)  # the address of a compiled function, or the value itself
     made: int = _converted(name, "an array, a compiled function, an address or None", operator.index, found)
     return made
 

@@ -47,12 +47,13 @@ Pass = Callable[..., int]
 
 
 def _checksum(folder: Path) -> str:
-    """Of all Python files in a folder and below."""
+    """The checksum of all Python files in a folder and its subfolders."""
     return f"{zlib.crc32(b''.join(path.read_bytes() for path in sorted(folder.rglob('*.py')))):08x}"
 
 
 _SALT = _checksum(Path(__file__).parent)
-"""Part of a pass's key in numba's cache, which only checks the pass's own file; passes contain code of other files."""
+"""Part of a pass's key in numba's cache, which only checks the pass's own file, although passes contain code from other
+files."""
 
 
 @functools.cache
@@ -117,25 +118,25 @@ class NativeFunction:
         return self._block.located(arguments, locate)
 
     def call(self, name: str, /, *, references: Sequence[object] = (), **arguments: Value) -> NativeCall:
-        """The call on a block of these arguments. name: for profiles and errors. references: objects, besides the
-        arrays among the arguments, that must live as long as the call."""
+        """Return the call on a block of these arguments. name: name of the call in profiles and errors. references:
+        further objects, in addition to arrays among the arguments, that must live as long as the call."""
         block, arrays = self._block.pack(self.name, arguments)
         return NativeCall(name, self.address, (address(block),), (block, *arrays, *references))
 
 
 def native(function: Pass) -> NativeFunction:
-    """Decorator: make a pass of a function of four numbers or addresses."""
+    """Decorator: make a pass from a function of four numbers or addresses."""
     return NativeFunction(function)
 
 
 def native_pass(arguments: Arguments) -> Callable[[Pass], NativeFunction]:
-    """Decorator: make a pass of a function of an argument block."""
+    """Decorator: make a pass from a function of an argument block."""
     return lambda function: NativeFunction(function, arguments)
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: make a function that passes call. Division by zero is no error, as in NumPy (a check would prevent
-    vector code). Wrappers for callers other than passes are not compiled."""
+    """Decorator: compile a function for calls from passes. As in NumPy, division by zero is not an error (a check would
+    prevent vector code). Wrappers for other callers are not compiled."""
     options: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     made: Callable[..., Any] = numba.njit(**options)(function)
     return made
@@ -159,8 +160,9 @@ def prepared_pass(
 ) -> PreparedKernel:
     """A prepared kernel that is one pass.
 
-    arguments: the pass's; addresses are given as roles of the request, or "workspace". workspace, nbytes_kept: bytes.
-    explain: raises an exception that explains a failed call, from its buffers (`NativeCall.explain`).
+    arguments: arguments of the pass; addresses are given as roles of the request, or "workspace". workspace,
+    nbytes_kept: sizes in bytes. explain: function of the buffers that raises an exception for a failed call
+    (`NativeCall.explain`).
     """
     function.address  # noqa: B018 - compile while preparing, not while binding
     function.check(arguments)
@@ -180,7 +182,8 @@ def _buffer(place: Value, buffers: Buffers) -> Value:
 
 
 def instruction(generator: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: make an instruction, for use in passes, of a function that returns its signature and its generator."""
+    """Decorator: make an instruction, for use in passes, from a function that returns its signature and its
+    generator."""
     made: Callable[..., Any] = intrinsic(generator)
     return made
 
@@ -240,7 +243,7 @@ def call_address(typing_context: Any, function: Any, a: Any, b: Any, c: Any, d: 
 
 @inlined
 def run_row(table: int, first: int) -> int:
-    """Call the function at a position of a table, which its four arguments follow."""
+    """Call the function at a position of a table, where its four arguments follow it."""
     row = int64_at(table)
     status: int = call_address(row[first], row[first + 1], row[first + 2], row[first + 3], row[first + 4])
     return status
@@ -260,7 +263,7 @@ def run_rows(table: int, count: int, failed: int) -> int:
 
 @native
 def run_table(table: int, count: int, failed: int, unused: int) -> int:
-    """Call the functions of a table, as `run_rows`."""
+    """Call the functions of a table, as `run_rows` does."""
     status: int = run_rows(np.int64(table), np.int64(count), np.int64(failed))
     return status
 
@@ -270,7 +273,7 @@ def run_table(table: int, count: int, failed: int, unused: int) -> int:
 
 @inlined
 def nanoseconds(clock: int, timespec: int) -> Any:
-    """The time of the monotonic clock; 0 where there is none. clock: address of `clock_gettime`. timespec: memory for
+    """The time of the monotonic clock, or 0 if there is none. clock: address of `clock_gettime`. timespec: memory for
     the two words that it writes."""
     if clock == 0:
         return np.int64(0)
@@ -280,7 +283,7 @@ def nanoseconds(clock: int, timespec: int) -> Any:
 
 @native
 def run_table_timed(table: int, count: int, failed: int, stamps: int) -> int:
-    """Call the functions of a table as `run_table` does, and note the time after every call (`Stamps`)."""
+    """Call the functions of a table as `run_table` does, and record the time after every call (`Stamps`)."""
     memory, timespec = int64_at(stamps), np.int64(stamps) + 8 * TIMESPEC
     for index in range(np.int64(count)):
         status: int = run_row(np.int64(table), index * (1 + ARGUMENTS))
@@ -307,12 +310,12 @@ def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
     return c0, c1, c2, c3
 
 
-# Numbers that several threads read and write.
+# Numbers that several threads read and write
 
 
 @instruction
 def load_acquire(typing_context: Any, location: Any) -> Any:
-    """Read an int64; later reads of this thread see what was written before the matching `store_release`."""
+    """Read an int64. Later reads of this thread see all writes before the matching `store_release`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
@@ -323,7 +326,7 @@ def load_acquire(typing_context: Any, location: Any) -> Any:
 
 @instruction
 def store_release(typing_context: Any, location: Any, value: Any) -> Any:
-    """Write an int64 after everything this thread wrote before."""
+    """Write an int64 after all earlier writes of this thread."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
@@ -335,7 +338,7 @@ def store_release(typing_context: Any, location: Any, value: Any) -> Any:
 
 @instruction
 def fetch_add(typing_context: Any, location: Any, value: Any) -> Any:
-    """Add to an int64 that other threads change, too. Returns the number before."""
+    """Add to an int64 that other threads may also change. Returns the previous number."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
@@ -346,7 +349,7 @@ def fetch_add(typing_context: Any, location: Any, value: Any) -> Any:
 
 @instruction
 def compare_exchange(typing_context: Any, location: Any, expected: Any, value: Any) -> Any:
-    """Write an int64 if it is the expected one. Returns whether it was."""
+    """Write an int64 if its current value is the expected one. Returns whether it was."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
@@ -358,7 +361,7 @@ def compare_exchange(typing_context: Any, location: Any, expected: Any, value: A
 
 @instruction
 def copy_bytes(typing_context: Any, target: Any, source: Any, count: Any) -> Any:
-    """Copy bytes from one address to another; the two places do not overlap."""
+    """Copy bytes from one address to another. The two ranges must not overlap."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         place = ir.IntType(8).as_pointer()

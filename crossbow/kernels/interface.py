@@ -26,7 +26,7 @@ int64 (slots, N, 2), has (epoch, index in the data set) of every example of a tr
 class State:
     """Indices in a learner's task state: an int64 array that kernels read, rewritten before every task.
 
-    Everything that changes from task to task is here, so that bound calls (and captured graphs) never change.
+    It contains all values that change from task to task, so that bound calls (and captured graphs) never change.
     """
 
     TASK = 0
@@ -50,7 +50,7 @@ class State:
 
 
 def too_late(flags: Array, state: Array, seconds: float) -> CrossbowError:
-    """The error of a wait that has reached its limit. flags: one for each learner."""
+    """The error for a wait that has reached its time limit. flags: a flag for each learner."""
     missing = ", ".join(str(learner) for learner in np.flatnonzero(flags < state[State.TICK]))
     return CrossbowError(f"waited {seconds:g} s for other learners" + (f": {missing}" if missing else ""))
 
@@ -141,7 +141,8 @@ class PreparedKernel:
     in_place: tuple[str, str] | None = None
     """(read role, written role) that may share memory."""
     alias: tuple[str, str] | None = None
-    """(read role, written role) with the same bytes afterwards: if they share memory, there is nothing to do."""
+    """(read role, written role) whose buffers have the same bytes afterwards: if they share memory, there is nothing to
+    do."""
     storages: Mapping[str, Storage] = field(default_factory=dict)
     """The storage chosen for each variable, by name."""
     blocks: Callable[[Buffers], Sequence[GradientBlock]] | None = None
@@ -149,7 +150,7 @@ class PreparedKernel:
     updates each part at once and never reads the whole. The first block's calls also write the other gradients."""
 
     def renamed(self, roles: Mapping[str, str]) -> PreparedKernel:
-        """The kernel with other roles, from this one's roles to the new ones; those without an entry keep theirs."""
+        """The kernel with renamed roles. The mapping is from old to new roles; roles without an entry stay the same."""
 
         def own(buffers: Buffers) -> Buffers:
             named = {role: buffers[roles.get(role, role)] for role in (*self.reads, *self.writes)}

@@ -40,7 +40,7 @@ class MixedPrecision(Protocol):
 
 
 class KernelLibrary(Protocol):
-    """The kernels of a device. The reference library is the specification; others differ only in speed."""
+    """The kernels of a device. The reference library is the specification; others differ only in speed and rounding."""
 
     name: str
     dtypes: tuple[np.dtype[np.generic], ...]

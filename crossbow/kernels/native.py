@@ -30,11 +30,11 @@ _MEANINGS = {
     BAD_LABEL: "a label is not one of the classes (from 0 to their number − 1)",
     BAD_INDEX: "an index is not a whole number from 0 to the number of rows − 1",
 }
-"""Messages of failures without another explanation (`NativeCall.explain`)."""
+"""Messages for failures without another explanation (`NativeCall.explain`)."""
 
 
 class NativeError(CrossbowError, RuntimeError):
-    """A native call failed. `status` is its return value."""
+    """A failed native call. `status` is its return value."""
 
     def __init__(self, name: str, status: int) -> None:
         meaning = _MEANINGS.get(status, f"it returned status {status}, expected 0")
@@ -60,11 +60,11 @@ class NativeCall:
     arguments: tuple[int, ...]
     """At most four numbers or addresses."""
     references: tuple[Any, ...] = field(default=(), repr=False, compare=False)
-    """Objects that the addresses point into, which live as long as the call."""
+    """Objects to which the addresses refer. They live as long as the call."""
     explain: Callable[[], object] | None = field(default=None, repr=False, compare=False)
     """Function that examines a failed call's inputs, and raises an exception with more information than a status."""
     together: bool = False
-    """Whether it may run at the same time as the call before it."""
+    """Whether it may run at the same time as the previous call."""
 
     def __post_init__(self) -> None:
         if len(self.arguments) > ARGUMENTS:

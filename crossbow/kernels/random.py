@@ -60,7 +60,7 @@ def image_words(positions: NDArray[np.int64], seed: int, key: int) -> NDArray[np
 
 
 def below(words: NDArray[np.uint32], count: int) -> NDArray[np.int64]:
-    """Integers from 0 to count − 1, each as likely as the others but for count / 2³²: ⌊word · count / 2³²⌋."""
+    """Integers from 0 to count − 1, uniformly distributed up to a deviation of count / 2³²: ⌊word · count / 2³²⌋."""
     return ((words.astype(np.uint64) * np.uint64(count)) >> np.uint64(32)).astype(np.int64)
 
 

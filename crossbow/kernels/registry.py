@@ -2,7 +2,7 @@
 
 A library consists of *rooms*: kernels of one kind, in a `Registry`. A request goes from room to room. In each, the
 kernels for it are tried in the order of registration, and the first whose condition holds prepares the answer. If it
-raises `UnsupportedError`, the next one is tried, and the name of its kernel states the reason.
+raises `UnsupportedError`, the next kernel is tried, and its name then states the reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Prepare = TypeVar("Prepare", bound=Callable[..., PreparedKernel])
 
 
 class UnsupportedError(CrossbowError, RuntimeError):
-    """The underlying implementation of a kernel rejects a request, while the kernel is prepared."""
+    """Raised while a kernel is prepared, if its underlying implementation rejects the request."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from crossbow.types import Array, address
 
 CLOCK, TIMESPEC, STAMPS, FIRST_STAMP = 0, 1, 3, 4
 """Positions in the memory of `Stamps`: the address of `clock_gettime`, the two words that it writes, the number of
-stamps, and the stamps."""
+times, and the times."""
 
 
 class Stamps:
@@ -21,12 +21,12 @@ class Stamps:
         self.address = address(self._memory)
 
     def begin(self) -> None:
-        """Forget all times, and note the present one."""
+        """Discard all times, and record the present one."""
         self._memory[STAMPS] = 0
         self.add()
 
     def add(self) -> None:
-        """Note the present time."""
+        """Record the present time."""
         count = self._memory[STAMPS]
         self._memory[FIRST_STAMP + count] = now()
         self._memory[STAMPS] = count + 1

@@ -1,4 +1,4 @@
-"""Strides of tensors, also of the same elements viewed with other sizes."""
+"""Strides of tensors, and of the same elements viewed with other sizes."""
 
 from __future__ import annotations
 

@@ -21,14 +21,14 @@ class Table(NamedTuple):
     """Native calls as a table of integers, for `compiled.run_rows`."""
 
     rows: int
-    """Its address."""
+    """Address of the table."""
     calls: int
-    """Number of its rows."""
+    """Number of rows of the table."""
     together: Array
-    """For each row, the number of calls from this one on that may run at the same time; the rows that follow the first
-    of these have 1."""
+    """For each row, the number of calls, beginning with this one, that may run at the same time. The rows of the later
+    calls of such a group have 1."""
     has_together: bool
-    """Whether there are such calls."""
+    """Whether there are calls that may run at the same time."""
     references: tuple[object, ...]
     """Objects that must live as long as the table is used."""
 
@@ -102,16 +102,17 @@ class TaskList:
 
     @property
     def native_calls(self) -> int:
-        """Number of calls that run without Python."""
+        """Number of calls that run without Python code."""
         return sum(len(part.calls) for part in self._parts if isinstance(part, _NativeRun))
 
     @property
     def table(self) -> Table | None:
-        """The table of all calls; None if a call needs Python."""
+        """The table of all calls; None if a call needs Python code."""
         return None if self._whole is None else self._whole.table
 
     def fail(self, call: int, status: int) -> NoReturn:
-        """Raise the exception of a native call that another thread made with the table, and name its operator."""
+        """Raise the exception of a native call in the table that failed on another thread, and set `failed` to its
+        operator."""
         assert self._whole is not None
         self.failed = self.names[call]
         self._whole.calls[call].fail(status)

@@ -28,7 +28,7 @@ WIDTH = 100
 
 class ConsoleMonitor(Monitor):
     """Prints one line per record and, on a terminal or in a notebook, a progress bar with images/s and loss, and a row
-    for each learner below it: what it does now, its shares of the time, its rate and its distance from the average.
+    for each learner below it: its current activity, its shares of the time, its rate and its distance from the average.
 
     It is a context manager, which removes the bar and restores the cursor before anything else is printed. It has no
     thread: `progress` draws the bar every `interval` seconds, in a few milliseconds of the scheduler's time. In a
@@ -44,8 +44,8 @@ class ConsoleMonitor(Monitor):
         stream: TextIO | None = None,
     ) -> None:
         """epochs, seconds: length of training, whichever is shorter. tasks: the tasks of one call; the bar then shows
-        how many of them are done, not of all epochs. stream: output; None is the notebook or stdout, if there is
-        one."""
+        the progress of this call instead of that of all epochs. stream: output; None means the notebook or else stdout,
+        if it exists."""
         self.epochs, self.seconds, self.tasks = epochs, seconds, tasks
         self._stream: TextIO | None = sys.stdout if stream is None else stream
         self._terminal = self._stream is not None and draws_bars(self._stream)
@@ -110,6 +110,7 @@ class ConsoleMonitor(Monitor):
             parts.append(f"test loss {record.test.loss:.4f}")
             if record.test.accuracy is not None:
                 parts.append(f"test accuracy {record.test.accuracy:.2%}")
+            parts += [f"{name} {value:.4f}" for name, value in record.test.metrics.items()]
         parts += [f"{record.images_per_second:,.0f} images/s", f"{record.time:.1f} s"]
         return "  ".join(parts)
 
@@ -154,7 +155,8 @@ class ConsoleMonitor(Monitor):
 
 
 def learner_table(learners: Sequence[LearnerRecord], doing: Sequence[str]) -> Table | None:
-    """A row for each learner; None if none is known. doing: what each does now; empty if that is not known."""
+    """A row for each learner; None if no learner is known. doing: current activity of each learner; empty if
+    unknown."""
     from rich.table import Table
 
     if not learners:
@@ -178,7 +180,7 @@ def learner_table(learners: Sequence[LearnerRecord], doing: Sequence[str]) -> Ta
 def draws_bars(stream: TextIO) -> bool:
     """Whether a stream is a terminal on which a bar can be drawn.
 
-    `mpirun` gives its processes a terminal, also if its own output goes to a file or a pipe. There, the output of the
+    `mpirun` gives its processes a terminal, even if its own output goes to a file or a pipe. There, the output of the
     parent process, which is `mpirun` for rank 0, decides.
     """
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
@@ -203,7 +205,7 @@ def _clock(seconds: float) -> str:
 
 
 class _View(Protocol):
-    """Where lines and progress are shown."""
+    """A display of lines and progress."""
 
     def print(self, line: str) -> None: ...
 

@@ -12,14 +12,14 @@ from crossbow.runtime.results import History, Record
 from crossbow.types import ConfigurationError
 
 MEASURES = {"test_accuracy": 1.0, "test_loss": -1.0, "accuracy": 1.0, "loss": -1.0}
-"""Numbers of a record that may be watched; 1 if more is better, −1 if less is."""
+"""Numbers of a record that may be watched: 1 if higher is better, −1 if lower is better."""
 
 
 class EarlyStopping(Monitor):
-    """Ends training when a number of the records has not improved in `patience` records that have it.
+    """Ends training when a number of the records has not improved in `patience` records that contain it.
 
-    A checkpoint contains its state. It warns if a training call does not test, though it watches a number of tests, and
-    raises ConfigurationError if the network has no accuracy, though it watches that.
+    A checkpoint contains its state. It warns if it watches a test result in a training call without tests, and raises
+    ConfigurationError if it watches the accuracy of a network that has none.
     """
 
     def __init__(self, patience: int, measure: str = "test_accuracy", *, least_change: float = 0.0) -> None:
@@ -84,7 +84,7 @@ class EarlyStopping(Monitor):
             self.best, self.waited = math.nan if state["best"] is None else state["best"], state["waited"]
 
     def take_over(self, history: History) -> None:
-        """Watch the records so far."""
+        """Evaluate the records so far."""
         for record in history.records:
             self.record(record)
-        self.take_request()  # training has gone on
+        self.take_request()  # training has continued

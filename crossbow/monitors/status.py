@@ -18,7 +18,7 @@ from crossbow.runtime.results import LearnerRecord, Record
 from crossbow.types import DataError
 
 SILENT_SECONDS = 30.0
-"""Time after which a status on another machine that does not change counts as that of a process that has ended."""
+"""Time after which an unchanged status of a process on another machine means that the process has ended."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class Status:
     seconds: float | None
     """Length of training, whichever is shorter."""
     progress: Progress | None
-    """None before the first one."""
+    """The progress of training; None before the first report."""
 
 
 class StatusMonitor(Monitor):
-    """Writes progress to a JSON file once a second, and that training has ended when the monitor is closed.
+    """Writes progress to a JSON file once a second, and the end of training when the monitor is closed.
 
-    The file is replaced atomically. On a full disk it stays as it is, and training goes on. Raises DataError, which
-    ends the training, if it cannot be written for another reason.
+    The file is replaced atomically. If the disk is full, it stays unchanged, and training continues. Raises DataError,
+    which ends the training, if it cannot be written for another reason.
     """
 
     interval = 1.0
@@ -54,7 +54,7 @@ class StatusMonitor(Monitor):
 
     def progress(self, progress: Progress) -> None:
         self._progress = progress
-        if time.monotonic() >= self._next:  # other monitors may want it more often
+        if time.monotonic() >= self._next:  # other monitors may need it more often
             self._next = time.monotonic() + self.interval
             self._write(running=True)
 
@@ -63,7 +63,7 @@ class StatusMonitor(Monitor):
             self._write(running=True)
 
     def close(self) -> None:
-        """Write that training has ended."""
+        """Record the end of training."""
         if self._progress is not None:
             self._write(running=False)
 
@@ -80,7 +80,7 @@ class StatusMonitor(Monitor):
         partial = self.path.with_name(f".{self.path.name}.partial")
         try:
             make_directory(self.path.parent)
-            # Without fsync, which takes long: the file is of use only while training runs.
+            # No fsync, which is slow: the file is useful only while training runs.
             partial.write_text(json.dumps(status), encoding="utf-8")
             os.replace(partial, self.path)
         except OSError as error:
@@ -113,7 +113,7 @@ def _progress(content: dict[str, Any] | None) -> Progress | None:
         return None
     learners = tuple(LearnerRecord(**each) for each in content["learners"])
     loss = math.nan if content["loss"] is None else content["loss"]
-    return Progress(**{**content, "loss": loss, "learners": learners, "doing": tuple(content["doing"])})
+    return Progress(**{**content, "loss": loss, "learners": learners, "doing": tuple(content["doing"]), "metrics": ()})
 
 
 def _alive(content: dict[str, Any], changed: float) -> bool:

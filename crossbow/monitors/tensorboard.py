@@ -27,10 +27,10 @@ class TensorBoardMonitor(Monitor):
     """Writes the numbers of every record as scalars to event files, which `tensorboard --logdir DIRECTORY` shows. The
     step is the number of tasks; training and test share a chart.
 
-    Each record is flushed. Every training process writes a file of its own. If training is resumed from an earlier
-    task, TensorBoard discards what earlier files have from there on. Files are written by the package tensorboard:
-    `pip install 'crossbow[tensorboard]'`. Raises ConfigurationError without it, and DataError, which ends the training,
-    if the directory cannot be written.
+    Each record is flushed. Every training process writes its own file. If training is resumed from an earlier
+    task, TensorBoard discards the later part of earlier files. Files are written by the package tensorboard:
+    `pip install 'crossbow[tensorboard]'`. Raises ConfigurationError if it is not installed, and DataError, which ends
+    the training, if the directory cannot be written.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -71,12 +71,12 @@ class TensorBoardMonitor(Monitor):
         return self._last or 0
 
     def resume(self, state: Any) -> None:
-        """Keep the events that were written before the checkpoint. The end of an interrupted process adds a record for
-        an unfinished epoch."""
+        """Keep the events that were written before the checkpoint. An interrupted process may have added a record for
+        its unfinished epoch."""
         self._last = state
 
     def take_over(self, history: History) -> None:
-        """Write a file of its own, which begins after the records so far."""
+        """Begin a new file after the records so far."""
         self._last = history.records[-1].tasks if history.records else 0
 
     def close(self) -> None:

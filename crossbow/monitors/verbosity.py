@@ -1,4 +1,4 @@
-"""Whether a training call shows its progress by itself."""
+"""The argument `verbose` of training calls, which adds a display of progress."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Verbosity = Literal["auto", 0, 1]
 def add_console(run: TrainingRun, verbose: Verbosity, monitors: Sequence[Monitor] | None) -> ConsoleMonitor | None:
     """Add a `ConsoleMonitor` to a training call if it should show its progress and has none yet, and return it.
 
-    monitors: those that the context was created with; None if none were given. Raises ConfigurationError for another
-    `verbose`.
+    monitors: the monitors that the context was created with; None if none were given. Raises ConfigurationError for an
+    invalid `verbose`.
     """
     if isinstance(verbose, str | int) and verbose in ("auto", 0, 1):
         wanted = monitors is None if verbose == "auto" else bool(verbose)

@@ -19,8 +19,9 @@ class WandbMonitor(Monitor):
     """Sends the numbers of every record to Weights & Biases; the step is the number of tasks.
 
     `mode="offline"` writes the run to the directory only; `wandb sync` sends it later. The run begins with training
-    and ends when the monitor or its context is closed. Needs the package wandb: `pip install 'crossbow[wandb]'`.
-    Raises ConfigurationError without it; training raises it if the run cannot begin, as without an API key.
+    and ends when the monitor or its context is closed. Needs the package wandb: `pip install 'crossbow[wandb]'`. Raises
+    ConfigurationError if it is not installed; training raises it if the run cannot begin, for example without an API
+    key.
     """
 
     def __init__(
@@ -32,9 +33,9 @@ class WandbMonitor(Monitor):
         mode: str | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """project, name: of the run in Weights & Biases. directory: where its folder `wandb` is created. mode:
-        "online" or "offline"; None is that of the variable WANDB_MODE, or else "online". settings: a description of the
-        run."""
+        """project, name: project and name of the run in Weights & Biases. directory: the directory in which its folder
+        `wandb` is created. mode: "online" or "offline"; None means the value of the environment variable WANDB_MODE, or
+        else "online". settings: a description of the run."""
         if mode is not None and mode not in MODES:
             raise ConfigurationError(f"WandbMonitor: mode must be one of {', '.join(MODES)}. Received: mode={mode!r}")
         self.directory = checked_path("WandbMonitor", directory)

@@ -1,1 +1,1 @@
-"""When and where: devices, streams, learners, the tick, the engine, training runs, monitors."""
+"""The execution of training: devices, streams, learners, the tick, the engine, training runs, monitors."""

@@ -1,4 +1,4 @@
-"""What a learner does, and how long."""
+"""The activity of a learner, and its durations."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from crossbow.kernels.interface import State
 from crossbow.types import Array
 
 Doing = Literal["computing", "averaging", "waiting", "no task"]
-"""What a learner does: "waiting" is for other learners. A learner without a task waits for data, for the scheduler or,
-without a barrier, for other learners."""
+"""Activities of a learner; "waiting" means for other learners. A learner without a task waits for data, for the
+scheduler or, without a barrier, for other learners."""
 
 
 class Spent(NamedTuple):
-    """Seconds of a learner's training tasks since the start, and what they processed."""
+    """Seconds of a learner's training tasks since the start, and the number of images."""
 
     in_tasks: float = 0.0
-    """Seconds in task lists, waits and averages included."""
+    """Seconds in task lists, including waits and averages."""
     waiting: float = 0.0
-    """Of these, seconds in which it waited for other learners."""
+    """Part of `in_tasks` in which it waited for other learners, in seconds."""
     averaging: float = 0.0
-    """Seconds in which it computed averages or was in its exchange, with the wait for the exchange's lock."""
+    """Seconds in which it computed averages or exchanged, including the wait for the exchange's lock."""
     exchanging: float = 0.0
-    """Of these, seconds outside task lists."""
+    """Part of `averaging` outside task lists, in seconds."""
     images: int = 0
 
 
@@ -36,16 +36,16 @@ class Activity:
         self._doing: Doing = "no task"
 
     def begin(self) -> None:
-        """A task begins."""
+        """Record that a task begins."""
         self._state[State.SINCE] = 0
         self._doing = "computing"
 
     def exchange(self) -> None:
-        """The task list ends, and an exchange begins."""
+        """Record that the task list ends, and an exchange begins."""
         self._doing = "averaging"
 
     def end(self) -> None:
-        """A task ends."""
+        """Record that a task ends."""
         self._doing = "no task"
 
     def add(self, in_tasks: float, exchanging: float, images: int) -> None:
@@ -62,7 +62,7 @@ class Activity:
 
     @property
     def doing(self) -> Doing:
-        """What the learner does now."""
+        """The current activity of the learner."""
         since = self._state[State.SINCE]
         if self._doing != "computing" or since == 0:
             return self._doing

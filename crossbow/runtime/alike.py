@@ -1,4 +1,4 @@
-"""What must be equal on all ranks that train together."""
+"""Comparison of settings that must be equal on all ranks that train together."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from crossbow.types import ConfigurationError
 T = TypeVar("T")
 
 OF_EACH_RANK = ("devices", "learners_per_device", "threads_per_learner", "loader_threads")
-"""Settings of the system that may differ."""
+"""System settings that may differ between ranks."""
 
 
 def check_alike(ranks: Ranks, about: Mapping[str, Any]) -> None:
     """Compare the descriptions of the run on all ranks, which must call this.
 
     about: network, data, model, solver and system, as in a checkpoint. Raises ConfigurationError with the first
-    difference, the same on all ranks. Ends the program of a rank that differs from those that it would join.
+    difference, which is the same on all ranks. A rank that would join the others, but differs from them, ends its
+    program.
     """
     if ranks.connected:  # without others, the run need not be described
         check_equal(ranks, {"version": _version(), **dict(_fields(about))})
 
 
 def differently_stored(ranks: Ranks, layouts: Iterable[ModelLayout]) -> frozenset[str]:
-    """The names of the variables that kernels of some ranks store in another way, because of their processors. All
-    ranks must call this."""
+    """The names of the variables that the kernels of some ranks store in a different layout, because of their
+    processors. All ranks must call this."""
     if not ranks.connected:
         return frozenset()
     own = {segment.name: _digest(repr(segment.storage)) for layout in layouts for segment in layout}
@@ -42,8 +43,8 @@ def _digest(text: str) -> str:
 
 
 def same_error(ranks: Ranks, work: Callable[[], T]) -> T:
-    """The result of work that all ranks do at the same time. If one of them raises ConfigurationError, all of them do;
-    the error names the rank, unless they all have the same."""
+    """The result of a function that all ranks call at the same time. If one of them raises ConfigurationError, all of
+    them do; the error names the rank, unless all ranks have the same error."""
     result, error = None, None
     try:
         result = work()
@@ -59,8 +60,8 @@ def same_error(ranks: Ranks, work: Callable[[], T]) -> T:
 
 
 def check_equal(ranks: Ranks, own: Mapping[str, Any]) -> None:
-    """Compare values by name, of JSON types, on all ranks, which must call this. Raises ConfigurationError, and ends a
-    program, as `check_alike`."""
+    """Compare named JSON values on all ranks, which must call this. Raises ConfigurationError, and ends a program, as
+    `check_alike` does."""
     if not ranks.connected:
         return
     expected, *others = ranks.gather(own)
@@ -78,7 +79,7 @@ def check_equal(ranks: Ranks, own: Mapping[str, Any]) -> None:
 
 
 def _fields(about: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Name and value of everything that is compared."""
+    """The names and values that are compared."""
     for number, line in enumerate(about["network"]):
         yield f"network, operator {number}", line
     for part in ("model", "solver", "system", "data"):
@@ -90,5 +91,5 @@ def _fields(about: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _version() -> str:
     try:
         return version("crossbow")
-    except PackageNotFoundError:  # not installed, but found by its path
+    except PackageNotFoundError:  # not installed, but imported from its path
         return "unknown"

@@ -1,4 +1,4 @@
-"""Checks of what a context is given."""
+"""Checks of the arguments of a context."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def training_graph(training: Dataflow, batch: Shape) -> Graph:
 
 
 def own_solver(graph: Graph) -> SolverConf | None:
-    """The solver of an operator that defines its own, if there is one. No other operator may have variables."""
+    """The solver of an operator that has its own, if there is one. No other operator may have variables."""
     training = {id(vertex.operator): vertex for vertex in graph if vertex.forward and trains(vertex.forward)}
     for vertex in training.values():
         solver = vertex.forward.own_solver() if vertex.forward else None

@@ -1,8 +1,8 @@
 """Vector arithmetic of a run: updates of flat vectors as calls of kernels, the same on every device.
 
-A vector of variables may have ranges with updates of their own: ranges with their own multiplier of the learning rate,
-and the learners' local variables. If numbers are checked, each variable is searched for values that are not finite as
-soon as an update has written it.
+A vector of variables may have ranges with separate updates: ranges with their own multiplier of the learning rate, and
+the learners' local variables. If numbers are checked, each variable is searched for values that are not finite as soon
+as an update has written it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WRITTEN = {
 
 @dataclass(frozen=True)
 class Ranges:
-    """Ranges of the vectors of variables with updates of their own. The ranges are disjoint and in order."""
+    """Ranges of the vectors of variables with separate updates. The ranges are disjoint and in order."""
 
     rates: Sequence[tuple[slice, float]] = ()
     """Ranges with one multiplier of the learning rate, if the multipliers differ; see `ModelLayout`."""
@@ -71,9 +71,9 @@ class VectorArithmetic:
     dtype: np.dtype[np.generic]
     ranges: Ranges = Ranges()
     largest_norm: float | None = None
-    """The norm that gradients are clipped to (`SolverConf.clip_gradient_norm`)."""
+    """The norm to which gradients are clipped (`SolverConf.clip_gradient_norm`)."""
     to_device: Callable[[Array], Array] | None = None
-    """Copies numbers to the memory that kernels read, if that is not the host's."""
+    """Copies numbers to the memory that kernels read, if this is not the host's memory."""
 
     def array(self, numbers: Sequence[float]) -> Array:
         """Return numbers as an array that kernels read and write, in double precision."""
@@ -134,7 +134,7 @@ class VectorArithmetic:
         return [*((piece, alone) for piece in kept), *((piece, shared) for piece in rest)]
 
     def _adjust(self, name: str, bound: BoundUpdate, vectors: Mapping[str, Array], place: slice) -> list[BoundStep]:
-        """One combination for every learning rate in the range."""
+        """Return one update for every learning rate in the range."""
         steps: list[BoundStep] = []
         if len(bound.numbers) == 1:
             steps += self._apply(name, bound, vectors, *bound.numbers.values())
@@ -148,7 +148,8 @@ class VectorArithmetic:
     def _apply(
         self, name: str, bound: BoundUpdate, vectors: Mapping[str, Array], coefficients: Array
     ) -> list[BoundStep]:
-        """The update of whole vectors, whatever it is. One with an adaptive step must have been counted."""
+        """Return the update of whole vectors, linear or adaptive. The step of an adaptive update must have been
+        counted."""
         if bound.update.adaptation is None:
             return self.combine(name, bound.update, vectors, coefficients)
         assert bound.correction is not None

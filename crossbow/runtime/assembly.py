@@ -1,4 +1,4 @@
-"""What a run is made of, whatever its devices and its coordination: made once, before the first task."""
+"""The parts of a run, the same for all devices and coordinations. They are made once, before the first task."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class Pipeline:
 
     program: Program
     loader: Loader
+    tests: bool = False
+    """Whether the program tests. Then its tasks report all metrics."""
 
 
 @dataclass(frozen=True)
@@ -36,23 +38,24 @@ class Needs:
     training: Program
     check: Program | None
     narrow: int
-    """Bytes of a number of 16 bits, where kernels compute with such; else 0."""
+    """Bytes of a 16-bit number, if kernels compute with these; otherwise 0."""
 
     @property
     def arena(self) -> int:
-        """A learner's arena, which its programs share."""
+        """Bytes of a learner's arena, which its programs share."""
         return max(program.plan.arena for program in (self.training, self.check) if program is not None)
 
     def slots(self) -> dict[str, int]:
-        """The rings that batches wait in."""
+        """Bytes of the rings in which batches wait."""
         return slots_memory(self.setting)
 
     def all_vectors(self) -> dict[str, int]:
-        """All vectors and arenas of the run."""
+        """Bytes of all vectors and arenas of the run."""
         return self.vectors(self.setting.base_models, self.setting.placement.own)
 
     def vectors(self, bases: int, learners: int) -> dict[str, int]:
-        """Weights, gradients, moments and statistics, and arenas, of these numbers of base models and learners."""
+        """Bytes of weights, gradients, moments, statistics and arenas, for these numbers of base models and
+        learners."""
         setting, program = self.setting, self.training
         used = setting.rule.vectors(setting.solver, ANY)
         moments = len(used & {"base_velocity", "base_second_moment"})
@@ -84,7 +87,7 @@ class Needs:
 
 
 def slots_memory(setting: RunSetting) -> dict[str, int]:
-    """Bytes of the rings that batches wait in."""
+    """Bytes of the rings in which batches wait."""
     data = setting.data
     batches = [(data.train, setting.model.batch_size)]
     if data.check is not None:
@@ -112,9 +115,9 @@ class Assembly:
     outer: OuterModel | None = None
     """With two levels, z between the hosts."""
     part: slice | None = None
-    """On a server, under a rule without a barrier: the range of z that it has."""
+    """On a server, under a rule without a barrier: its range of z."""
     mirrors: tuple[Replica, ...] = ()
-    """On a server, what other ranks' learners sent last, and their state: this range of it."""
+    """On a server, this range of the last contribution and of the state of each other rank's learner."""
     all_replicas: tuple[Replica, ...] = ()
     """If ranks share memory, the replicas of the learners of all ranks; their base model is the same memory, too."""
 
@@ -147,5 +150,5 @@ class Assembly:
         return pipeline.loader.locate(task, example)
 
     def variables(self) -> list[slice]:
-        """Where each variable lies in a vector."""
+        """The place of each variable in a vector."""
         return [slice(each.offset, each.offset + each.storage.elements) for each in self.program.model]

@@ -1,4 +1,4 @@
-"""What a kind of device provides to a run: memory, streams, loaders, and learners bound to all of it.
+"""The interface of a kind of device: memory, streams, loaders, and learners that are bound to these.
 
 `runtime/cpu` and `runtime/cuda` implement these protocols, file by file. The rest of the runtime is independent of the
 kind of device.
@@ -33,18 +33,18 @@ T = TypeVar("T")
 
 
 class Learner(Protocol):
-    """Runs tasks in order and reports each; or ends ticks, if the learners do not."""
+    """Runs tasks in order and reports each; or, as a synchroniser, ends ticks."""
 
     @property
     def number(self) -> int: ...
 
     @property
     def scaling(self) -> Array | None:
-        """State of the loss scale, where kernels compute with float16; otherwise None."""
+        """State of the loss scale, if kernels compute with float16; otherwise None."""
 
     @property
     def activity(self) -> Activity | None:
-        """What the learner does, and where its time goes; None if that is not measured."""
+        """The learner's current activity, and its time by activity; None if these are not measured."""
 
     def submit(self, task: Task) -> None:
         """Run a task after those submitted before. Returns at once. Errors are reported, not raised."""
@@ -65,14 +65,14 @@ class TickLearners(NamedTuple):
     learners: Sequence[Learner]
     synchroniser: Learner | None
     abandon: Callable[[], bool] = lambda: True
-    """Ends, after a failure, what may wait for ever. Returns whether the learners can go on."""
+    """After a failure, ends operations that may wait forever. Returns whether the learners can continue."""
 
 
 AboutIn = TypeVar("AboutIn", contravariant=True)
 
 
 class Combination(Protocol[AboutIn]):
-    """An update that is bound to vectors, at every pace."""
+    """An update that is bound to vectors, for any pace."""
 
     def run(self, pace: Pace, about: AboutIn) -> None:
         """Apply the update with the coefficients at this pace. about: see `Formula`."""
@@ -88,21 +88,21 @@ class Leaving(NamedTuple):
     array: Array
     """The vector, or a copy, in the host's memory."""
     wait: Callable[[], None] | None = None
-    """Waits until a GPU has copied it; None if it is complete."""
+    """Waits until a GPU has copied the vector; None if it is complete."""
 
 
 class Arriving(NamedTuple):
     """A vector that another rank sends."""
 
     array: Array
-    """Where in the host's memory it is received."""
+    """The host's memory that receives the vector."""
     store: Callable[[], None] = lambda: None
-    """Called when it is there: copies it to where the learners have it."""
+    """Called when the vector has arrived; copies it to the learners' memory."""
 
 
 class Meeting(Protocol):
     """The exchanges of learners without a barrier: their calls, and the order of these. Runs on the learners' threads
-    and, across ranks, on that which receives messages. Other ranks send and receive vectors in the host's memory."""
+    and, across ranks, on the thread that receives messages. Vectors are sent and received in the host's memory."""
 
     def combination(self, formula: Formula[About], bind: Bind) -> Combination[About]:
         """Return the update, bound to vectors."""
@@ -112,16 +112,16 @@ class Meeting(Protocol):
         that may continue, as `arrive` does. Raises Aborted on a GPU if learners have failed."""
 
     def leaving(self, vector: Array, learner: int, *, changes: bool = False) -> Leaving:
-        """Return a vector for another rank, as work so far makes it. learner: the one that sends or receives it, -1 for
-        none, which does not send or receive this vector again before the message is answered. changes: whether the
-        vector may change before. Raises Aborted on a GPU if learners have failed."""
+        """Return a vector for another rank, with the result of all work so far. learner: the learner that sends or
+        receives it, or -1 for none; it does not send or receive this vector again before the message is answered.
+        changes: whether the vector may change before the answer. Raises Aborted on a GPU if learners have failed."""
 
     def arriving(self, vector: Array) -> Arriving:
-        """Return where another rank's value of a vector is received. Called again when it is stored, and what came
-        with it is handled. Work that follows sees it."""
+        """Return the memory that receives another rank's value of a vector. Called again only after the value is stored
+        and its message is handled. Work that follows uses the new value."""
 
     def settle(self, work: Callable[[], None]) -> None:
-        """Do the work after all work of the learners. Returns when it is done."""
+        """Call the function after all work of the learners. Returns when it is done."""
 
 
 class Backend(Protocol):
@@ -155,33 +155,34 @@ class Backend(Protocol):
 
     @property
     def shares_memory(self) -> bool:
-        """Whether learners of several processes can combine vectors in memory that these share."""
+        """Whether learners of several processes can combine vectors in shared memory."""
 
     def open(self, *, synchroniser: bool = False) -> None:
-        """Make the learners' streams. synchroniser: whether one will end the ticks. Raises ConfigurationError."""
+        """Make the learners' streams. synchroniser: whether a synchroniser will end the ticks. Raises
+        ConfigurationError."""
 
     def call(self, work: Callable[[], T], device: int = 0, *, alone: bool = False) -> T:
-        """Do work on the stream of a device's first learner and return its result. Kernels are prepared this way: for
-        the learner's number of threads, or on its GPU. alone: for one thread."""
+        """Call a function on the stream of a device's first learner and return its result. Kernels are prepared in this
+        way: for the learner's number of threads, or on its GPU. alone: with one thread."""
 
     def begin(self, work: Callable[[], T]) -> Callable[[], T]:
-        """Begin work on the first learner's stream. Returns a function that waits for its result, or raises its
-        exception. On a GPU the work is done when this returns."""
+        """Begin to run a function on the first learner's stream. Returns a function that waits for its result, or
+        raises its exception. On a GPU, the work is done when this returns."""
 
     def call_here(self, work: Callable[[], T]) -> T:
-        """Do native work as on the first learner's stream and return its result; on the calling thread if possible,
-        because a change of threads takes as long as a small network."""
+        """Run native work as on the first learner's stream and return its result. It runs on the calling thread if
+        possible, because a change of threads takes as long as a small network."""
 
     def all_cores(self) -> Backend | None:
-        """A backend, with a stream, whose kernels use all cores of the first device; None if those of this one do, and
-        on a GPU. It is closed with this one."""
+        """A backend, with a stream, whose kernels use all cores of the first device; None if this backend's kernels
+        already do, and on a GPU. It is closed together with this backend."""
 
     def zeros(self, device: int) -> Zeros:
         """Return the allocator of a device's memory."""
 
     def through_host(self, vector: Array, work: Callable[[Array], None]) -> Callable[[], None]:
-        """A call of `work` with the vector in the host's memory. On a GPU that is a copy, which is copied back; the
-        call is in order with those of kernels."""
+        """Return a call of `work` with the vector in the host's memory. On a GPU, this is a copy, which is copied back
+        afterwards; the call runs in order with those of kernels."""
 
     def synchronise(self) -> None:
         """Wait until assignments to a device's arrays (`memory.assign`) have arrived."""
@@ -197,7 +198,7 @@ class Backend(Protocol):
         placement: Placement,
         recorder: Recorder,
     ) -> Loader:
-        """Return a loader whose slots the learners can read, or copy. Other arguments: see `Loader`."""
+        """Return a loader whose slots the learners can read or copy. Other arguments: see `Loader`."""
 
     def batch_source(self, loader: Loader, scale: float) -> BatchSource:
         """Return the source that programs read batches from."""
@@ -220,7 +221,7 @@ class Backend(Protocol):
         """Return learners that synchronise in ticks. Raises ConfigurationError."""
 
     def meeting(self, assembly: Assembly) -> Meeting:
-        """Return the meeting of learners without a barrier."""
+        """Return the meeting point of learners without a barrier."""
 
     def exchanging(
         self, assembly: Assembly, formulas: Formulas, number: int, report: Report, finished: Finished

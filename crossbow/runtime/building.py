@@ -66,7 +66,7 @@ def new_backend(rule: Rule | RuleSequence | TwoLevel | None, system: SystemConf)
 
 
 def _check_ranks(model: ModelConf, system: SystemConf, ranks: Ranks, collective: Collective | None) -> None:
-    """Raise ConfigurationError for what does not work across ranks."""
+    """Raise ConfigurationError for settings that do not work across ranks."""
     if not has_barrier(model.rule):
         _check_free_ranks(model)
     if isinstance(parse_devices(system.devices)[0], CudaDevice):
@@ -76,8 +76,9 @@ def _check_ranks(model: ModelConf, system: SystemConf, ranks: Ranks, collective:
 
 
 def _check_gpus_of_ranks(model: ModelConf, system: SystemConf, ranks: Ranks) -> None:
-    """Raise ConfigurationError for what does not work across ranks with GPUs. With two levels or without a barrier,
-    and if ranks may join and leave, only the host's memory is exchanged; otherwise NCCL adds up."""
+    """Raise ConfigurationError for settings that do not work across ranks with GPUs. With two levels or without a
+    barrier, and if ranks may join and leave, ranks only exchange the host's memory; otherwise NCCL computes the
+    sums."""
     if isinstance(model.rule, TwoLevel) or not has_barrier(model.rule):
         return
     if ranks.elastic:
@@ -87,12 +88,12 @@ def _check_gpus_of_ranks(model: ModelConf, system: SystemConf, ranks: Ranks) -> 
                 f"levels, as with --between. Received: rule={model.rule}, devices={','.join(system.devices)}"
             )
         return
-    if system.check_numerics:  # the host would wait for a sum to which a rank that has failed does not come
+    if system.check_numerics:  # the host would wait forever for a failed rank's part of a sum
         raise ConfigurationError("SystemConf: check_numerics must be False across ranks with GPUs. Received: True")
 
 
 def _check_free_ranks(model: ModelConf) -> None:
-    """Raise ConfigurationError for what does not work across ranks without a barrier."""
+    """Raise ConfigurationError for settings that do not work across ranks without a barrier."""
     if model.slack is not None:
         raise ConfigurationError(
             f"ModelConf: slack must be None across ranks under a rule without a barrier. Received: slack={model.slack}"
@@ -100,7 +101,7 @@ def _check_free_ranks(model: ModelConf) -> None:
 
 
 def check_served(rule: Rule | RuleSequence | TwoLevel | None, system: SystemConf) -> None:
-    """Raise ConfigurationError for several servers where none of the rules has any."""
+    """Raise ConfigurationError for several servers if no rule uses servers."""
     rules = rule.rules if isinstance(rule, RuleSequence) else (rule,)
     if system.servers > 1 and not any(isinstance(each, FreeRule) for each in rules):
         raise ConfigurationError(
@@ -110,7 +111,7 @@ def check_served(rule: Rule | RuleSequence | TwoLevel | None, system: SystemConf
 
 
 def _check_servers(rule: Rule, solver: SolverConf, system: SystemConf, ranks: Ranks) -> None:
-    """Raise ConfigurationError for what does not work on several servers."""
+    """Raise ConfigurationError for settings that do not work with several servers."""
     served = isinstance(rule, FreeRule) and rule.sends_gradient and min(system.servers, ranks.size) > 1
     if served and solver.clip_gradient_norm is not None:
         raise ConfigurationError(
@@ -120,7 +121,8 @@ def _check_servers(rule: Rule, solver: SolverConf, system: SystemConf, ranks: Ra
 
 
 def _check_one_kind(threads: Sequence[Sequence[int]], ranks: Ranks) -> None:
-    """Raise ConfigurationError if some ranks have CPUs, and others GPUs, whose learners have 0 threads."""
+    """Raise ConfigurationError if some ranks have CPUs, and others GPUs. (A GPU's learner counts as one with 0
+    threads.)"""
     kinds = ["CPUs" if of_rank[0] else "GPUs" for of_rank in threads]
     for rank, kind in zip(ranks.view.ranks, kinds, strict=True):
         if kind != kinds[0]:
@@ -141,7 +143,7 @@ def new_setting(
     ranks: Ranks,
     collective: Collective | None = None,
 ) -> RunSetting:
-    """Return the setting for a backend's learners, and those of other ranks, which must call this too. Raises
+    """Return the setting for a backend's learners and those of other ranks, which must also call this. Raises
     ConfigurationError for options that cannot be combined."""
     given = model.rule if isinstance(model.rule, Rule | TwoLevel) else SMA()
     if ranks.several:
@@ -155,7 +157,7 @@ def new_setting(
     between, changes = None, ranks.view.number > 0 or ranks.joins
     if isinstance(given, TwoLevel):
         own = [float(max(each, 1)) for each in of_ranks[ranks.rank]]
-        # A number of learners that is not possible on one rank is rejected by all.
+        # If one rank rejects its number of learners, all ranks raise the error.
         within, between = same_error(ranks, functools.partial(given.settled, own, ranks.size))
         rule: Rule = within
     else:
@@ -206,7 +208,8 @@ def _coordination(
 
 
 def new_flow(reports: Reports, assembly: Assembly, coordination: Coordination, sharing: Sharing | None) -> Flow:
-    """Return the flow of tasks, and of results between ranks. sharing: that of several engines."""
+    """Return the flow of tasks, and of results between ranks. sharing: object that several engines share; None for a
+    new one."""
     setting = assembly.setting
     if setting.ranks.several:
         sharing = sharing or Sharing(setting.ranks)
@@ -225,7 +228,7 @@ def close_all(members: Sequence[Learner], backend: Backend) -> None:
 
 @contextmanager
 def closed_on_error(close: Callable[[], None]) -> Iterator[None]:
-    """Call `close` if the context ends with an exception, as of another rank."""
+    """Call `close` if the context ends with an exception, for example because another rank has failed."""
     try:
         yield
     except BaseException:
@@ -235,8 +238,8 @@ def closed_on_error(close: Callable[[], None]) -> Iterator[None]:
 
 def assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetting, beside: int) -> Assembly:
     """Compile, allocate, and give every variable its initial value. The backend is open afterwards, or closed if this
-    raises GraphError or ConfigurationError. The latter is raised on all ranks. beside: bytes of the machine's memory
-    that other runs use."""
+    raises GraphError or ConfigurationError. ConfigurationError is raised on all ranks. beside: bytes of the machine's
+    memory that other runs use."""
     others = {"learners that are there already": beside} if beside else {}
     ranks, data = setting.ranks, setting.data
 
@@ -273,8 +276,8 @@ def _assemble(
     setting: RunSetting,
     others: dict[str, int],
 ) -> Assembly:
-    """first: the training graph, compiled for one thread if there are other ranks. plain: the variables that are stored
-    differently on other ranks."""
+    """first: the compiled training graph; with other ranks, compiled for one thread. plain: the variables that are
+    stored differently on other ranks."""
     data, model, loader, program = setting.data, setting.model, first.loader, first.program
     if plain or (setting.ranks.connected and max(backend.threads) > 1):
         layouts = program.model.plain(plain), program.statistics.plain(plain)
@@ -284,7 +287,9 @@ def _assemble(
         check_order = CheckOrder(len(data.check), setting.check_batch_size(len(data.check)))
         check_loader = _new_loader(setting, backend, data.check, check_order, "check-loader", Phase.CHECK)
         checked = Pipeline(
-            _compile(check, check_loader, data.check, Phase.CHECK, program.layouts, setting, backend), check_loader
+            _compile(check, check_loader, data.check, Phase.CHECK, program.layouts, setting, backend),
+            check_loader,
+            tests=True,
         )
     narrow = 0 if backend.library.mixed is None else backend.library.mixed.dtype.itemsize
     needs = Needs(setting, program, None if checked is None else checked.program, narrow)
@@ -320,7 +325,7 @@ def _assemble(
 def _new_learners_memory(
     setting: RunSetting, backend: Backend, program: Program
 ) -> tuple[tuple[Replica, ...], tuple[Replica, ...], Flags]:
-    """The replicas of this rank, those of all ranks if they share memory, and the flags."""
+    """The replicas of this rank, the replicas of all ranks if they share memory, and the flags."""
     confs, placement, shared = (program, setting.rule, setting.solver), setting.placement, setting.shared
     if shared is None:
         replicas = tuple(new_replica(*confs, backend.zeros(device)) for device in backend.device_of)
@@ -348,7 +353,8 @@ def _new_loader(
 
 
 def _new_order(setting: RunSetting) -> TrainingOrder:
-    """The order of the training examples. Raises ConfigurationError for files that the data set does not have."""
+    """The order of the training examples. Raises ConfigurationError for an order of files if the data set is not stored
+    in files of several examples."""
     examples, system = setting.data.train, setting.system
     if system.group_of_files is None:
         return _shuffled(setting, None, 1)
@@ -436,8 +442,8 @@ def _compile(
     *,
     alone: bool = False,
 ) -> Program:
-    """layouts: those of the variables and statistics; None means that kernels choose. alone: for learners of one
-    thread."""
+    """layouts: layouts of the variables and statistics; with None, the kernels choose them. alone: compile for learners
+    with one thread."""
     model, statistics = layouts or (None, None)
     return backend.call(
         lambda: compile_graph(
@@ -460,7 +466,7 @@ def compile_prediction(
     graph: Graph, source: BatchSource, system: SystemConf, backend: Backend, trained: Program | None = None
 ) -> Program:
     """Compile a graph of `derive_prediction`. trained: the program whose layout of variables it shares; with None, the
-    variables have a layout of their own."""
+    kernels choose a layout."""
     model, statistics = (None, None) if trained is None else trained.layouts
     return backend.call(
         lambda: compile_graph(

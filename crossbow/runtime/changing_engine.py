@@ -34,7 +34,7 @@ from crossbow.timeline.recorder import Recorder
 from crossbow.types import Array, Phase
 
 FIXED = 0
-"""In place of a number of learners: it is not searched for."""
+"""Instead of a number of learners: the auto-tuner is off."""
 
 
 def new_engine(
@@ -50,7 +50,8 @@ def new_engine(
     number: int = 0,
 ) -> TrainingEngine:
     """Create the engine for a model's rule and a system's learners. recorder: records its timeline. ranks: by default
-    those of this process. number: that of the model; see `Ranks.next_model`. Raises GraphError or ConfigurationError.
+    the ranks of this process. number: number of the model; see `Ranks.next_model`. Raises GraphError or
+    ConfigurationError.
     """
     check_served(model.rule, system)
     ranks = ranks or join()
@@ -78,8 +79,8 @@ def new_engine(
 
 
 def number_to_begin_with(system: SystemConf, ranks: Ranks) -> int:
-    """The number of learners on each device with which the auto-tuner begins, or `FIXED`. All ranks must call this, and
-    find the same."""
+    """The number of learners on each device with which the auto-tuner begins, or `FIXED`. All ranks must call this;
+    they get the same number."""
     if system.deterministic:
         return FIXED
     wanted = system.learners_per_device
@@ -89,7 +90,7 @@ def number_to_begin_with(system: SystemConf, ranks: Ranks) -> int:
 
 
 def new_bad_examples(data: Dataset, ranks: Ranks) -> dict[Phase, BadExamples]:
-    """Of each phase: which examples are bad, none so far."""
+    """The bad examples of each phase, initially none."""
     numbers = None if data.share is None else data.share.numbers(ranks.rank)
     found = {Phase.TRAIN: BadExamples(len(data.train), numbers)}
     if data.check is not None:
@@ -104,18 +105,19 @@ class Course(Protocol):
         """Train until `until` tasks are done; see `Engine.run`."""
 
     def state(self) -> dict[str, Any]:
-        """The decisions so far, as JSON values: which engine trains, and what decides when another one does."""
+        """The decisions so far, as JSON values: the engine that trains, and the state that determines when another one
+        follows."""
 
     def restore(self, state: Mapping[str, Any]) -> bool:
         """Continue from the decisions of a course of the same kind; other states are ignored. The current engine's own
-        state must be restored afterwards. Returns whether its rule is then the one of before, in the same phase."""
+        state must be restored afterwards. Returns whether the rule and its phase are then the same as in the state."""
 
     def describe(self, summary: RunSummary) -> RunSummary:
         """The summary of the current engine, with the decisions of this course."""
 
 
 class ChangingEngine:
-    """The current one of several engines; see `Engine`."""
+    """Several engines, one of which is current; see `Engine`."""
 
     def __init__(self, engines: Engines, course: Course) -> None:
         self.engines, self.course = engines, course
@@ -172,6 +174,10 @@ class ChangingEngine:
     @property
     def observation(self) -> Observation:
         return self.now.observation
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return self.now.metrics
 
     @property
     def bad_examples(self) -> Mapping[Phase, BadExamples]:

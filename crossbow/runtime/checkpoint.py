@@ -22,7 +22,7 @@ from crossbow.files import file_to_fill, reason
 from crossbow.types import Array, DataError
 
 VERSION = 1
-"""Version of the format. Files of newer versions are refused."""
+"""Version of the format. Files of newer versions are rejected."""
 NO_CHECKSUM = "0" * 64
 _CHECKSUM = re.compile(rb'\\"checksum\\":\\"([0-9a-f]{64})\\"')
 """The checksum in a header, where the description is a JSON text in a JSON text."""
@@ -39,7 +39,7 @@ class Checkpoint:
 
     tensors: Mapping[str, Array]
     state: dict[str, Any]
-    """JSON values."""
+    """The state, as JSON values."""
 
 
 def checkpoint_path(directory: Path, tasks: int) -> Path:
@@ -56,9 +56,10 @@ def checkpoint_files(directory: Path) -> list[Path]:
 
 
 def write_checkpoint(path: Path, tensors: Mapping[str, Array], state: str) -> None:
-    """Write a checkpoint atomically. state: JSON. Raises DataError if that is not possible; an older file is kept."""
+    """Write a checkpoint atomically. state: JSON text. Raises DataError if it cannot be written; an older file is
+    kept."""
     described = {"version": VERSION, "checksum": NO_CHECKSUM, "state": state}
-    # One entry, because safetensors writes several in random order, and equal states should be equal files.
+    # One entry, because safetensors writes several in random order, and equal states should give equal files.
     metadata = {"crossbow checkpoint": json.dumps(described, separators=(",", ":"))}
     header, arrays = _header(tensors, metadata)
     digest = hashlib.sha256()
@@ -75,7 +76,7 @@ def _header(tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> tuple[
     described: dict[str, Any] = {"__metadata__": metadata}
     arrays: list[Any] = []
     end = 0
-    # The format wants the arrays without gaps, and its header, padded with spaces, at a multiple of 8 bytes.
+    # The format requires arrays without gaps, and a header that is padded with spaces to a multiple of 8 bytes.
     for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0])):
         begin, end = end, end + tensor.nbytes
         offsets = [begin, end]
@@ -122,8 +123,8 @@ def _check(path: Path, data: mmap.mmap) -> None:
 
 
 def _find_checksum(data: bytes) -> int:
-    """The place of the checksum in a file, or in its header. A text of the state cannot look like it, because its
-    quotation marks are escaped once more."""
+    """The offset of the checksum in a file, or in its header. Text within the state cannot be mistaken for it, because
+    its quotation marks are escaped once more."""
     found = _CHECKSUM.search(data, 0, 8 + int.from_bytes(data[:8], "little"))
     if found is None:
         raise ValueError("a file without a checksum")

@@ -1,4 +1,4 @@
-"""When a run writes checkpoints, and the thread that writes them while training goes on."""
+"""The times at which a run writes checkpoints, and the thread that writes them while training continues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from crossbow.timeline.recorder import CHECKPOINTS, Recorder
 from crossbow.types import Array, DataError
 
 SECONDS_BETWEEN_EPOCHS, SECONDS_BETWEEN = 60.0, 600.0
-"""Interval "auto": seconds after the last checkpoint until the end of an epoch, or any task, is followed by one."""
+"""Interval "auto": minimum number of seconds between two checkpoints at ends of epochs, and between two after any
+task."""
 SECONDS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
 
 
@@ -66,27 +67,27 @@ def parse_interval(text: str) -> tuple[float, str]:
 
 @configuration
 class Checkpoints:
-    """Where and how often training writes what it needs to be resumed.
+    """Checkpoints of training: their directory, and how often they are written.
 
     The directory gets the newest checkpoints as `checkpoints/TASKS.safetensors`, the base model of the newest one as
-    `model.safetensors`, and the base model with the best test accuracy as `best.safetensors`. Learners stand still
-    while vectors are copied; a thread writes the files. At its end, training always writes a checkpoint.
+    `model.safetensors`, and the base model with the best test accuracy as `best.safetensors`. Learners pause while
+    vectors are copied; a thread writes the files. At its end, training always writes a checkpoint.
 
-    A checkpoint that cannot be written, as on a full disk, does not end training: monitors are told, older ones stay,
-    and the next one is written at its time.
+    A checkpoint that cannot be written, for example on a full disk, does not end training: monitors are informed, older
+    checkpoints are kept, and the next one is written at its time.
     """
 
     directory: str | Path = field(kw_only=False)
-    """Folder of the run. It is created when it is needed."""
+    """Directory of the run. It is created when needed."""
     interval: str = setting(Interval(), default="auto", option="checkpoint-interval")
-    """How much training a killed process may lose, as 500tasks or 10minutes: a checkpoint is begun after each half of
+    """The training that a killed process may lose, as 500tasks or 10minutes: a checkpoint is begun after each half of
     it, and training waits if its file is not complete after the next half; 2epochs: every two epochs; auto: at the ends
     of epochs, but not within a minute of the last one, and every ten minutes; none: no checkpoints, only models."""
     keep: int = setting(Integer(at_least=1), default=3)
     """Number of checkpoints to keep; older ones are deleted."""
     overwrite: bool = setting(Flag(), default=False)
-    """Whether to delete the checkpoints and models of an older run in the directory; without, it is an error to begin a
-    new run there."""
+    """Whether to delete the checkpoints and models of an older run in the directory; otherwise it is an error to begin
+    a new run there."""
 
     def __post_init__(self) -> None:
         try:
@@ -101,7 +102,7 @@ class Checkpoints:
 
     @property
     def checkpoint_directory(self) -> Path:
-        """Where the checkpoints are."""
+        """The directory of the checkpoints."""
         return self.path / "checkpoints"
 
     @property
@@ -123,18 +124,18 @@ class Written:
     tasks: int
     """Number of tasks before the checkpoint."""
     seconds: float
-    """Duration of writing, while training went on."""
+    """Duration of writing, during which training continued."""
     error: str = ""
-    """Why the checkpoint could not be written; empty if it was."""
+    """The reason why the checkpoint could not be written; empty if it was written."""
 
     @property
     def warning(self) -> str:
-        """The sentence about a checkpoint that could not be written."""
+        """A sentence about a checkpoint that could not be written."""
         return f"no checkpoint after {self.tasks:,} tasks, training goes on: {self.error}"
 
 
 class CheckpointWriter:
-    """Decides when a run needs a checkpoint, and writes it in a thread of its own."""
+    """Decides when a run needs a checkpoint, and writes it in a separate thread."""
 
     def __init__(
         self,
@@ -156,7 +157,7 @@ class CheckpointWriter:
         self._done = threading.Condition()
         self._news: list[Written] = []
         self._late_best: tuple[Mapping[str, Array], int] | None = None
-        """The best model, if it could not be written, and the number of tasks before. Of the thread."""
+        """The best model, if it could not be written, and the number of tasks before it. Used by the thread only."""
 
     @property
     def writes_checkpoints(self) -> bool:
@@ -178,14 +179,14 @@ class CheckpointWriter:
                 raise file_error(error, path, "a file to delete") from error
 
     def begin(self, tasks: int) -> None:
-        """Count intervals from this number of tasks on, and from now on."""
+        """Count intervals from this number of tasks and from the current time."""
         self._last_tasks, self._last_time = tasks, time.monotonic()
 
     def is_due(self, tasks: int) -> bool:
         """Whether to write a checkpoint after this number of tasks, between two ends of epochs.
 
-        An interval of tasks or time bounds what a killed process loses. The newest complete file may be one older than
-        the file that is being written, so checkpoints follow each other at half of the interval."""
+        An interval of tasks or time bounds the training that a killed process loses. While a file is being written, the
+        newest complete file is the previous one, so checkpoints follow each other after half of the interval."""
         seconds = time.monotonic() - self._last_time
         if self._unit == "tasks":
             return tasks - self._last_tasks >= self._number / 2
@@ -202,7 +203,7 @@ class CheckpointWriter:
 
     def write(self, tensors: Mapping[str, Array], state: Mapping[str, Any], model: Mapping[str, Array]) -> None:
         """Write a checkpoint and the base model in the thread. The arrays must not change; the state is read at once.
-        If an earlier checkpoint is still being written, wait for it. state: has the number of tasks as "tasks"."""
+        If an earlier checkpoint is still being written, wait for it. state: includes the number of tasks as "tasks"."""
         self.wait()
         tasks: int = state["tasks"]
         self.begin(tasks)
@@ -211,7 +212,7 @@ class CheckpointWriter:
         self._submit(lambda: self._news.append(self._write(tasks, tensors, text, model)))
 
     def write_best(self, model: Mapping[str, Array], tasks: int) -> None:
-        """Write the best model in the thread. The arrays must not change. tasks: number of tasks before."""
+        """Write the best model in the thread. The arrays must not change. tasks: number of tasks before it."""
 
         def write() -> None:
             written = self._write_or_note(self.settings.best_path, model, tasks)
@@ -220,7 +221,7 @@ class CheckpointWriter:
         self._submit(write)
 
     def write_last(self, model: Mapping[str, Array], tasks: int) -> None:
-        """Write the base model, without a checkpoint. tasks: number of tasks before."""
+        """Write the base model, without a checkpoint. tasks: number of tasks before it."""
         self._submit(lambda: self._write_or_note(self.settings.model_path, model, tasks))
 
     def wait(self) -> None:
@@ -229,14 +230,14 @@ class CheckpointWriter:
             self._done.wait_for(lambda: not self._pending)
 
     def take_news(self) -> list[Written]:
-        """What has been written since the last call."""
+        """The files written since the last call."""
         news = []
         while self._news:
             news.append(self._news.pop(0))
         return news
 
     def close(self) -> None:
-        """Write what is left, and end the thread."""
+        """Finish writing, and end the thread."""
         self.wait()
         if self._thread is not None:
             self._jobs.put(None)
@@ -273,7 +274,7 @@ class CheckpointWriter:
             write_checkpoint(path, tensors, state)
             self._write_model(self.settings.model_path, model)
         except (DataError, OSError, MemoryError) as error:
-            # The model, which is smaller, may fit on a disk that is too full for the checkpoint.
+            # The model is smaller, and may still fit on a disk that is too full for the checkpoint.
             with contextlib.suppress(DataError, OSError, MemoryError):
                 self._write_model(self.settings.model_path, model)
             return Written(path, tasks, time.perf_counter() - began, reason(error))
@@ -283,7 +284,7 @@ class CheckpointWriter:
         return Written(path, tasks, time.perf_counter() - began)
 
     def _write_or_note(self, path: Path, model: Mapping[str, Array], tasks: int) -> bool:
-        """Returns whether that was possible."""
+        """Write a model, or note the error. Returns whether it was written."""
         began = time.perf_counter()
         try:
             self._write_model(path, model)

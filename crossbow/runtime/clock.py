@@ -11,7 +11,7 @@ from crossbow.types import ConfigurationError
 
 
 class ScheduledTask(NamedTuple):
-    """A task's number, its purpose, and its learner: None is the next free learner."""
+    """A task's number, its purpose, and its learner; None means the next free learner."""
 
     task: int
     purpose: Purpose
@@ -20,13 +20,13 @@ class ScheduledTask(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkClock:
-    """A tick is `tasks_per_tick` (wpc) tasks: with a barrier, τ for every learner, in rotation. With two levels, a tick
-    of z is several ticks of the hosts."""
+    """A clock whose tick has `tasks_per_tick` (wpc) tasks: with a barrier, τ for every learner, in rotation. With two
+    levels, a tick of z is several ticks of the hosts."""
 
     learners: int
     tau: int
     wpc: int | None = None
-    """Without a barrier: number of tasks in a tick, if it is not k · τ."""
+    """Without a barrier, the number of tasks in a tick; None for k · τ."""
     barrier: bool = True
     host_ticks: int | None = None
     """Number of ticks of the hosts in a tick of z; None with one level."""
@@ -47,13 +47,13 @@ class WorkClock:
         return self.wpc or self.learners * self.tau
 
     def whole_ticks(self, tasks: int) -> int:
-        """The number of tasks, rounded up to whole ticks; at least 0."""
+        """The number of tasks, rounded up to whole ticks, and at least 0."""
         return max(0, -(-tasks // self.tasks_per_tick) * self.tasks_per_tick)
 
     def schedule(self, first: int) -> Iterator[ScheduledTask]:
         """The tasks of a tick (with two levels, of the hosts) that begins with task `first`, in order. They rotate over
-        the learners, whose last tasks end the tick; without a barrier, they go to any free learner. An iterator, as a
-        tick may be very long."""
+        the learners, whose last tasks end the tick; without a barrier, they go to any free learner. Returns an
+        iterator, because a tick may be very long."""
         for number in range(self.tasks_per_host_tick):
             if self.barrier:
                 last = number // self.learners == self.tau - 1
@@ -63,8 +63,8 @@ class WorkClock:
 
 
 def fitted_wpc(wpc: int | None, tau: int, learners: int) -> int | None:
-    """The tasks in a tick when the number of learners has changed: the multiple of it that is nearest to `wpc`, or that
-    has τ tasks of each learner if τ is not 1.
+    """The number of tasks in a tick after a change of the number of learners: the multiple of that number that is
+    nearest to `wpc`; with τ > 1, τ tasks of each learner.
 
     >>> fitted_wpc(8, 1, 3), fitted_wpc(8, 2, 3), fitted_wpc(8, 1, 30), fitted_wpc(None, 2, 3)
     (9, 6, 30, None)

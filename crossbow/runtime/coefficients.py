@@ -1,9 +1,9 @@
 """Coefficients of updates as functions of the pace.
 
-A `Formula` is an update at every pace. Its coefficients lie in arrays that kernels read, one array for each multiplier
-of the learning rate; `Formula.over` maps them to a vector, and `Formula.evaluate` computes the vector's values. The
-scheduler evaluates a run's `Formulas` once a tick, and only if a field of the pace that they depend on has changed
-(`Update.depends_on`). Every learner copies the result into its own vector before the first task that needs it.
+A `Formula` is an update as a function of the pace. Its coefficients lie in arrays that kernels read, one array for each
+multiplier of the learning rate; `Formula.over` maps them to a vector, and `Formula.evaluate` computes the vector's
+values. The scheduler evaluates a run's `Formulas` once a tick, and only if a field of the pace that they depend on has
+changed (`Update.depends_on`). Every learner copies the result into its own vector before the first task that needs it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ ANY = Pace(rate=1.0, momentum=0.5)
 """The pace used to obtain an update's form, which does not depend on the pace."""
 
 About = TypeVar("About")
-"""The second argument of coefficients, after the pace: an arrival, or the masses of two learners; None in a tick."""
+"""Type of the second argument of a formula, after the pace: an arrival, or the masses of two learners; None in a
+tick."""
 
 
 @dataclass(frozen=True)
 class BoundUpdate:
-    """An update whose coefficients lie in arrays that kernels read."""
+    """An update whose coefficients are in arrays that kernels read."""
 
     update: Update
     """The update's form, with its coefficients at an arbitrary pace."""
@@ -44,7 +45,7 @@ class BoundUpdate:
 
 
 class Formula(Generic[About]):
-    """An update at every pace, for variables with these multipliers of the learning rate."""
+    """An update as a function of the pace, for variables with these multipliers of the learning rate."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class Formula(Generic[About]):
         multipliers: Sequence[float] = (1.0,),
         alone: Formula[About] | None = None,
     ) -> None:
-        """some: an example of what the coefficients depend on besides the pace. alone: see `BoundUpdate`."""
+        """some: an example of the second argument of `at`. alone: see `BoundUpdate`."""
         self._at, self.alone = at, alone
         self.form = at(ANY, some)
         self.multipliers = tuple(multipliers) if "rate" in self.form.depends_on else (1.0,)
@@ -74,7 +75,7 @@ class Formula(Generic[About]):
         return numbers if self.alone is None else numbers + self.alone.evaluate(pace, about)
 
     def over(self, numbers: Array) -> BoundUpdate:
-        """The update whose coefficients lie in a vector of `length` elements."""
+        """The update, with its coefficients in a vector of `length` elements."""
         length = len(self.form.coefficients)
         pieces = {m: numbers[i * length : (i + 1) * length] for i, m in enumerate(self.multipliers)}
         rest = numbers[length * len(self.multipliers) :]
@@ -103,7 +104,7 @@ class Formulas:
         return self._latest
 
     def over(self, numbers: Array) -> dict[str, BoundUpdate]:
-        """The updates, whose coefficients lie in a vector of `length` elements."""
+        """The updates, with their coefficients in a vector of `length` elements."""
         ends = list(itertools.accumulate((each.length for each in self._formulas.values()), initial=0))
         pieces = [numbers[start:end] for start, end in itertools.pairwise(ends)]
         return {name: each.over(piece) for (name, each), piece in zip(self._formulas.items(), pieces, strict=True)}

@@ -16,8 +16,8 @@ class PausedCollection:
     """Context manager: disables the cyclic garbage collector.
 
     Compiling and binding allocates many objects, and nearly all of them are kept. The collector would traverse them
-    again and again, which takes a quarter of the time. A class, because a generator's frames would show in users'
-    tracebacks.
+    repeatedly, which takes a quarter of the time. It is a class, because the frames of a generator would appear in
+    users' tracebacks.
     """
 
     def __enter__(self) -> None:

@@ -17,7 +17,7 @@ from crossbow.console import say
 
 
 class CommonDecisions:
-    """All ranks call the methods `at_tick`, `look_for_signals` and `decide` in the same order."""
+    """Decisions of rank 0 for all ranks, which call `at_tick`, `look_for_signals` and `decide` in the same order."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
@@ -45,13 +45,13 @@ class CommonDecisions:
         return self._ranks.several
 
     def receive(self, signal: int) -> None:
-        """Note a signal. Called by its handler."""
+        """Record a signal. Called by its handler."""
         self.received = signal
 
     @contextmanager
     def receiving(self, signals: Sequence[signal.Signals]) -> Iterator[None]:
-        """Note Ctrl-C, and the other signals that rank 0 names, instead of what they do by default. A second Ctrl-C is
-        raised at once. Handlers of the application stay."""
+        """Record Ctrl-C, and the other signals that rank 0 names, instead of their default actions. A second Ctrl-C
+        raises KeyboardInterrupt at once. The application's own handlers are kept."""
         handlers: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler}
         numbers = self.decide(lambda: [int(number) for number in signals])
         handlers |= {signal.Signals(number): signal.SIG_DFL for number in numbers}
@@ -73,17 +73,18 @@ class CommonDecisions:
                 signal.signal(number, handlers[number])
 
     def decide(self, decide: Callable[[], Any]) -> Any:
-        """Rank 0's decision, a JSON value. It must not depend on what differs between ranks elsewhere."""
+        """Rank 0's decision, a JSON value. Whether a rank calls this must not depend on state that differs between
+        ranks."""
         return self._ranks.agree(decide)
 
     def regrouped(self) -> None:
-        """Forget what was decided with other ranks."""
+        """Forget the decisions that were made with the previous ranks."""
         self.pauses, self._leaving, self._joins = False, (), False
         self._wanting.clear()
 
     def at_tick(self, stops: Callable[[], bool], pauses: Callable[[], bool], *, elastic: bool = False) -> bool:
-        """Decide at a tick boundary whether to stop, which is returned, and whether to pause. elastic: whether training
-        can go on with other ranks; otherwise it ends if a rank is asked to leave."""
+        """Decide at a tick boundary whether to stop and whether to pause (`pauses`). Returns whether to stop. elastic:
+        whether training can continue with other ranks; otherwise it ends if a rank is asked to leave."""
 
         def decide() -> tuple[bool, bool, int, list[int], bool]:
             self.interrupted = self._signal()
@@ -100,19 +101,19 @@ class CommonDecisions:
         return bool(stop)
 
     def look_for_signals(self) -> int:
-        """The signal for which all ranks end training, also one that has just arrived; 0 if there is none."""
+        """The signal for which all ranks end training, including one that has just arrived; 0 if there is none."""
         self._tell_first()
         self.interrupted = self.decide(self._signal)
         return self.interrupted
 
     def fault_is_due(self, tick: int, ticks: int) -> bool:
-        """Whether the view is to change on purpose at this tick, for which all ranks pause: the first one at which they
-        can, at or after the fault's. ticks: number of ticks from one at which ranks can pause to the next."""
+        """Whether a fault changes the view at this tick, for which all ranks pause: the first tick, at or after that of
+        the fault, at which they can pause. ticks: number of ticks between two at which ranks can pause."""
         view = self._ranks.view.number
         return view < len(self._faults) and view != self._struck and 0 <= tick - self._faults[view].tick < ticks
 
     def strike(self, tick: int, ticks: int, *, elastic: bool) -> None:
-        """Do what the fault that is due does to this rank. All ranks have paused."""
+        """Apply the due fault, if any, to this rank. All ranks have paused."""
         if self.fault_is_due(tick, ticks):
             self._struck = self._ranks.view.number
             fault = self._faults[self._struck]
@@ -131,7 +132,7 @@ class CommonDecisions:
                 fault.strike()
 
     def change_view(self) -> None:
-        """If ranks leave or join at this tick boundary, at which all have paused: raise Left on those that leave, once
+        """If ranks leave or join at this tick boundary, at which all have paused, raise Left on those that leave, after
         every rank has the results of all, and ViewChangedError on the others."""
         if self._leaving or self._joins:
             self._ranks.gather(None)
@@ -142,7 +143,7 @@ class CommonDecisions:
             self._ranks.await_view()
 
     def _join_is_due_later(self) -> bool:
-        """Whether a fault lets a rank join, which therefore does not join earlier, unless training waits for it."""
+        """Whether a later fault lets a rank join. The rank then joins no earlier, unless training waits for it."""
         return self._ranks.view.enough and any(
             fault.kind == "join" for fault in self._faults[self._ranks.view.number :]
         )

@@ -62,7 +62,7 @@ class ModelConf:
 
 @dataclass(frozen=True)
 class Devices(Domain):
-    """Names of devices: several in a sequence, or in a string separated by commas."""
+    """Names of devices, in a sequence or in a string that is separated by commas."""
 
     @property
     def allowed(self) -> str:
@@ -146,18 +146,17 @@ class SystemConf:
     """Whether the ranks of one host combine their learners' vectors in shared memory instead of sending messages.
 
     It applies to CPUs under MPI, if all ranks run on one host with Linux, each with one device and compiled kernels,
-    and the rule has a barrier and one level. They then add up as in a chain, whatever `sum_order`."""
+    and the rule has a barrier and one level. They then add up as in a chain, for any `sum_order`."""
     servers: int = setting(Integer(at_least=1), default=1)
-    """Rules without a barrier, across ranks: number of ranks, the first ones, each of which has a part of z.
+    """Rules without a barrier, across ranks: number of servers, the first ranks, each of which has a part of z.
 
     They share the work of rank 0: each merges its part of every contribution, and replies to all learners. With fewer
-    ranks, all of them are servers. The number must be 1 under other rules, and if gradients that are sent are
-    clipped."""
+    ranks, all of them are servers. The number must be 1 under other rules, and if sent gradients are clipped."""
     loader_threads: int = setting(Integer(at_least=1, at_most=256), default=1)
     """Threads that load batches ahead of the learners; their number does not change results.
 
-    Each fills one batch at a time. There are as many for training as for testing; only one of the two loads at a
-    time."""
+    Each fills one batch at a time. Training and testing each have this number of threads, but only one of the two loads
+    at a time."""
     order: str = setting(Choice(("examples", "files")), default="examples")
     """Order of the training examples in an epoch; examples: all are shuffled; files: files are shuffled, then the
     examples in groups of `files_together` files, for data larger than memory on slow disks."""
@@ -188,7 +187,7 @@ class SystemConf:
 
     @property
     def group_of_files(self) -> int | None:
-        """Number of files whose examples are shuffled together; None if all examples are."""
+        """Number of files whose examples are shuffled together; None if all examples are shuffled."""
         return (self.files_together or FILES_TOGETHER) if self.order == "files" else None
 
     @property

@@ -30,7 +30,7 @@ class Coordination(Protocol):
 
     @property
     def counts_in_results(self) -> bool:
-        """Whether the ranks know the number of merges from results only, until nothing is running."""
+        """Whether, while tasks run, the ranks know the number of merges only from results."""
 
     # Scheduling
 
@@ -44,14 +44,14 @@ class Coordination(Protocol):
         """Give the task to this learner, or with None to the next free one."""
 
     def await_results(self) -> None:
-        """Note that no task will be submitted until learners have ended some."""
+        """Record that no task will be submitted until learners have finished some."""
 
     def end_tick(self, task: Task) -> None:
         """End a tick whose tasks were all submitted. task: the task that ends the tick."""
 
     def exchange_hosts(self, pace: Pace, tick: int) -> None:
-        """With two levels, exchange with the other hosts at the end of a tick of z. tick: the host's next
-        one. No task may be running."""
+        """With two levels, exchange with the other hosts at the end of a tick of z. tick: the host's next tick. No task
+        may be running."""
 
     def adapt(self, pace: Pace, drain: Callable[[], None]) -> AnyDecision | None:
         """Adapt to measurements, between two ticks. drain: waits until no task is running."""
@@ -62,20 +62,20 @@ class Coordination(Protocol):
     # When nothing is running
 
     def settle(self) -> None:
-        """Compute what is not computed in every tick. No task may be running."""
+        """Compute the parts of z that are not computed in every tick. No task may be running."""
 
     def keep_part(self) -> Copies | None:
-        """After the loss of a rank, when no task is running: let z be this rank's copies of it. Returns what these
-        are; None if every rank has the whole z of a tick."""
+        """After the loss of a rank, when no task is running: store this rank's copies of parts of z in its base model.
+        Returns their description; None if every rank has the whole z of a tick."""
 
     def abandon(self) -> bool:
-        """Discard, after a failure, the tasks that wait for a learner. Returns whether learners can go on."""
+        """After a failure, discard the tasks that wait for a learner. Returns whether learners can continue."""
 
     def restart(self, tick: int) -> None:
         """Continue at this tick, after all learners have copied z."""
 
     def begin(self, tick: int) -> None:
-        """Start afresh at this tick, which another engine has reached."""
+        """Begin at this tick, which another engine has reached."""
 
     def state(self) -> dict[str, Any]:
         """The state between two ticks, except vectors, as JSON values: counters, clocks, waiting learners."""
@@ -96,4 +96,4 @@ class Coordination(Protocol):
         """Number of ticks that completed before a failure. tasks: number of this engine's tasks with known results."""
 
     def members(self) -> list[Learner]:
-        """All members that tasks are submitted to."""
+        """The learners and the synchroniser, to which tasks are submitted."""

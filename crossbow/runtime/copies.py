@@ -1,4 +1,4 @@
-"""Copies of z that ranks have when another one is lost while they train without a barrier."""
+"""The ranks' copies of z, when a rank is lost while they train without a barrier."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 WHOLE = math.inf
-"""Precedence of z itself."""
+"""Precedence of a range of z itself."""
 
 
 class Copy(NamedTuple):
@@ -16,28 +16,28 @@ class Copy(NamedTuple):
     start: int
     stop: int
     mass: float
-    """The sum of the copies of some ranks, divided by the sum of their masses, is their mean."""
+    """The mass. The mean of several ranks' copies is their sum, divided by the sum of their masses."""
     merges: int
-    """Number of merges that the copy has."""
+    """Number of merges that the copy includes."""
     precedence: float
-    """Of the ranks' copies, those with the highest make the new z: `WHOLE`, or the number of merges where the copies
+    """Copies with the highest precedence determine the new z. It is `WHOLE`, or the number of merges if the copies
     differ in it."""
 
 
 class Copies(NamedTuple):
-    """What a rank has of z."""
+    """A rank's copies of z."""
 
     copies: tuple[Copy, ...]
-    """One of every range, the same ranges on all ranks."""
+    """A copy of each range; the ranges are the same on all ranks."""
     merges: int
     """Number of merges that the rank knows of."""
     share: float
-    """The part of all learners that the rank has. Of z's local variables and statistics it has the same part: the sum
-    of the parts divided by the sum of the shares is the mean."""
+    """The rank's share of all learners. Its z has this share of the local variables and statistics: their mean is the
+    sum over the ranks, divided by the sum of the shares."""
 
 
 def newest(copies: Mapping[int, Copy]) -> dict[int, Copy]:
-    """Those of the ranks' copies of one range that make the new z.
+    """The ranks' copies of one range that determine the new z.
 
     >>> old, new = Copy(0, 9, 1.0, 4, 4), Copy(0, 9, 1.0, 6, 6)
     >>> list(newest({0: old, 1: new, 3: new}))
@@ -48,5 +48,5 @@ def newest(copies: Mapping[int, Copy]) -> dict[int, Copy]:
 
 
 def is_complete(ranks: Iterable[Iterable[Copy]]) -> bool:
-    """Whether these ranks' copies have all of z itself."""
+    """Whether these ranks together have all of z itself."""
     return all(any(copy.precedence == WHOLE for copy in copies) for copies in zip(*ranks, strict=True))

@@ -19,13 +19,13 @@ class CpuDevice:
     cores: tuple[int, ...]
 
     def learners(self, wanted: int | str) -> int:
-        """Number of learners: as wanted, or, for "auto", one per core."""
+        """The requested number of learners or, for "auto", one per core."""
         return len(self.cores) if wanted == "auto" else int(wanted)
 
     def threads(self, learners: int, wanted: int | None) -> int:
-        """Threads of each learner: as wanted, or the cores shared among the learners, at least one.
+        """The requested number of threads of each learner or, by default, its share of the cores, at least one.
 
-        Raises ConfigurationError for more than there are cores: they would only wait for each other.
+        Raises ConfigurationError for more threads than cores, which would only wait for each other.
         """
         if wanted is None:
             return max(1, len(self.cores) // learners)
@@ -39,7 +39,7 @@ class CpuDevice:
 
 _ALLOWED = "a device is 'cpu', 'cpu:i/n' with 0 ≤ i < n, 'cuda' or 'cuda:i'"
 LEARNERS_OF_A_GPU = 4
-"""Unless set."""
+"""Default number of learners on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,11 @@ class CudaDevice:
 
     name: str
     number: int
-    """As CUDA counts them."""
+    """Number of the GPU in CUDA's order."""
 
     def learners(self, wanted: int | str) -> int:
-        """Number of learners: as wanted, or, for "auto", a few: how many are best depends on network and batch."""
+        """The requested number of learners or, for "auto", a few. (The best number depends on the network and the
+        batch.)"""
         return LEARNERS_OF_A_GPU if wanted == "auto" else int(wanted)
 
 
@@ -71,7 +72,7 @@ def available_cores() -> tuple[int, ...]:
 
 
 def cores_text(cores: Sequence[int]) -> str:
-    """Core numbers for people.
+    """Core numbers as text.
 
     >>> cores_text((0, 1, 2, 5)), cores_text((3,))
     ('cores 0–2, 5', 'core 3')
@@ -118,8 +119,8 @@ def cuda_devices(names: Sequence[str], own: int = 0) -> tuple[CudaDevice, ...]:
 def cpu_devices(names: Sequence[str], cores: Sequence[int] | None = None) -> tuple[CpuDevice, ...]:
     """The devices of "cpu" or "cpu:i/n" names. Raises ConfigurationError for unknown names and shared cores.
 
-    `cores`: of the machine, by default those this process may use. With fewer cores than slices the slices share them,
-    so that the path of several devices runs on every machine.
+    cores: the cores to divide, by default those that this process may use. If there are fewer cores than slices, the
+    slices share them, so that code for several devices runs on every machine.
     """
     cores = available_cores() if cores is None else tuple(cores)
     devices = tuple(_parse(name, cores) for name in names)

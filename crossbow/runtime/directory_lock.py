@@ -20,19 +20,19 @@ else:
     import fcntl
 
 NAME = ".lock"
-"""The file that is locked. It has the number of the process that holds the lock and a mark of the run, and stays when
-the lock is gone."""
+"""The file that is locked. It contains the number of the process that holds the lock and a mark of the run, and remains
+when the lock is released."""
 SECONDS_TO_SUCCEED = 10.0
-"""Time that a process which has left a run gets to give the lock back."""
+"""Time for a process that has left a run to release the lock."""
 
 
 class DirectoryLock:
-    """Holds the lock of a directory until `close`, or until the process ends, however it ends."""
+    """Holds the lock of a directory until `close`, or until the process ends in any way."""
 
     def __init__(self, directory: Path, succeeds: str = "") -> None:
-        """Create the directory if necessary. succeeds: the mark of a run that another process has begun and left, which
-        goes on here. Raises DataError if another process has the lock, which is named, if the directory cannot be
-        written to, or if it has another run than that."""
+        """Create the directory if necessary. succeeds: the mark of a run that another process has begun and left, and
+        that this process continues. Raises DataError, with the other process, if the directory is locked; and if it
+        cannot be written, or belongs to a different run."""
         self._directory, self._created = directory, not directory.exists()
         make_directory(directory)
         try:
@@ -48,13 +48,13 @@ class DirectoryLock:
             time.sleep(0.05)
         self._check(succeeds)
         self.mark = succeeds or secrets.token_hex(8)
-        """Identifies the run, also in another process that goes on with it."""
+        """A text that identifies the run, also in another process that continues it."""
         self._file.truncate(0)
         self._file.write(f"{os.getpid()} {self.mark}\n")
         self._file.flush()
 
     def _check(self, succeeds: str) -> None:
-        """Raise DataError if the directory belongs to another run than the one that goes on."""
+        """Raise DataError if the directory belongs to a different run than the continued one."""
         if not succeeds:
             return
         words = _words(self._file)
@@ -75,9 +75,9 @@ class DirectoryLock:
         self.close()
 
     def close(self) -> None:
-        """Give the lock back. A directory that the lock has created, and that is still empty, is removed."""
+        """Release the lock. A directory that was created for it, and that is still empty, is removed."""
         if self._created and os.listdir(self._directory) == [NAME]:
-            with contextlib.suppress(OSError):  # something was written to it meanwhile
+            with contextlib.suppress(OSError):  # a file was written to it meanwhile
                 (self._directory / NAME).unlink()
                 self._directory.rmdir()
         self._file.close()
@@ -100,7 +100,7 @@ def is_in_use(directory: Path) -> bool:
 
 
 def _lock(file: IO[str]) -> bool:
-    """Lock an open file until it is closed. Returns whether that was possible."""
+    """Lock an open file until it is closed. Returns whether it could be locked."""
     try:
         if sys.platform == "win32":
             file.seek(0)
@@ -108,7 +108,7 @@ def _lock(file: IO[str]) -> bool:
         else:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        return not isinstance(error, BlockingIOError | PermissionError)  # others: a file system without locks
+        return not isinstance(error, BlockingIOError | PermissionError)  # other errors: a file system without locks
     return True
 
 

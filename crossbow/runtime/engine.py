@@ -54,7 +54,8 @@ class Member(NamedTuple):
 
 
 class Engine:
-    """Trains, tests and predicts on the caller's thread. While one thread trains or tests, others are refused."""
+    """Trains, tests and predicts on the caller's thread. While one thread trains or tests, calls of others raise
+    CrossbowError."""
 
     def __init__(
         self,
@@ -72,8 +73,9 @@ class Engine:
         sharing: Sharing | None = None,
     ) -> None:
         """beside: bytes of the machine's memory that other engines use at the same time. bad: the bad examples of each
-        phase; None if a bad example is an error. recorder, sharing: of several engines; None if this one has its own.
-        ranks: by default those of this process. Raises GraphError or ConfigurationError, after ending all threads."""
+        phase; None if a bad example is an error. recorder, sharing: objects that several engines share; None for new
+        ones. ranks: by default the ranks of this process. Raises GraphError or ConfigurationError, after ending all
+        threads."""
         recorder, ranks = recorder or Recorder(), ranks or join()
         self.backend = new_backend(model.rule, system)
         setting = new_setting(data, model, solver, system, self.backend, bad or {}, recorder, ranks, collective)
@@ -148,7 +150,7 @@ class Engine:
 
     @property
     def boundary(self) -> int:
-        """Number of tasks before a boundary between ticks of z: all, or with two levels those before the newest one."""
+        """Number of tasks up to the newest boundary between ticks of z: all completed tasks, except with two levels."""
         return self.position.tasks if self.clock.host_ticks is None else self.position.tasks_of_z
 
     @property
@@ -158,7 +160,7 @@ class Engine:
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate of the last tick; before the first, that of the next one."""
+        """The learning rate of the last tick; before the first tick, that of the next one."""
         return self.scheduler.last_learning_rate
 
     @property
@@ -184,7 +186,7 @@ class Engine:
         """
         with self._usage.busy("training", self.loader):
             self.recovery.keep()
-            tasks = self.clock.whole_ticks(until - self.tasks)  # to load more would be in vain
+            tasks = self.clock.whole_ticks(until - self.tasks)  # further batches would not be used
             self.loader.start(self.tasks, tasks, [result.task for result in self.flow.known_results])
             with self.flow.handing_on("training", self.tasks, callbacks.on_result):
                 self.scheduler.train(until, self.loader, callbacks)
@@ -203,7 +205,7 @@ class Engine:
             return self._snapshots.take()
 
     def salvage(self) -> Snapshot:
-        """A snapshot for ranks that go on without others, or with more; see `Snapshots.salvage`."""
+        """A snapshot for ranks that continue after others have left or joined; see `Snapshots.salvage`."""
         with self._usage.alone():
             return self._snapshots.salvage()
 
@@ -225,6 +227,11 @@ class Engine:
         with self._usage.alone():
             self.recovery.set_base(self.recovery.read(variables, source))
             self.recovery.restart()
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics that tests report beside the accuracy."""
+        return self._evaluation.metrics
 
     def test(self) -> TestResult:
         """Test the base model on the check set. Raises CrossbowError if there is none."""

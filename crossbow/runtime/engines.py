@@ -15,7 +15,7 @@ ConfigurationError."""
 
 
 class Engines:
-    """Engines by kind: a number of learners, or the number of a rule."""
+    """Engines by their kind: a number of learners, or the number of a rule."""
 
     def __init__(self, kind: int, first: Engine, make: Make) -> None:
         """first: the first engine to train, of the given kind."""
@@ -42,8 +42,8 @@ class Engines:
         return self._engines[kind]
 
     def add(self, kind: int) -> None:
-        """Create the engine of a kind. Raises ConfigurationError, also if there is not enough memory next to the
-        existing ones; CrossbowError after `close`."""
+        """Create the engine of a kind. Raises ConfigurationError, also if there is not enough memory in addition to the
+        existing engines; CrossbowError after `close`."""
         gc.collect()  # frees closed engines with reference cycles, whose memory is not counted
         self._engines[kind] = self._make(kind, sum(sum(each.memory.values()) for each in self._engines.values()))
         if self._closed:
@@ -63,7 +63,7 @@ class Engines:
             raise CrossbowError(CLOSED)
 
     def select(self, kind: int) -> None:
-        """Make the existing engine of a kind the current one, as it is."""
+        """Make the existing engine of a kind the current one, without changing its state."""
         self._kind = kind
 
     def close(self) -> None:

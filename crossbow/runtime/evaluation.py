@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from crossbow.clock import now
-from crossbow.dataflow.graph import main_losses, reported_measure
+from crossbow.dataflow.graph import main_losses, other_measures, reported_measure
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Backend
 from crossbow.runtime.flow import Flow
@@ -25,18 +25,26 @@ class Evaluation:
         self._scheduler, self._flow, self._usage = scheduler, flow, usage
         self._model: PredictionModel | None = None
         self._prediction: StreamPrediction | None = None
-        """Made on first use."""
+        """Created on first use."""
         self._values_of = -1
-        """The change of z (`Usage.base_changes`) whose values the prediction has."""
+        """The value of `Usage.base_changes` when the prediction's variables were set."""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics beside the accuracy."""
+        check = self._assembly.check
+        return () if check is None else tuple(vertex.name for vertex in other_measures(check.program.graph))
 
     def test(self) -> TestResult:
-        """The base model on the check set: its batches are dealt to all learners. Raises CrossbowError without one."""
+        """Test the base model on the check set, whose batches are distributed to all learners. Raises CrossbowError if
+        there is no check set."""
         parts = self._assembly
         check, order, examples = parts.check, parts.check_order, parts.setting.data.check
         if check is None or order is None or examples is None:
             raise CrossbowError("there is no check set: give Dataset((x_train, y_train), (x_check, y_check))")
         labels, graph, bad = examples.labels, check.program.graph, parts.setting.bad.get(Phase.CHECK)
         loss, accuracy = SetMean(next(iter(main_losses(graph)), None)), SetMean(reported_measure(graph))
+        others = {vertex.name: SetMean(vertex) for vertex in other_measures(graph)}
 
         def good(of: slice) -> Array:
             """The labels of examples that are not bad."""
@@ -58,14 +66,21 @@ class Evaluation:
             of_batch = good(slice(start, start + order.batch_size))
             loss.add(result.loss, of_batch)
             accuracy.add(result.accuracy, of_batch)
+            for other, metric in zip(others.values(), result.metrics, strict=True):
+                other.add(metric, of_batch)
         if recorder.on:
             recorder.event(SCHEDULER, "test", begin)
         counted = good(slice(None))
         value = loss.value(counted)
-        return TestResult(float("nan") if value is None else value, accuracy.value(counted), len(counted))
+        return TestResult(
+            float("nan") if value is None else value,
+            accuracy.value(counted),
+            len(counted),
+            {name: other.value(counted) or 0.0 for name, other in others.items()},
+        )
 
     def predict(self, images: Array, base: tuple[Array, Array]) -> Array:
-        """The output for (N, …) images of z, which is given with its statistics."""
+        """The output of a base model for (N, …) images. base: z and its statistics."""
         parts, setting = self._assembly, self._assembly.setting
         if self._model is None or self._prediction is None:
             data = setting.data

@@ -27,7 +27,7 @@ from crossbow.types import Array
 
 
 class Exchange(ABC):
-    """The learners' meeting place."""
+    """Exchanges of the learners of one rank."""
 
     def __init__(self, participants: Participants, tau: int) -> None:
         """tau: a learner's tasks between two exchanges."""
@@ -40,7 +40,8 @@ class Exchange(ABC):
         self._means = participants.means()
 
     def finished(self, learner: int, pace: Pace) -> None:
-        """Do everything that follows a learner's task and local step. Called on the learner's thread."""
+        """Continue after a learner's task and local step: exchange, or let it begin another task. Called on the
+        learner's thread."""
         self._steps[learner] += 1
         if self._steps[learner] % self._tau:
             self.free.append(learner)
@@ -51,21 +52,21 @@ class Exchange(ABC):
         self._let_go(self._participants.meeting.exchange(learner, lambda: self._arrive(learner, pace)))
 
     def _let_go(self, going: Sequence[int]) -> None:
-        """Let learners continue that have exchanged."""
+        """Let these learners, which have exchanged, continue."""
         self.free.extend(going)
 
     @abstractmethod
     def begin(self, tick: int) -> None:
-        """Start afresh at this tick, with random draws that differ from those of earlier ticks."""
+        """Begin at this tick, with random draws that differ from those of earlier ticks."""
 
     def restart(self) -> None:
-        """Let all learners begin: they have copied z."""
+        """Let all learners begin, after they have copied z."""
         self._steps = [0] * self._own
         self.free.clear()
         self.free.extend(range(self._own))
 
     def state(self) -> dict[str, Any]:
-        """What the next exchanges depend on, except vectors, as JSON values. No task may be running."""
+        """The state on which the next exchanges depend, except vectors, as JSON values. No task may be running."""
         return {"steps": self._steps, "free": list(self.free)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -75,8 +76,8 @@ class Exchange(ABC):
         self.free.extend(state["free"])
 
     def settle(self) -> None:
-        """Compute the parts of the base model that only readers need: its statistics, the mean of the learners'. No
-        task may be running."""
+        """Compute the parts of the base model that exchanges do not need: its statistics, which are the mean of the
+        learners'. No task may be running."""
         self._participants.meeting.settle(self._settle)
 
     def _settle(self) -> None:
@@ -84,14 +85,14 @@ class Exchange(ABC):
             step.call()
 
     def keep_part(self) -> Copies:
-        """After the loss of a rank, store this rank's copies of z in its base model, and its part of what `settle`
-        computes. No task may be running."""
+        """After the loss of a rank, store this rank's copies of z in its base model, and its part of the means that
+        `settle` computes. No task may be running."""
         Exchange.settle(self)
         return Copies((), 0, self._own / self._learners)
 
     def rest(self, learner: int) -> None:  # noqa: B027 - on one rank, a learner without a task takes the next one
-        """Across ranks, let no learner wait for this one, which gets no task until others have ended theirs. learner:
-        its number on this rank."""
+        """Across ranks, let no learner wait for this one, which gets no task until others have finished theirs.
+        learner: its number on this rank."""
 
     def begin_session(self) -> None:  # noqa: B027 - learners of one rank send no messages
         """Exchange messages with other ranks from now on, until `settle`. Called before each task."""
@@ -112,7 +113,7 @@ class Exchange(ABC):
 
     @property
     def own_merges(self) -> int:
-        """Those that this rank counts. Their sum over the ranks is `merges`."""
+        """The merges that this rank counts. Their sum over the ranks is `merges`."""
         return self.merges
 
     @abstractmethod
@@ -124,14 +125,14 @@ class BaseExchange(Exchange):
     """Exchanges between a learner and the base model."""
 
     def __init__(self, participants: Participants, server: Server) -> None:
-        """server: has z."""
+        """server: the server of z."""
         super().__init__(participants, server.rule.tau)
         self.server = server
         self.restart()
 
     def follow(self, rule: FreeRule, pace: Pace) -> None:
         """Continue with another rule of this class; z, its velocity and the learners stay as they are. Learners that
-        waited under the old rule arrive under the new one, which merges every complete set now. No task may be
+        waited under the old rule arrive again under the new one, which merges every complete group now. No task may be
         running."""
         for learner in self.server.follow(rule):
             self._exchange(learner, pace)
@@ -213,7 +214,7 @@ class PeerExchange(Exchange):
 
     @property
     def merges(self) -> int:
-        return self._met  # there is no z: the number of exchanges
+        return self._met  # without a z, exchanges are counted
 
     def _arrive(self, learner: int, pace: Pace) -> list[int]:
         peer = self._rule.peer(self._first + learner, self._learners, self._draws[learner], self._seed)

@@ -12,12 +12,12 @@ NUMBER_NBYTES = 8
 
 
 class Flags:
-    """Flags of one run. Each holds the last tick for which an action is done. A failure raises `abort`, which ends
-    every wait of this process."""
+    """Flags of one run. Each holds the last tick for which an action is done. A failure sets `abort`, which ends every
+    wait of this process."""
 
     def __init__(self, learners: int, parties: int, zeros: Zeros = aligned_zeros, own: slice = slice(None)) -> None:
-        """parties: number of writers of parts of z: each learner, or one synchroniser for all. zeros: allocates memory;
-        own: the flags of this process, if others have the same memory."""
+        """parties: number of writers of parts of z: the learners, or one synchroniser. zeros: allocates memory. own:
+        the range of this process's flags, if others share the memory."""
 
         def new(count: int) -> Array:
             flags = zeros(count * NUMBER_NBYTES).view(np.int64)
@@ -26,15 +26,16 @@ class Flags:
 
         self._own = own
         self.ready = new(learners)
-        """Learner i's contribution to this tick is ready, and does not change until the tick is merged."""
+        """Last tick for which learner i's contribution is ready. It does not change until the tick is merged."""
         self.contributed = new(learners)
-        """Learner i has added up its slice of its device's contributions (with a synchroniser)."""
+        """Last tick for which learner i has added up its slice of its device's contributions (with a synchroniser)."""
         self.measured = new(learners)
-        """Learner i has squared its slice of the mean gradient (rules that send gradients and clip them)."""
+        """Last tick for which learner i has squared its slice of the mean gradient (rules that send gradients and clip
+        them)."""
         self.squares = zeros(learners * NUMBER_NBYTES).view(np.float64)
         """The squared norm that learner i has measured."""
         self.merged = new(parties)
-        """Party p has written its part of the next z."""
+        """Last tick for which writer p has written its part of the next z."""
         self.abort = np.zeros(1, np.int64)
 
     def reset(self, tick: int) -> None:

@@ -1,4 +1,5 @@
-"""Pending tasks: a few ahead of the learners, so that none of them waits, but not more, so that training can stop."""
+"""Limits pending tasks to a few ahead of the learners: enough that no learner waits, few enough that training can stop
+soon."""
 
 from __future__ import annotations
 
@@ -23,16 +24,17 @@ TASKS_AHEAD = 6
 LEAST_AHEAD = 2
 """Minimum, and initial, number of tasks submitted ahead. The duration of a task is not known initially."""
 SECONDS_AHEAD = 0.1
-"""Amount of work submitted ahead if tasks are long: it must be waited for when training stops."""
+"""Seconds of work submitted ahead if tasks are long. Training waits for this work when it stops."""
 
 Doing = Literal["training", "testing"]
 OnResult = Callable[[Completed], None]
 Locate = Callable[[int, int, bool], str]
-"""The place in the data set of an example, given by its task, its number in the batch, and whether it is tested."""
+"""Function that returns the place of an example in the data set, given its task, its number in the batch, and whether
+it is tested."""
 
 
 def ignore_result(result: Completed) -> None:
-    """Ignore the result."""
+    """Do nothing."""
 
 
 class Flow:
@@ -49,19 +51,19 @@ class Flow:
         locate: Locate | None = None,
     ) -> None:
         """coordination: decides whether results are delivered in task order, and observes them if they are not.
-        sharing: exchanges results with other ranks. own: number of this rank's learners, if it does not need the
-        results of others before all are collected, as with two levels. locate: says where an example is."""
+        sharing: exchanges results with other ranks. own: number of this rank's learners, if it needs the results of
+        others only when all are collected, as with two levels. locate: returns the place of an example."""
         self._locate = locate
         self._recorder, self._sharing = recorder, sharing
         if sharing is not None:
             sharing.join(reports)
         self._reports, self._learners, self._coordination = reports, learners, coordination
         self._deferring = sharing if own is not None else None
-        """What exchanges results only when all are collected."""
+        """The exchange of results between ranks, if it is deferred until all are collected."""
         self._later = 0
-        """Tasks of other ranks whose results are not waited for before that."""
+        """Number of tasks of other ranks whose results are awaited only then."""
         self._awaited = learners if own is None else own
-        """Number of learners whose results are."""
+        """Number of learners whose results are awaited earlier."""
         self._in_order = coordination.in_order
         self._doing = ""
         """Description of the learners' current work."""
@@ -72,17 +74,17 @@ class Flow:
         self._early: dict[int, Completed] = {}
         """Results that wait for those of earlier tasks."""
         self._known: dict[int, Completed] = {}
-        """Results of tasks to skip: they were done before a rank was lost, ahead of others that were not."""
+        """Results of tasks to skip, which were done before a rank was lost, although earlier tasks were not."""
         self._merges: deque[tuple[int, int]] = deque()
-        """Tasks that were delivered, with the merges that their results report."""
+        """Numbers of delivered tasks, and the merges that their results report."""
         self._done = 0
         self._closed = False
         self.data_wait_seconds = 0.0
-        """Seconds of training in which learners waited for data, as a mean over the learners."""
+        """Seconds of training during which learners waited for data, as a mean over the learners."""
 
     @property
     def done(self) -> int:
-        """Number of training tasks whose results were delivered, since the start."""
+        """Number of training tasks since the start whose results were delivered."""
         return self._done
 
     @property
@@ -118,7 +120,7 @@ class Flow:
 
     @contextmanager
     def handing_on(self, doing: Doing, first: int, on_result: OnResult) -> Iterator[None]:
-        """Deliver results in the context. first: number of the first task to submit."""
+        """Deliver results within the context. first: number of the first task to submit."""
         self._doing, self._next_result, self._on_result = doing, first, on_result
         if self._sharing is not None:
             self._sharing.begin(self._reports, works=True)
@@ -138,12 +140,12 @@ class Flow:
     def restart(self, tasks: int) -> None:
         """Set the number of tasks that are done, with none pending. All ranks restart at the same places."""
         self._next_result = self._done = tasks
-        if self._sharing is not None:  # another rank may have gone on: its results do not belong to the tasks before
+        if self._sharing is not None:  # another rank may have continued: its results do not belong to the earlier tasks
             self._sharing.begin(self._reports)
 
     def restore(self, tasks: int, data_wait_seconds: float, known: Sequence[Completed] = ()) -> None:
-        """Continue after this number of tasks, in which learners waited for data this long. known: results of later
-        tasks, which need not be done again."""
+        """Continue after this number of tasks, during which learners waited for data for `data_wait_seconds`. known:
+        results of later tasks, which need not be done again."""
         self.restart(tasks)
         self.data_wait_seconds = data_wait_seconds
         self._known = {result.task: result for result in known}
@@ -166,13 +168,14 @@ class Flow:
         self._reports.put_failure(Failed(number, self._learners, "close", None))
 
     def continue_from(self, other: Flow) -> None:
-        """Add to the time that the learners of another flow have waited."""
+        """Continue counting the time that the learners of another flow have waited."""
         self.data_wait_seconds = other.data_wait_seconds
 
     # Batches
 
     def next_batch(self, loader: Loader) -> tuple[int, int]:
-        """Slot and examples of the loader's next batch, once few enough tasks are pending. It counts as pending."""
+        """The slot and the number of examples of the loader's next batch. Waits until few enough tasks are pending; the
+        batch then counts as pending."""
         if self._in_flight >= self._ahead * self._awaited:
             self._make_room()
         began, begin = time.monotonic(), now()
@@ -182,7 +185,7 @@ class Flow:
             while True:  # until the failure that interrupted the loader is found and raised
                 self.collect()
         if self._doing == "training":
-            # That the scheduler waits is not enough: learners may still have tasks.
+            # Not all of the scheduler's wait counts: learners may still have tasks.
             self.data_wait_seconds += self._reports.idle_seconds(began, self._in_flight) / self._awaited
         self._in_flight += 1
         if self._recorder.on:
@@ -195,7 +198,7 @@ class Flow:
         if (result := self._known.pop(number, None)) is None:
             return False
         if self._in_order:
-            self._hand_on_in_order(result._replace(merges=0))  # they are counted
+            self._hand_on_in_order(result._replace(merges=0))  # they are counted already
         else:
             self._hand_on(result._replace(seconds=None))
         return True
@@ -258,12 +261,12 @@ class Flow:
             self.collect()
 
     def _raise_failure(self) -> None:
-        """Raise the failure that has been reported, if there is one."""
+        """Raise the reported failure, if there is one."""
         while self._reports.failed:
             self.collect()
 
     def _hand_on_in_order(self, report: Completed) -> None:
-        """Deliver the result, and those that waited for it."""
+        """Deliver the result, and results that waited for it."""
         self._early[report.task] = report
         while (following := self._early.pop(self._next_result, None)) is not None:
             self._count()
@@ -306,7 +309,7 @@ class Flow:
 
 
 def task_error(error: BaseException, task: int, operator: str, where: str, more: str = "") -> TaskError:
-    """The TaskError for the exception that ended a task. The sentence has `where`, as "on learner 1", and ends with
+    """The TaskError for the exception that ended a task. The message contains `where`, as "on learner 1", and ends with
     `more`."""
     message = f"task {task} failed in operator {operator!r} {where}: {type(error).__name__}: {error}{more}"
     return TaskError(message, task=task, operator=operator)

@@ -1,7 +1,7 @@
-"""Normalisations as part of the convolutions before them, for predictions: there, statistics and variables are fixed.
+"""Folding of normalisations into the preceding convolutions, for predictions, where statistics and variables are fixed.
 
 A normalisation multiplies every channel by γ / √(σ² + ε), and adds an offset. A convolution with weights that are
-multiplied by this factor, and with a bias, has the same output up to rounding. That saves a pass where convolutions add
+multiplied by this factor, and with a bias, has the same output up to rounding. That saves a pass if convolutions add
 their bias themselves (`KernelLibrary.fused_bias`).
 """
 
@@ -29,7 +29,7 @@ Values = Mapping[tuple[int, str], Array]
 
 @dataclass(frozen=True)
 class _Pair:
-    """A convolution and the normalisation after it, and the convolution that takes the place of both."""
+    """A convolution, the normalisation after it, and the convolution that replaces both."""
 
     convolution: Vertex
     normalisation: Vertex
@@ -40,7 +40,7 @@ class Folding:
     """A graph for prediction without the normalisations that convolutions include, and the values of its variables."""
 
     def __init__(self, graph: Graph) -> None:
-        """graph: of `derive_prediction`."""
+        """graph: a graph from `derive_prediction`."""
         self._original = graph
         self._pairs = tuple(_pairs(graph))
         both = {pair.convolution.order: pair.both for pair in self._pairs}
@@ -55,7 +55,7 @@ class Folding:
             convolution, normalisation = (_named(vertex, original) for vertex in (pair.convolution, pair.normalisation))
             kernel, weights = pair.normalisation.kernel, convolution["weights"]
             assert isinstance(kernel, BatchNorm)
-            with np.errstate(all="ignore"):  # numbers that are not finite are found in the result
+            with np.errstate(all="ignore"):  # `load` finds numbers that are not finite
                 factor = normalisation["weights"] / np.sqrt(normalisation["running_variance"] + kernel.epsilon)
                 offset = factor * (convolution.get("bias", 0.0) - normalisation["running_mean"])
                 offset += normalisation.get("bias", 0.0)
@@ -88,8 +88,8 @@ def _named(vertex: Vertex, values: Values) -> dict[str, NDArray[np.float64]]:
 
 
 def _pairs(graph: Graph) -> list[_Pair]:
-    """Convolutions whose only reader is a normalisation. Operators of several nodes, which share variables, are left
-    as they are."""
+    """Convolutions whose only reader is a normalisation. Operators with several nodes, which share variables, are not
+    folded."""
     users, nodes = consumers(graph), Counter(id(vertex.operator) for vertex in graph)
     found = []
     for vertex in graph:

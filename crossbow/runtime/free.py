@@ -44,21 +44,21 @@ class FreeCoordination:
         self._ready: set[int] = set()
         """Across ranks, the learners of this rank that may begin a task."""
         self._resting: set[int] = set()
-        """Those of them that the exchange knows to have none."""
+        """The learners among these that have no task, as the exchange knows."""
         self._counts_merges = self._divided and setting.solver.learning_rate_step_unit == "merges"
         self._counted = 0
-        """This rank's merges, until its last result."""
+        """This rank's merges up to its last result."""
         self._awaits_results = False
-        """Whether the scheduler submits no task until learners have ended some."""
+        """Whether the scheduler waits for results before it submits more tasks."""
         self.rule: Rule = setting.rule
         self._given_rule, self._reports = setting.given_rule, reports
         self._slack, self._tasks_per_tick = setting.model.slack, setting.clock.tasks_per_tick
         self._flags = assembly.flags
         self._dealing = threading.Lock()
         self._waiting: deque[tuple[Task, int | None]] = deque()
-        """Tasks, with their batches, that no learner has begun, and the learner of each across ranks."""
+        """Tasks that no learner has begun, and, across ranks, the learner of each."""
         self._unfinished: dict[int, int] = {}
-        """The tick of each task that waits or runs, by the task's number."""
+        """The tick of each waiting or running task, by the task's number."""
         self._formulas = step_formulas(setting, assembly.arithmetic.ranges.multipliers)
         participants = Participants(
             assembly.bases[0],
@@ -83,7 +83,7 @@ class FreeCoordination:
 
     @property
     def in_order(self) -> bool:
-        """Across ranks results are reported in task order, so that all ranks count alike."""
+        """True across ranks, so that all ranks count alike."""
         return self._divided
 
     @property
@@ -95,11 +95,11 @@ class FreeCoordination:
         return self._formulas.at(pace)
 
     def begin_tick(self) -> None:
-        """Exchange messages with other ranks: this one may have no task, and yet be a server."""
+        """Exchange messages with other ranks. A server does so even if it has no task."""
         self.exchange.begin_session()
 
     def submit(self, task: Task, learner: int | None) -> None:
-        """Give the task to the next free learner, or across ranks to its own one once that is free."""
+        """Give the task to the next free learner or, across ranks, to its own learner when that is free."""
         with self._dealing:
             self._awaits_results = False
             self._unfinished[task.number] = task.tick
@@ -107,8 +107,8 @@ class FreeCoordination:
         self._deal()
 
     def await_results(self) -> None:
-        """Across ranks, if learners may drift apart, tell the exchange which learners have no task. Otherwise others
-        may wait for these, and the scheduler for the others."""
+        """Across ranks, if learners may drift apart, tell the exchange which learners have no task. Otherwise other
+        learners could wait for these, and the scheduler for the other learners."""
         self._awaits_results = True
         self._rest()
 
@@ -232,11 +232,11 @@ class FreeCoordination:
         self._counted = self.exchange.own_merges
 
     def begin(self, tick: int) -> None:
-        """Start afresh at this tick."""
+        """Begin at this tick."""
         self.exchange.begin(tick)
 
     def state(self) -> dict[str, Any]:
-        """The exchange's state, and groups that were formed by speed with the measurements."""
+        """The exchange's state and, if groups are formed by speed, the groups and the measurements."""
         state: dict[str, Any] = {"exchange": self.exchange.state()}
         if self._speeds is not None:
             assert isinstance(self.rule, Grouping)
@@ -259,7 +259,7 @@ class FreeCoordination:
         return self.exchange.merges
 
     def arrivals(self) -> tuple[int, int, int] | None:
-        """What the exchange has counted, if learners contribute to a base model."""
+        """The counts of the exchange, if learners contribute to a base model."""
         return self.exchange.arrivals()
 
     def whole_ticks(self, tasks: int) -> int:
@@ -267,19 +267,20 @@ class FreeCoordination:
         return tasks // self._tasks_per_tick
 
     def members(self) -> list[Learner]:
-        """The learners: they alone take tasks."""
+        """The learners, because only they execute tasks."""
         return list(self.learners)
 
 
 def step_formulas(setting: RunSetting, multipliers: Sequence[float]) -> Formulas:
-    """A learner's own step, "step"."""
+    """The formulas of a learner's own step, "step"."""
     rule, solver = setting.rule, setting.solver
     assert isinstance(rule, FreeRule | PeerRule)
     return Formulas({"step": Formula(lambda pace, _: rule.local_step(solver, pace), None, multipliers)})
 
 
 def new_exchange(setting: RunSetting, participants: Participants, variables: Sequence[slice], link: Link) -> Exchange:
-    """Return the rule's exchange. variables: the range of each in a vector. link: the connection to other ranks."""
+    """Return the rule's exchange. variables: the range of each variable in a vector. link: the connection to other
+    ranks."""
     rule, solver, ranks = setting.rule, setting.solver, setting.ranks
     skip, seed = setting.model.skip, setting.system.seed
     if isinstance(rule, PeerRule):

@@ -36,7 +36,7 @@ NAME = "average between hosts"
 
 
 class Moved(NamedTuple):
-    """What an exchange moves in one memory: that of all CPUs, or of a GPU. The base models are equal."""
+    """The vectors that an exchange moves in one memory, that of all CPUs or of one GPU. The base models are equal."""
 
     bases: Sequence[BaseModel]
     replicas: Sequence[Replica]
@@ -47,8 +47,8 @@ class Moved(NamedTuple):
 
 
 class HostExchange:
-    """Exchanges of this rank with the others. The calls run on the stream of the first learner and, for what another
-    GPU has, of that GPU's first learner. Between ranks, vectors are sent from the host's memory."""
+    """Exchanges of this rank with the others. The calls run on the stream of the first learner or, for vectors of
+    another GPU, on that of the GPU's first learner. Between ranks, vectors are sent from the host's memory."""
 
     def __init__(self, assembly: Assembly, outer: OuterModel, backend: Backend) -> None:
         setting, ranks = assembly.setting, assembly.setting.ranks
@@ -88,8 +88,8 @@ class HostExchange:
 
 
 def host_formulas(rule: BarrierRule, hosts: int, *, keeps: bool = False) -> Formulas:
-    """The updates of an exchange. A host has made its step, so that of the rule has no gradient. keeps: whether
-    learners have local variables, of which z is the mean over the hosts."""
+    """The updates of an exchange. The host's step is already done, so the rule's local step has no gradient. keeps:
+    whether learners have local variables, of which z is the mean over the hosts."""
 
     def step(pace: Pace, _: None) -> Update:
         return rule.local_step(RESTING, pace, hosts, synchronises=True).expand("gradient", {})
@@ -107,7 +107,7 @@ def host_formulas(rule: BarrierRule, hosts: int, *, keeps: bool = False) -> Form
 
 
 def moved_in(assembly: Assembly, outer: OuterModel, backend: Backend) -> list[Moved]:
-    """What moves in each memory. The mean is not needed any more when it does."""
+    """The vectors that move in each memory. The change is stored in the mean's vector, which is not needed any more."""
     bases, replicas, mean = assembly.bases, assembly.replicas, outer.base.mean
     assert mean is not None
     if not outer.copies:
@@ -192,7 +192,7 @@ class _Steps:
         return self._arithmetic.adjust(NAME, self._updates[name], self._vectors, slice(0, self._outer.weights.size))
 
     def _swap(self) -> list[BoundStep]:
-        """The next z takes the place of z, which becomes the previous one."""
+        """Swap the next z and z, which becomes the previous one."""
         moves = {"mean": {"base": 1.0}, "base": {"base_next": 1.0}, "base_next": {"mean": 1.0}}
         return self._fixed(moves, self._vectors)
 

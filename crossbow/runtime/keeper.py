@@ -1,4 +1,4 @@
-"""What a checkpoint of a training run contains, and how a run goes on from one."""
+"""The contents of a training run's checkpoints, and the continuation of a run from one."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class RunKeeper:
         begun: bool = True,
     ) -> None:
         """about: description of the run, as JSON values, which every checkpoint contains. succeeds: the mark of a run
-        with which this process goes on, in the place of a lost rank 0; best: that run's best model so far; begun:
-        whether that run has begun to train."""
+        that this process continues in place of a lost rank 0; best: that run's best model so far; begun: whether that
+        run has begun to train."""
         self._recorder = recorder
         self._engine, self._writer, self.about, self._monitors = engine, writer, dict(about), monitors
         self._best: Mapping[str, Array] = best or {}
@@ -54,13 +54,13 @@ class RunKeeper:
         """Numbers of tasks and records at the last checkpoint."""
         self._lock = DirectoryLock(writer.settings.path, succeeds)
         self._owned = bool(succeeds) and begun
-        """Whether the checkpoints in the directory are those of this context."""
+        """Whether the checkpoints in the directory belong to this context."""
         if self._owned:  # intervals are counted from now on
             writer.begin(engine.tasks)
 
     @property
     def mark(self) -> str:
-        """Identifies the run."""
+        """A text that identifies the run."""
         return self._lock.mark
 
     def begin(self, run: TrainingRun) -> None:
@@ -85,7 +85,7 @@ class RunKeeper:
         epoch = self._engine.order.epochs_in_tasks(tasks)
         if self._writer.is_due_at_epoch(epoch, tasks) if epoch_ended else self._writer.is_due(tasks):
             self.keep(run)
-        # After the checkpoint, which would not be due, or would wait, while the best model is being written.
+        # After the checkpoint: while the best model is being written, a checkpoint would not be due, or would wait.
         if is_best:
             self._writer.write_best(self._best, tasks)
 
@@ -138,13 +138,13 @@ class RunKeeper:
         self._writer.write(tensors, state, snapshot.variables)
 
     def resume(self, checkpoint: Checkpoint, source: str) -> bool:
-        """Let the engine, the monitors and the files of models go on from a checkpoint. Returns whether the learners
+        """Continue the engine, the monitors and the files of models from a checkpoint. Returns whether the learners
         were restored, too; otherwise they begin at the base model."""
         state, whole = checkpoint.state, restore(self._engine, checkpoint, source)
         for phase, bad in self._engine.bad_examples.items():
             for index, where, why in state["bad"].get(phase.name, ()):
                 bad.add_known(BadExample(index, where, why))
-            bad.take_new()  # they were reported when they were found
+            bad.take_new()  # they were already reported
         self._best = _part(checkpoint, "best/")
         if self._best:
             self._writer.write_best(self._best, self._engine.tasks)
@@ -158,13 +158,13 @@ class RunKeeper:
         return whole
 
     def close(self) -> None:
-        """Write what is left, end the thread, and unlock the directory."""
+        """Finish writing, end the thread, and unlock the directory."""
         self._writer.close()
         self._lock.close()
 
 
 def restore(engine: TrainingEngine, checkpoint: Checkpoint, source: str) -> bool:
-    """Let an engine go on from a checkpoint; see `Engine.restore`."""
+    """Continue an engine from a checkpoint; see `Engine.restore`."""
     vectors = _part(checkpoint, "vectors/")
     return engine.restore(Snapshot(_part(checkpoint, "variables/"), vectors, checkpoint.state["engine"]), source)
 

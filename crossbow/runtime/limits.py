@@ -1,4 +1,4 @@
-"""When training ends and is tested, in numbers of tasks."""
+"""The ends of training and the times of tests, as numbers of tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crossbow.types import ConfigurationError, TrainingUnit
 
 @configuration
 class Limits:
-    """Limits of training, which ends at the first that is reached."""
+    """Limits of training, which ends when the first of them is reached."""
 
     count: int | None = None
     """Epochs or tasks, rounded up to whole ticks."""
@@ -32,7 +32,7 @@ class Limits:
 
 
 def end_of_training(limits: Limits, engine: TrainingEngine, start: int) -> float:
-    """Number of tasks at which the count is complete; infinite if there is none. An epoch ends with the stream of
+    """Number of tasks at which `count` is complete; infinite without a count. An epoch ends with the stream of
     examples, so a call that starts in the tick in which an epoch ended runs to the end of the next. start: number of
     tasks at the beginning of the call."""
     clock, order, count = engine.clock, engine.order, limits.count
@@ -47,8 +47,8 @@ def end_of_training(limits: Limits, engine: TrainingEngine, start: int) -> float
 
 
 def check_tick(limits: Limits, engine: TrainingEngine) -> None:
-    """Reject a τ with which the first tick is longer than the training. (One task of each learner is allowed, and with
-    two levels, a last tick of the hosts.)"""
+    """Raise ConfigurationError for a τ with which the first tick is longer than the training. (One task of each learner
+    is allowed, and with two levels, a last tick of the hosts.)"""
     clock, count = engine.clock, limits.count
     if count is None:
         return
@@ -63,14 +63,15 @@ def check_tick(limits: Limits, engine: TrainingEngine) -> None:
 
 
 def epochs_done(engine: TrainingEngine) -> float:
-    """Epochs done: a whole number in the tick in which one ends, even if that tick extends into the next."""
+    """Number of epochs done: an integer in the tick in which an epoch ends, even if that tick extends into the next
+    epoch."""
     epochs = engine.order.epochs_in_tasks(engine.tasks)
     beyond = engine.tasks - engine.order.tasks_in_epochs(epochs)
     return float(epochs) if beyond < engine.clock.tasks_per_tick else engine.tasks / engine.tasks_per_epoch
 
 
 def next_multiple(order: TrainingOrder, interval: int, unit: TrainingUnit, tasks: int) -> int:
-    """Number of tasks, more than `tasks`, at which a multiple of the interval is complete."""
+    """The next number of tasks after `tasks` at which a multiple of the interval is complete."""
     done = order.epochs_in_tasks(tasks) if unit is TrainingUnit.EPOCHS else tasks
     multiple = (done // interval + 1) * interval
     return order.tasks_in_epochs(multiple) if unit is TrainingUnit.EPOCHS else multiple

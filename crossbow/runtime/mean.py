@@ -21,14 +21,14 @@ NAME = "all-reduce"
 
 @dataclass(frozen=True)
 class Mean:
-    """Creates the calls."""
+    """Creates the calls that compute the mean."""
 
     merging: Merging
     ranks: Ranks
     collective: Collective
     flags: Flags
     check_others: Callable[[], None] = lambda: None
-    """Called during a wait for other ranks; raises an error if they do not come."""
+    """Called during a wait for other ranks; raises an error if they have failed or left."""
     through_host: Callable[[Array, Callable[[Array], None]], Callable[[], None]] = lambda vector, work: (
         lambda: work(vector)
     )
@@ -38,7 +38,7 @@ class Mean:
 
     @property
     def awaited(self) -> tuple[str, Array]:
-        """The name and the flags of what this rank's learners must have done before the calls."""
+        """The flags of this rank's learners for which the calls must wait, and their name."""
         if self.merging.chained:
             return "ready", self.flags.ready
         return "contributed", self.flags.contributed
@@ -46,8 +46,8 @@ class Mean:
     def of(self, name: str, sent: Mapping[str, Array], means: Sequence[Array]) -> list[BoundStep]:
         """means ← the mean of the vectors of all learners.
 
-        sent: the vectors of this rank's learners, as name0, …; in a tree, they are not used. means: one vector for each
-        device of this rank; in a tree, with its learners' part of the mean.
+        sent: the vectors of this rank's learners, as name0, …; not used in a tree. means: one vector for each device of
+        this rank; in a tree, each contains its learners' part of the mean.
         """
         steps = self._chain(name, sent, means[0]) if self.merging.chained else self._tree(means)
         if len(means) > 1 and (self.merging.chained or self.ranks.several):
@@ -62,7 +62,7 @@ class Mean:
         return self.flags.aborted
 
     def _tree(self, means: Sequence[Array]) -> list[BoundStep]:
-        """Devices first, then ranks."""
+        """Add up the devices first, then the ranks."""
         steps = [] if len(means) == 1 else [BoundStep(NAME, lambda: self.collective.all_reduce(means))]
         if self.ranks.several:
             add_ranks = self.through_host(means[0], lambda part: tree(self.ranks.transport, part, self._waiting()))
@@ -70,7 +70,7 @@ class Mean:
         return steps
 
     def _chain(self, name: str, sent: Mapping[str, Array], whole: Array) -> list[BoundStep]:
-        """All learners in their order, as one device adds them up."""
+        """Add up all learners in their order, as one device does."""
         if not self.ranks.several:
             return self._added(name, {**sent, "sum": whole}, begins=True)
         transport = self.ranks.transport

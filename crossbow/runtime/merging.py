@@ -32,13 +32,13 @@ class Merging:
     adds_parts: bool = False
     """Whether a synchroniser computes the mean of all learners, which are on several devices or ranks."""
     chained: bool = False
-    """Whether the synchroniser adds up what all learners send, in their order. Otherwise devices and ranks add up their
-    own first."""
+    """Whether the synchroniser adds up the contributions in the order of the learners. Otherwise devices and ranks
+    first add up their own."""
     mean_first: bool = False
-    """Whether a single device adds up the learners' vectors in a vector of its own, and then merges."""
+    """Whether a single device first computes the learners' mean in a separate vector, and then merges it."""
 
     def mean(self, name: str, learners: int) -> dict[str, float]:
-        """The share of this many learners in the mean of all learners' vectors of this name (`name0`, …)."""
+        """The terms of this many learners in the mean of all learners' vectors of this name (`name0`, …)."""
         return total(name, [1 / self.learners] * learners)
 
     def sent(self, replicas: Sequence[Replica]) -> dict[str, Array]:

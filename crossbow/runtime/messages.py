@@ -1,9 +1,9 @@
 """Messages with vectors between ranks, while learners without a barrier train.
 
 A *session* lasts from the first task of a stretch of training until all tasks of all ranks are done and nothing is on
-its way. A thread of its own receives one message at a time, so that vectors arrive in memory that exists. It also sends
-messages whose vectors a GPU is still copying to the host, once these are complete, so that no learner's thread waits
-for a copy.
+its way. A separate thread receives one message at a time, so that vectors are received in memory that is already
+allocated. It also sends messages whose vectors a GPU is still copying to the host, once these are complete, so that no
+learner's thread waits for a copy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from crossbow.runtime.flags import Flags
 from crossbow.types import Aborted, CrossbowError
 
 LONGEST_SLEEP = 1e-3
-"""Seconds between two looks at what has arrived; learners wait for it."""
+"""Seconds between two checks for messages, for which learners wait."""
 
 
 class Kind(enum.IntEnum):
@@ -35,13 +35,13 @@ class Kind(enum.IntEnum):
     VECTOR = 1
     """A learner's vector, or the reply to it."""
     TURN = 2
-    """Rank 0 has merged the learner's contribution; the other servers do so next."""
+    """Rank 0 has merged the learner's contribution, which the other servers merge next."""
     REST = 3
     """The learner has no task."""
     DONE = 4
-    """No learner of the sender sends more in this session."""
+    """No learner of the sender sends another message in this session."""
     END = 5
-    """The sender has nothing more to send in this session."""
+    """The sender sends no other message in this session."""
 
 
 class Note(NamedTuple):
@@ -49,9 +49,9 @@ class Note(NamedTuple):
 
     kind: Kind
     learner: int = -1
-    """The learner that sends or receives, numbered through all ranks."""
+    """The learner that sends or receives, numbered over all ranks."""
     numbers: tuple[float, ...] = ()
-    """A pace, a mass, or counts."""
+    """A pace, a mass and a pace, or counts."""
     vector: bool = False
     """Whether a vector follows."""
 
@@ -60,13 +60,14 @@ class Messages:
     """The messages of this rank. Any thread may send."""
 
     def __init__(self, ranks: Ranks, partners: Collection[int], flags: Flags, *, rare: bool = False) -> None:
-        """partners: the ranks that it exchanges messages with. rare: whether no message may come for long."""
+        """partners: the ranks that it exchanges messages with. rare: whether long times without a message are
+        normal."""
         self._ranks, self._partners, self._flags, self._rare = ranks, frozenset(partners), flags, rare
         self._lock = threading.Lock()
         self._copying: deque[tuple[int, Note, Leaving | None]] = deque()
-        """Messages to other ranks from the first one whose vector a GPU is copying, in order."""
+        """Messages to other ranks, in order, that wait until a GPU has copied the vector of the first one."""
         self._more = threading.Event()
-        """Set when there is one more of them."""
+        """Set when such a message is added."""
         self._going: list[Pending] = []
         """Vectors on their way to other ranks."""
         self._thread: threading.Thread | None = None
@@ -83,22 +84,22 @@ class Messages:
         receive: Callable[[int, Note], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """into: where the vector from a rank is stored; receive: called when it is there; fail: called once if the
-        session fails. All of them are called on the session's thread."""
+        """into: returns where a message's vector is stored. receive: called when a message and its vector have arrived.
+        fail: called once if the session fails. All of them are called on the session's thread."""
         self._into, self._receive, self._fail = into, receive, fail
 
     def begin(self) -> None:
         """Begin a session, if none has begun."""
         if self._thread is None:
             self._ended.clear()
-            self._copying.clear()  # there are some after a failure
+            self._copying.clear()  # messages may be left after a failure
             self._ending = False
             self._thread = threading.Thread(target=self._run, name="crossbow-messages", daemon=True)
             self._thread.start()
 
     def send(self, rank: int, note: Note, vector: Leaving | None = None) -> None:
-        """Send a message, after those before. The vector must not change before its receiver has answered, or `flush`
-        returns."""
+        """Send a message after the earlier ones. The vector must not change before its receiver has answered, or
+        `flush` has returned."""
         with self._lock:
             if self._copying or (vector is not None and vector.wait is not None):
                 self._copying.append((rank, note, vector))
@@ -113,11 +114,12 @@ class Messages:
             self._going.append(transport.send_array(vector.array, rank, Channel.VECTOR))
 
     def _send_copied(self) -> None:
-        """Send the messages that wait for copies. One thread at a time: that of the session, or that which ends it."""
+        """Send the messages that wait for copies. Only one thread calls this at a time: the session's thread, or the
+        one that ends the session."""
         while self._copying:
             vector = self._copying[0][2]
             if vector is not None and vector.wait is not None:
-                vector.wait()  # without the lock, for which learners would wait
+                vector.wait()  # without the lock, so that learners do not wait
             with self._lock:
                 self._send(*self._copying.popleft())
 
@@ -137,7 +139,7 @@ class Messages:
             raise CrossbowError("the context was closed during an exchange between ranks")
 
     def flush(self) -> None:
-        """Wait until all vectors have left."""
+        """Wait until all vectors are sent."""
         Waiting(self._aborted).until(self._all_gone, f"the other ranks of {self._ranks.size} to receive vectors")
 
     def give_up(self) -> None:
@@ -157,7 +159,7 @@ class Messages:
             return not self._going
 
     def _run(self) -> None:
-        """Body of the thread. Between two looks it sleeps, longer the longer nothing comes."""
+        """Body of the thread. It sleeps between two checks for messages, longer the longer no message arrives."""
         sleep, heard = SHORTEST_SLEEP, time.monotonic()
         try:
             with one_thread():
@@ -175,7 +177,7 @@ class Messages:
                     self._more.clear()
                     sleep = min(LONGEST_SLEEP, sleep * 1.2)
         except Aborted:
-            pass  # for a reason that is known elsewhere
+            pass  # the cause is reported elsewhere
         except BaseException as error:
             if not self._given_up:
                 self._error = error
@@ -200,7 +202,7 @@ class Messages:
             coming = self._ranks.transport.receive_array(arriving.array, rank, Channel.VECTOR)
 
             def arrived() -> bool:
-                self._all_gone()  # both may need the other's progress
+                self._all_gone()  # both ranks may need each other's progress
                 return coming.done()
 
             Waiting(self._aborted).until(arrived, f"a vector of {self._ranks.view.ranks[rank]}")

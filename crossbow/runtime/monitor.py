@@ -32,9 +32,11 @@ class Progress:
     learners: tuple[LearnerRecord, ...] = ()
     """The learners of CPU devices in the last stretch of at least a second."""
     doing: tuple[str, ...] = ()
-    """What each of them does now: "computing", "averaging", "waiting" (for others) or "no task"."""
+    """Current activity of each of these learners: "computing", "averaging", "waiting" (for others) or "no task"."""
     tested: bool = True
     """Whether the training call tests."""
+    metrics: tuple[str, ...] = ()
+    """Names of the metrics beside the accuracy (`TestResult.metrics`)."""
 
 
 class Monitor:
@@ -47,8 +49,8 @@ class Monitor:
     interval: float = 0.25
     """Seconds between two calls of `progress`."""
     on_all_ranks: bool = False
-    """Whether the monitor works on all ranks, and may end the training on any of them after a record. By default it
-    works on rank 0. It must be the same on all ranks."""
+    """Whether the monitor runs on all ranks, and may end the training on any of them after a record. By default it runs
+    on rank 0. The value must be the same on all ranks."""
     _request = ""
 
     def end_training(self, reason: str) -> None:
@@ -57,7 +59,7 @@ class Monitor:
         self._request = reason
 
     def take_request(self) -> str:
-        """The reason for which the monitor ends training, once; "" if training continues."""
+        """The reason why the monitor ends training, returned once; "" if training continues."""
         reason, self._request = self._request, ""
         return reason
 
@@ -81,18 +83,19 @@ class Monitor:
         """Called with the state in a checkpoint, before training continues from it."""
 
     def take_over(self, history: History) -> None:
-        """Called on a rank that becomes rank 0 during training, because that has left. The monitor goes on with what
-        this monitor of the other process has begun, perhaps on another machine. history: that of the training call."""
+        """Called on a rank that becomes rank 0 during training, because the previous rank 0 has left. The monitor
+        continues the output of the same monitor in the other process, perhaps on another machine. history: history of
+        the training call."""
 
     def decision(self, decision: AnyDecision) -> None:
         """Called when the auto-tuner (learners_per_device="auto") has compared numbers of learners, and when it starts
         a new search; and when learners have been grouped by speed (`Grouping()`)."""
 
     def left(self, departure: Departure) -> None:
-        """Called after ranks have left, when training goes on with the others."""
+        """Called after ranks have left, when training continues with the others."""
 
     def joined(self, event: NewRanks) -> None:
-        """Called after ranks have joined, when training goes on with them."""
+        """Called after ranks have joined, when training continues with them."""
 
     def coordinator(self, event: NewCoordinator) -> None:
         """Called on a rank that has taken the place of rank 0, after `take_over` and `left`."""
@@ -102,10 +105,10 @@ class Monitor:
 
 
 def tell(monitor: Monitor, event: str, *arguments: object) -> str:
-    """Call a monitor's method. Returns "", or why the monitor ends the training.
+    """Call a monitor's method. Returns the reason why the monitor ends the training, or "".
 
-    Raises MonitorError, which names the monitor, if the method raises; a CrossbowError keeps its type, and its note has
-    the name.
+    Raises MonitorError, which names the monitor, if the method raises an exception. A CrossbowError keeps its type, and
+    gets a note with the name.
     """
     name = type(monitor).__name__
     try:
@@ -138,7 +141,7 @@ class JsonLinesMonitor(Monitor):
         self._write({"run": dict(run)})
 
     def note(self, **values: Any) -> None:
-        """Write a line with these values, as when a run is resumed."""
+        """Write a line with these values, for example when a run is resumed."""
         self._write(values)
 
     def progress(self, progress: Progress) -> None:
@@ -164,11 +167,11 @@ class JsonLinesMonitor(Monitor):
             self._write({"checkpoint": str(written.path), "error": written.error})
 
     def state(self) -> int:
-        """Length of the file in bytes, with the lines that wait."""
+        """Length of the file in bytes, including the lines that wait."""
         return self.path.stat().st_size + self._lines.waiting if self._begun else 0
 
     def resume(self, state: Any) -> None:
-        """Cut the file after the lines that were written before the checkpoint."""
+        """Truncate the file after the lines that were written before the checkpoint."""
         try:
             check_regular(self.path)
             make_directory(self.path.parent)
@@ -179,7 +182,7 @@ class JsonLinesMonitor(Monitor):
         self._begun = True
 
     def take_over(self, history: History) -> None:
-        """Go on after the last whole line of the file, if it is here. Records that it does not have are added."""
+        """Continue after the last whole line of the file, if it exists, and add the records that it lacks."""
         try:
             text = self.path.read_bytes() if check_regular(self.path) else b""
             whole = text[: text.rfind(b"\n") + 1]

@@ -9,22 +9,22 @@ from crossbow.cluster.members import Lost, Rank
 
 @dataclass(frozen=True)
 class _NewView:
-    """How training goes on."""
+    """The continuation of training with the ranks of a new view."""
 
     view: int
     """Number of the new view."""
     ranks: int
-    """Number of its ranks."""
+    """Number of ranks of the new view."""
     learners: int
-    """Number of their learners."""
+    """Number of learners of these ranks."""
     tick: int
-    """Number of ticks of the base model with which training goes on."""
+    """Number of ticks of the base model with which training continues."""
     tasks: int
-    """Number of its tasks."""
+    """Number of tasks of that base model."""
     seconds: float
     """Time from the end of training with the old ranks to the beginning with the new ones."""
     enough: bool
-    """Whether there are as many ranks as training needs; otherwise it pauses."""
+    """Whether there are enough ranks; otherwise training pauses."""
 
     def _goes_on(self) -> str:
         ranks = f"{self.ranks} rank{'' if self.ranks == 1 else 's'}"
@@ -35,12 +35,12 @@ class _NewView:
 
 @dataclass(frozen=True)
 class Departure(_NewView):
-    """Ranks have left, and training goes on with the others."""
+    """Ranks have left, and training continues with the others."""
 
     lost: tuple[Lost, ...]
     lost_merges: int = 0
-    """The largest number of merges, as far as known, that a part of the base model lacks. Without a barrier, a lost
-    server takes with it what no learner has read."""
+    """The largest known number of merges that a part of the base model lacks: without a barrier, merges of a lost
+    server that no learner has read are lost."""
 
     def __str__(self) -> str:
         left = "; ".join(f"{lost.rank} left: {lost.reason}" for lost in self.lost)
@@ -51,7 +51,7 @@ class Departure(_NewView):
 
 @dataclass(frozen=True)
 class NewRanks(_NewView):
-    """Ranks have joined, and training goes on with them."""
+    """Ranks have joined, and training continues with them."""
 
     new: tuple[Rank, ...]
 
@@ -61,16 +61,16 @@ class NewRanks(_NewView):
 
 @dataclass(frozen=True)
 class NewCoordinator:
-    """Another rank has taken the place of rank 0, which has left: it decides, prints, and writes the files."""
+    """Another rank has replaced rank 0, which has left: it decides, prints, and writes the files."""
 
     rank: Rank
-    """As it was numbered before."""
+    """The rank, with its number before."""
     view: int
     """Number of the new view."""
     tick: int
-    """Number of ticks of the base model with which training goes on."""
+    """Number of ticks of the base model with which training continues."""
     tasks: int
-    """Number of its tasks."""
+    """Number of tasks of that base model."""
 
     def __str__(self) -> str:
         return f"{self.rank} is now rank 0, which decides and writes the files"

@@ -1,4 +1,4 @@
-"""What is measured of the learners for records and progress: their time, their distance from z, their contributions."""
+"""Measurements of the learners for records and progress: their time, their distance from z, their contributions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from crossbow.types import Array
 
 
 class Observation:
-    """Looks at the learners of an engine."""
+    """Observes the learners of an engine."""
 
     def __init__(self, assembly: Assembly, coordination: Coordination, recovery: Recovery, flow: Flow) -> None:
         self._replicas, self._coordination, self._recovery = assembly.replicas, coordination, recovery
@@ -27,12 +27,12 @@ class Observation:
         """Whether learners wait for each other at ticks."""
         found = [learner.activity for learner in coordination.learners]
         self.activities = [activity for activity in found if activity is not None]
-        """The activity of each learner; empty where it is not measured."""
+        """The activity of each learner; empty if it is not measured."""
 
     def distances(self, blocks: int | None = None) -> list[float | None]:
         """‖w_i − z‖ / ‖z‖ of each learner, or an estimate from this many blocks (`distances`), which may be computed
         while tasks run if vectors are in the host's memory; None for learners that read z itself. While tasks run, a
-        server knows its own part of z only."""
+        server knows only its own part of z."""
         place = slice(None) if blocks is None or self._part is None else self._part
         weights = [None if replica.weights is None else on_host(replica.weights)[place] for replica in self._replicas]
         return distances(weights, on_host(self._recovery.base[0])[place], blocks)
@@ -59,18 +59,18 @@ class Measured:
 
 
 class Measurement:
-    """A measurement of learners, from the creation of this object on."""
+    """A measurement of learners that begins with the creation of this object."""
 
     def __init__(self, observation: Observation) -> None:
         self._observation, self._waited = observation, observation.data_wait_seconds
         self._before = [activity.spent for activity in observation.activities]
 
     def is_of(self, observation: Observation) -> bool:
-        """Whether the engine that is observed has not changed."""
+        """Whether this is still the observed engine."""
         return observation is self._observation
 
     def measure(self, observation: Observation, seconds: float, blocks: int | None = None) -> Measured:
-        """End the measurement. observation: of the engine that trains now. seconds: duration of the measurement.
+        """End the measurement. observation: observation of the current engine. seconds: duration of the measurement.
         blocks: see `Observation.distances`."""
         seconds = max(seconds, 1e-9)
         data_wait = min(1.0, max(0.0, observation.data_wait_seconds - self._waited) / seconds)
@@ -92,7 +92,7 @@ class Measurement:
             averaging, exchanging = now.averaging - before.averaging, now.exchanging - before.exchanging
             idle = max(0.0, seconds - in_tasks - exchanging)
             data = min(idle, data_wait * seconds)
-            wall = max(seconds, in_tasks + exchanging)  # a task counts when it ends, also what was before the stretch
+            wall = max(seconds, in_tasks + exchanging)  # a task counts when it ends, even the part before the stretch
             yield LearnerRecord(
                 learner=number,
                 computing=_share(in_tasks - waiting - (averaging - exchanging), wall),
@@ -137,6 +137,6 @@ def distances(weights: Sequence[Array | None], base: Array, blocks: int | None =
 
 
 def _sum_of_squares(values: Array) -> float:
-    # Not a dot product: NumPy's may use threads, which stay busy for a while and slow the learners down.
+    # NumPy's dot product may use threads, which stay busy for a while and slow the learners down.
     wide = values.astype(np.float64)
     return float(np.square(wide, out=wide).sum())

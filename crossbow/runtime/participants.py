@@ -29,11 +29,11 @@ class Participants:
     of_all: int | None = None
     """Number of learners of all ranks; None if there are no other ranks."""
     first: int = 0
-    """Number of this rank's first learner among all."""
+    """Number of this rank's first learner among all learners."""
     part: slice | None = None
-    """On a server, the range of z that it has."""
+    """On a server, its range of z."""
     mirrors: Sequence[Replica] = ()
-    """On a server, replicas of other ranks' learners, which have this range only."""
+    """On a server, replicas of other ranks' learners, which contain only this range."""
 
     @property
     def learners(self) -> int:
@@ -52,9 +52,9 @@ class Participants:
     ) -> Combination[About]:
         """Return an update of vectors, except the learners' local variables.
 
-        some: an example of what the coefficients depend on besides the pace. clipped: the combination of gradients
-        whose norm is limited, if any. place: the range of z to update, which may be empty; None means all. start: where
-        in z the vectors begin.
+        some: an example of the second argument of `at`. clipped: the combination of gradients
+        whose norm is limited, if any. place: the range of z to update, which may be empty; None means all. start:
+        offset in z at which the vectors begin.
         """
         arithmetic, ranges = self.arithmetic, self.arithmetic.ranges
         alone = Formula(lambda pace, about: NOTHING, some) if ranges.kept else None
@@ -76,12 +76,13 @@ class Participants:
         return self.meeting.combination(formula, bind)
 
     def record(self, learner: int, begin: int, going: list[int]) -> None:
-        """Record the end of a learner's exchange, which lets others continue. begin: when it had the lock."""
+        """Record the end of a learner's exchange, which lets others continue. begin: time at which it got the lock."""
         if self.recorder.on:
             self.recorder.event(learner_track(learner), MERGE, begin, going=going)
 
     def means(self) -> list[BoundStep]:
-        """Calls that compute z's local variables and statistics: the means of the learners', or this rank's part."""
+        """Calls that compute z's local variables and statistics: the means over the learners, or this rank's part of
+        the means."""
         return [*self._mean_of_kept(), *self._mean_statistics()]
 
     def _mean_of_kept(self) -> list[BoundStep]:

@@ -1,7 +1,7 @@
 """Exchanges across ranks between pairs of learners, without a base model.
 
 A learner sends its weights and a part of its mass directly to the rank of the other learner, which adds them to the
-messages on their way to it. Each rank has the masses of its own learners; all of them together add up to 1. z is a sum
+messages on their way to it. Each rank has the masses of its own learners; over all ranks, they add up to 1. z is a sum
 over the ranks.
 """
 
@@ -71,7 +71,7 @@ class RankPeerExchange(PeerExchange):
         mass = self.masses.take(learner, self._rule.part_sent())
         weights = self._participants.replicas[learner].vectors()["weights"]
         rank = bisect.bisect(self._firsts, number) - 1
-        leaving = self._participants.meeting.leaving(weights, learner, changes=True)  # the learner goes on at once
+        leaving = self._participants.meeting.leaving(weights, learner, changes=True)  # the learner continues at once
         self._messages.send(rank, Note(Kind.VECTOR, number, (mass, *pace)), leaving)
 
     def _into(self, rank: int, note: Note) -> Arriving:
@@ -84,7 +84,7 @@ class RankPeerExchange(PeerExchange):
         self._participants.meeting.exchange(None, lambda: self._bring_in(note))
 
     def _bring_in(self, note: Note) -> list[int]:
-        """Add the weights that have arrived to those on their way to a learner. No learner has waited for them."""
+        """Add the received weights to the messages on their way to a learner. No learner waits for them."""
         mass, *pace = note.numbers
         learner = note.learner - self._first
         with self._lock:

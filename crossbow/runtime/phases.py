@@ -21,16 +21,16 @@ class Phases:
         self._sequence, self._engines = sequence, engines
         now = engines.now
         rules, of_now = sequence.rules, (now.parts.setting.learners, now.clock.tasks_per_tick)
-        # Rules with groups are those for the learners that there are now.
+        # Rules with groups are resolved for the present learners.
         given = [engines.of(rules.index(rule)).parts.setting.given_rule for rule in rules]
         merges = [phase.merges for phase in sequence.phases]
         self._lengths = [ticks_of_phase(*each, *of_now) * now.clock.ticks for each in zip(given, merges, strict=True)]
-        """Length of each phase in ticks, of the hosts with two levels."""
+        """Length of each phase in ticks; with two levels, in ticks of the hosts."""
         self._phase = 0
-        """Number of the current phase, from the beginning of training."""
+        """Number of the current phase, counted from the beginning of training."""
 
     def run(self, until: int, callbacks: Callbacks) -> None:
-        """Train until the given number of tasks is done, through as many phases as necessary."""
+        """Train until the given number of tasks is done, through all phases that this needs."""
         engines = self._engines
         while engines.now.tasks < until:
             if self._left <= 0:
@@ -58,8 +58,8 @@ class Phases:
 
     @property
     def _left(self) -> int:
-        """Ticks of the current phase that are left, where those before count as if they had had the present number of
-        learners: ranks may have left or joined. It may be negative."""
+        """Number of remaining ticks of the current phase. Earlier ticks count as if they had had the present number of
+        learners, although ranks may have left or joined. It may be negative."""
         return self._lengths[self._phase % len(self._lengths)] - self._engines.now.position.ticks_of_phase
 
     def _change(self) -> None:
@@ -69,7 +69,7 @@ class Phases:
         self._phase += 1
 
     def _kind(self, phase: int) -> int:
-        """The engine of a phase: the number of its rule."""
+        """The kind of a phase's engine: the number of its rule."""
         rules = self._sequence.rules
         return rules.index(rules[phase % len(rules)])
 

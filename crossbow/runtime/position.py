@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """Where training is."""
+    """A position in training."""
 
     tick: int
     ticks_of_phase: int
@@ -19,7 +19,7 @@ class Position:
     """Counts the ticks of an engine."""
 
     def __init__(self, tasks_per_tick: int) -> None:
-        """tasks_per_tick: with two levels, of the hosts."""
+        """tasks_per_tick: number of tasks in a tick; with two levels, in a tick of the hosts."""
         self._tasks_per_tick = tasks_per_tick
         self._tick = self._first_tick = self._tick_of_z = 0
         self._tasks_before = self._merges_before = 0
@@ -36,7 +36,7 @@ class Position:
 
     @property
     def tasks_of_z(self) -> int:
-        """With two levels, the tasks before that tick."""
+        """With two levels, the number of tasks before that tick."""
         return self.tasks - (self._tick - self._tick_of_z) * self._tasks_per_tick
 
     @property
@@ -51,7 +51,7 @@ class Position:
 
     @property
     def tasks_before(self) -> int:
-        """Tasks of other engines beyond those that this one would have done in as many ticks."""
+        """Tasks of other engines beyond those that this engine would have done in the same number of ticks."""
         return self._tasks_before
 
     @property
@@ -61,7 +61,7 @@ class Position:
 
     @property
     def place(self) -> Place:
-        """Where training is, for an engine that continues."""
+        """The position, for an engine that continues."""
         return Place(self._tick, self.ticks_of_phase, self.tasks)
 
     def advance(self) -> None:
@@ -86,7 +86,7 @@ class Position:
         }
 
     def restore(self, state: Mapping[str, int]) -> None:
-        """Continue from counts of a position with as many tasks in a tick."""
+        """Continue from the counts of a position with the same number of tasks in a tick."""
         self.go_to(state["tick"])
         self._first_tick = state["first_tick"]
         self._tasks_before, self._merges_before = state["tasks_before"], state["merges_before"]
@@ -96,7 +96,8 @@ class Position:
         self._first_tick = self._tick
 
     def continue_from(self, place: Place, merges: int, own_merges: int) -> None:
-        """Continue from another engine's place and merges. own_merges: this engine's number of merges at that tick."""
+        """Continue from another engine's position and merges. own_merges: number of merges that this engine would have
+        counted at that tick."""
         self.go_to(place.tick)
         self._first_tick = place.tick - place.ticks_of_phase
         self._tasks_before += place.tasks - self.tasks

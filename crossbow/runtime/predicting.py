@@ -1,4 +1,4 @@
-"""Prediction alone: a network with its variables, on streams of its own, and nothing that training needs."""
+"""Prediction without training: a network and its variables, on separate streams."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from crossbow.types import Array, CrossbowError
 Saved = tuple[Mapping[tuple[int, str], Array], str]
 """Variables by the operator's id and their name in the operator, and the name of their file."""
 Begun = deque[tuple[StreamPrediction, Callable[[], None]]]
-"""Parts that are computed: the stream, and the function that waits for it."""
+"""Parts that are being computed: the stream, and the function that waits for it."""
 
 
 class NetworkPrediction:
     """The prediction of a graph for images of one kind. Several threads may use it at once.
 
-    A CPU has as many streams as its cores have room for, of `SystemConf.threads_per_learner` threads each; they share
-    the variables, and compute the parts of the images. A GPU has one stream.
+    A CPU has a stream for every `SystemConf.threads_per_learner` cores. The streams share the variables, and compute
+    the parts of the images. A GPU has one stream.
     """
 
     def __init__(self, graph: Graph, images: ImageKind, system: SystemConf, variables: Saved | None = None) -> None:
-        """variables: by default they have their initial values. Raises GraphError, ConfigurationError or
-        DataError; no thread is left then."""
+        """variables: saved variables; by default, their initial values. Raises GraphError, ConfigurationError or
+        DataError, after ending all threads."""
         self._backends: list[Backend] = []
         self._idle: queue.SimpleQueue[StreamPrediction | None] = queue.SimpleQueue()
-        """None after the end."""
+        """Streams that are not in use; None after `close`."""
         one = replace(system, devices=system.devices[:1], learners_per_device=1)
         try:
             for _ in range(_streams(one)):
@@ -51,7 +51,7 @@ class NetworkPrediction:
             raise
 
     def __call__(self, images: Array) -> Array:
-        """The output for (N, …) images. Raises TaskError, and CrossbowError after the end."""
+        """The output for (N, …) images. Raises TaskError, and CrossbowError after `close`."""
         result = self._model.result(len(images))
         own, more = self._free_stream(), []
         try:
@@ -67,21 +67,21 @@ class NetworkPrediction:
         return result
 
     def _more_streams(self, most: int) -> list[StreamPrediction]:
-        """Streams that no part uses now, at most this number."""
+        """Currently unused streams, at most this number."""
         found: list[StreamPrediction] = []
         while len(found) < most and not self._idle.empty():
             try:
                 stream = self._idle.get(block=False)
-            except queue.Empty:  # another thread was faster
+            except queue.Empty:  # another thread has taken it
                 break
-            if stream is None:  # the end
+            if stream is None:  # closed
                 self._idle.put(None)
                 break
             found.append(stream)
         return found
 
     def _hand_out(self, images: Array, result: Array, parts: Sequence[slice]) -> None:
-        """Compute parts that Python code or several threads compute: each on a stream that is free."""
+        """Compute parts that contain Python code, or that use several threads, each on a free stream."""
         begun: Begun = deque()
         try:
             for task, part in enumerate(parts):
@@ -100,8 +100,8 @@ class NetworkPrediction:
                 self._finish(begun)
 
     def _free_stream(self, begun: Begun | None = None) -> StreamPrediction:
-        """A stream that no part uses. Parts that this call has begun are finished before it waits for other calls, so
-        that calls never wait for each other."""
+        """A free stream. Parts that this call has begun are finished before it waits for other calls, so that calls
+        never wait for each other."""
         while True:
             try:
                 stream = self._idle.get(block=not begun)

@@ -1,7 +1,7 @@
-"""Prediction: a check dataflow without labels, with variables of its own, for any number of images.
+"""Prediction: a check dataflow without labels, with separate variables, for any number of images.
 
-Images are computed in parts of `PARTS` images, each with a program of its own. How images are divided depends on their
-number only, so equal calls have equal bits, on every stream.
+Images are computed in parts of `PARTS` images, with one program for each size. The division depends only on the number
+of images, so equal calls have equal bits, on every stream.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ if TYPE_CHECKING:
     from crossbow.kernels.cpu.shared_parts import Helper, Job, JobPlan, Programs
 
 PARTS = (64, 16, 8, 4, 2, 1)
-"""Numbers of images that programs are compiled for."""
+"""Numbers of images for which programs are compiled."""
 LARGE = 250_000_000
-"""Products for one image from which on a part of one image is computed by all cores of the device: about 5 ms."""
+"""Minimum number of products for which a part of one image is computed by all cores of the device: about 5 ms of
+work."""
 DIVISIONS = 100
-"""Maximum number of numbers of images whose divisions a stream remembers."""
+"""Maximum number of divisions that a stream caches."""
 LAYOUT_OF = 16
-"""The largest part whose program may choose the layout of the variables, which all programs share."""
+"""Maximum size of the part whose program chooses the layout of the variables, which all programs share."""
 
 
 def most_at_once(check_batch_size: int | None) -> int:
@@ -49,7 +50,7 @@ def most_at_once(check_batch_size: int | None) -> int:
 
 
 def divide(images: int, most: int = PARTS[0]) -> list[slice]:
-    """The parts of a number of images, each of at most `most`. Two images or more are at least two parts, so that two
+    """The parts of a number of images, each of at most `most`. Two or more images make at least two parts, so that two
     streams share the work.
 
     >>> [part.stop - part.start for part in divide(40)], [part.stop for part in divide(1)]
@@ -65,18 +66,18 @@ def divide(images: int, most: int = PARTS[0]) -> list[slice]:
 
 
 class ImageKind(NamedTuple):
-    """The images that a network takes."""
+    """The type of images that a network accepts."""
 
     shape: Shape
-    """Of one image."""
+    """Shape of one image."""
     dtype: np.dtype[np.generic]
     scale: float
-    """Factor of the images, as 1/255 of pixels."""
+    """Factor by which images are multiplied, as 1/255 for pixels."""
     most: int = PARTS[0]
     """Maximum number of images to compute at once."""
 
     def source(self, images: int) -> tuple[Array, Array, BatchSource]:
-        """One slot for images and one for their labels, which are not used, and their description."""
+        """A slot for images, a slot for their labels, which are not used, and the description of both."""
         slot: Array = np.zeros((1, images, *self.shape), self.dtype)
         labels: Array = np.zeros((1, images), np.int32)
         return slot, labels, batch_source(slot, labels, self.scale)
@@ -92,7 +93,7 @@ class PredictionModel:
         be initialised. Raises GraphError or ConfigurationError."""
         self._wide: Backend | None = None
         graph = derive_prediction(graph)
-        # A check of every operator's numbers names the operators of the user.
+        # The check of every operator's numbers reports the user's operators.
         folds = folds and not system.check_numerics and ConvolutionForward in backend.library.fused_bias
         self._folding = Folding(graph) if folds else None
         self._graph = graph if self._folding is None else self._folding.graph
@@ -112,7 +113,7 @@ class PredictionModel:
             self._wide = backend.all_cores()
 
     def backend_of(self, images: int, own: Backend) -> Backend:
-        """The backend that computes a part of this size for a stream with a backend of its own."""
+        """The backend that computes a part of this size for a stream with the backend `own`."""
         return own if images > 1 or self._wide is None else self._wide
 
     def program(self, images: int) -> Program:
@@ -187,15 +188,15 @@ def _products(program: Program) -> int:
 
 
 class Division(NamedTuple):
-    """How a stream computes a number of images whose parts threads take in turn."""
+    """The way in which threads compute a number of images: they take the parts one after the other."""
 
     plan: JobPlan
     programs: Programs
-    """The stream's own."""
+    """The stream's programs."""
     single: Job | None
-    """If there is one part: the job between its own memory."""
+    """With a single part, its job, which uses the part's own memory."""
     helpers: int
-    """Maximum number of further threads that are of use. With one part, that is one if some of its calls are
+    """Maximum number of further threads that can help. With one part, one thread can help if some of its calls are
     independent."""
 
 
@@ -223,8 +224,8 @@ class StreamPrediction:
         return result
 
     def division(self, images: int) -> Division | None:
-        """How threads take the parts of this number of images in turn; None if they cannot, because the work is not
-        native, or for several threads each."""
+        """The division of this number of images; None if threads cannot share the parts, because the work is not
+        native, or each part uses several threads."""
         if images not in self._divisions:
             if len(self._divisions) == DIVISIONS:
                 self._divisions.clear()
@@ -232,8 +233,8 @@ class StreamPrediction:
         return self._divisions[images]
 
     def share(self, division: Division, images: Array, out: Array, helpers: Sequence[StreamPrediction] = ()) -> None:
-        """Compute the output of parts on the calling thread and on those of the helpers, unused streams of the same
-        model. Raises TaskError."""
+        """Compute the output on the calling thread and on the threads of the helpers, which are unused streams of the
+        same model. Raises TaskError."""
         others = [stream._as_helper(len(images)) for stream in helpers]
         plan, single = division.plan, division.single
         if single is not None:
@@ -280,7 +281,7 @@ class StreamPrediction:
         return self._helper
 
     def compute(self, images: Array, out: Array, task: int) -> None:
-        """Compute the output of a part, on the calling thread if that is possible."""
+        """Compute the output of a part, on the calling thread if possible."""
         part = self._part(len(images))
         part.fill(images)
         call = part.backend.call_here if part.is_native else part.backend.call
@@ -308,7 +309,7 @@ class StreamPrediction:
 
 
 class _Part:
-    """A program that is bound to memory of its own."""
+    """A program that is bound to its own memory."""
 
     def __init__(
         self,
@@ -334,11 +335,11 @@ class _Part:
         steps = backend.call(lambda: program.bind(memory).forward)
         self._calls = TaskList([step.call for step in steps], [step.operator for step in steps])
         self.is_native = self._calls.native_calls == len(self._calls.calls)
-        """Whether no Python code runs in it."""
+        """Whether it runs without Python code."""
         self._output = program.output(len(program.graph) - 1, memory)
         contiguous = isinstance(self._output, np.ndarray) and self._output.flags.c_contiguous
         self.table = self._calls.table if contiguous and backend.threads[0] == 1 else None
-        """The table of calls, if several threads can take such parts in turn."""
+        """The table of calls, if several threads can share such parts; otherwise None."""
 
     def fill(self, images: Array) -> None:
         """Copy the images to the memory that kernels read."""
@@ -353,7 +354,7 @@ class _Part:
             raise self._error(error, task) from error
 
     def fail(self, task: int, call: int, status: int) -> NoReturn:
-        """Raise the TaskError of a call that another thread made with the table."""
+        """Raise the TaskError for a call in the table that failed on another thread."""
         try:
             self._calls.fail(call, status)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""When a run records its timeline."""
+"""Recording of a run's timeline."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ WARM_UP = 10
 
 @configuration
 class Profile:
-    """A recording of what learners and other threads do for some tasks of training, written as a file for
+    """A recording of the activity of learners and other threads during some tasks of training, written as a file for
     ui.perfetto.dev, chrome://tracing and `crossbow timeline`.
 
-    The weights do not depend on it. While it is recorded, the clock is read after every call of every task.
+    It does not change the weights. During the recording, the clock is read after every call of every task.
     """
 
     path: str | Path = field(kw_only=False)
@@ -46,7 +46,8 @@ class Profiler:
     """Records once, in the first training call that is long enough."""
 
     def __init__(self, settings: Profile, recorder: Recorder, write: Callable[[Profile, Recording], None]) -> None:
-        """write: writes the recording. Raises ConfigurationError where compiled code has no clock."""
+        """write: writes the recording. Raises ConfigurationError on systems where compiled code cannot read the
+        clock."""
         if not clock_gettime():
             raise ConfigurationError("profile needs a system with clock_gettime, as Linux. Received: one without")
         self._settings, self._recorder, self._write = settings, recorder, write
@@ -55,14 +56,14 @@ class Profiler:
         self._done = False
 
     def begin(self, engine: TrainingEngine, end: float) -> None:
-        """A training call begins, which ends after this number of tasks at the latest."""
+        """Prepare for a training call, which ends after `end` tasks at the latest."""
         warm_up = self._settings.warm_up
         if warm_up is None:
             warm_up = int(min(WARM_UP * engine.clock.learners, (end - engine.tasks) / 10))
         self._first = engine.tasks + warm_up
 
     def advance(self, tasks: int) -> None:
-        """Begin the recording if it is time to."""
+        """Begin the recording if `tasks` has reached its beginning."""
         if not self._done and not self._recorder.on and tasks >= self._first:
             self._recorder.start()
 
@@ -77,5 +78,5 @@ class Profiler:
             self._write(self._settings, self._recorder.stop())
 
     def cancel(self) -> None:
-        """Forget the recording, if there is one: training failed. A later training call records anew."""
+        """Discard the recording, if there is one, because training has failed. A later training call records again."""
         self._recorder.discard()

@@ -1,4 +1,4 @@
-"""Configurations as JSON values, so that a run that is resumed has those that it began with."""
+"""Configurations as JSON values, so that a resumed run has the configurations with which it began."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def recorded(conf: Any) -> dict[str, Any]:
 
 
 def rebuilt(kind: Callable[..., T], record: Mapping[str, Any]) -> T:
-    """The configuration of a class with this record. Raises DataError if this version does not accept it, or if it has
-    a rule that is not Crossbow's."""
+    """The configuration of this class from its record. Raises DataError if this version does not accept it, or if it
+    has a rule that is not Crossbow's."""
     values, name = {}, getattr(kind, "__name__", "configuration")
     described: Any = kind
     defaults = {field.name: field.default for field in dataclasses.fields(described)}
@@ -83,7 +83,7 @@ def _rule(record: Mapping[str, Any]) -> Rule:
 
 
 def tuples(value: Any) -> Any:
-    """The value, in which lists are tuples."""
+    """The value, with tuples instead of lists."""
     return tuple(map(tuples, value)) if isinstance(value, list) else value
 
 

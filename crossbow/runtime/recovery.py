@@ -1,5 +1,5 @@
-"""Restarts: selection of the base model from which learners restart, after a failure and when the learning rate steps
-down."""
+"""Restarts of the learners, after a failure and when the learning rate steps down, and the choice of the base model
+from which they restart."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from crossbow.runtime.task import Completed
 from crossbow.types import Array, CrossbowError, NonFiniteLossError
 
 DRAIN_SECONDS = 0.5
-"""Time for which recovery waits for the other learners' current tasks."""
+"""Maximum wait for the other learners' current tasks."""
 
 
 @dataclass(frozen=True)
 class PartOfModel:
-    """What a rank has if another one is lost while they train without a barrier. Its z is its part of the whole."""
+    """The part of the model and of the results that a rank has, when another one is lost while they train without a
+    barrier."""
 
     tasks: int
     """Number of tasks, from the first one on, whose results were delivered."""
@@ -56,11 +57,11 @@ class Recovery:
         self._stopped = False
         """Whether training has failed in memory that ranks share."""
         self._kept: tuple[int, Sequence[Array]] | None = None
-        """Tick, z and its statistics at the beginning of the last training call, if a failure may lose them."""
+        """The tick, z and its statistics at the beginning of the last training call, if a failure may lose them."""
         self.part: PartOfModel | None = None
-        """What this rank has if the last training was ended by the loss of another one, without a barrier."""
+        """This rank's part, if the last training without a barrier was ended by the loss of another rank."""
         self.base_changes = 0
-        """Number of times that training began, or that z was assigned or restored: z may be another one since."""
+        """Number of times that training began, or that z was assigned or restored. z may have changed each time."""
 
     @property
     def base(self) -> tuple[Array, Array]:
@@ -104,7 +105,8 @@ class Recovery:
     def recover(self, *, trained: bool = True, lost: bool = False) -> bool:
         """After a failure, wait for running tasks, then restart the learners from the last complete base model. If
         ranks share memory, a failure of training stops the learners. Returns False if a task takes too long, or if the
-        learners of GPUs cannot go on. trained: whether training failed. lost: whether ranks left then."""
+        learners of GPUs cannot continue. trained: whether training failed. lost: whether it failed because ranks
+        left."""
         self.base_changes += 1
         goes_on = self._coordination.abandon()
         self._flags.raise_abort()
@@ -114,7 +116,7 @@ class Recovery:
         for member in self._coordination.members():
             if not member.wait(max(0.0, deadline - time.monotonic())):
                 return False
-        self._backend.synchronise()  # with GPUs, exchanges between ranks may not be done
+        self._backend.synchronise()  # with GPUs, exchanges between ranks may still be running
         kept = self._coordination.keep_part() if lost else None
         if kept is not None:
             self.part = PartOfModel(self._flow.done, tuple(self._flow.salvage()), *kept)
@@ -124,7 +126,7 @@ class Recovery:
         if trained and self._shares:
             self._stop_sharing(tick)
         elif tick and not self.is_finite(tick) and self.is_finite(tick - 1):
-            tick -= 1  # z includes such gradients, but the previous z is intact
+            tick -= 1  # z includes non-finite gradients, but the previous z is intact
         self._position.go_to(tick)
         if self._kept is not None and not self.is_finite(tick):
             kept_tick, values = self._kept
@@ -137,9 +139,9 @@ class Recovery:
         return True
 
     def _stop_sharing(self, tick: int) -> None:
-        """Copy the base model of this tick to memory of this rank alone. Learners of other ranks may go on for a while:
-        they still read the replicas and the flags of this rank, and write another tick's base model. Then all ranks
-        have failed, and do not train again."""
+        """Copy the base model of this tick to memory of this rank alone. Learners of other ranks may continue for a
+        while: they still read the replicas and flags of this rank, and write the base model of another tick. In the end
+        all ranks fail, and do not train again."""
         z, statistics = (np.array(each) for each in (self._base.current(tick), self._base.statistics[tick % 2]))
         self._base = BaseModel((z, z), None, None, (statistics, statistics), None)
         self._shares, self._stopped = False, True
@@ -160,13 +162,13 @@ class Recovery:
             assign(vector, value)
 
     def _meet(self) -> None:
-        """Wait for the other ranks if they share memory: they may still read what is to be changed, or have flags of
-        later ticks."""
+        """Wait for the other ranks if they share memory: they may still read vectors that will be changed, or have
+        flags of later ticks."""
         if self._shares:
             self._ranks.gather(None)
 
     def restart(self) -> None:
-        """Let all learners, with two levels all hosts, begin at z. Called on all ranks together."""
+        """Restart all learners (with two levels, all hosts) from z. Called on all ranks together."""
         self.check_learners()
         self._restart()
         self._meet()
@@ -182,7 +184,8 @@ class Recovery:
         self.restart_learners()
 
     def restart_learners(self) -> None:
-        """w_i ← z, with two levels z_h, its statistics, and zero velocity and second moment, for every learner."""
+        """w_i ← z (with two levels, z_h) with its statistics, and zero velocity and second moment, for every
+        learner."""
         own, tick = self._bases[0], self._position.tick
         z, observed = own.current(tick), own.statistics[tick % 2]
         for base in self._bases:
@@ -215,4 +218,4 @@ def _restart_replica(replica: Replica, z: Array, observed: Array) -> None:
     if replica.taken is not None:
         assign(replica.taken, z)
     if replica.received is not None:
-        assign(replica.received, 0)  # without mass, but a non-finite number would remain one
+        assign(replica.received, 0)  # its mass is 0, but a non-finite number would stay non-finite

@@ -1,18 +1,19 @@
 """Training with the ranks of a new view, after others have left or joined.
 
-Every rank keeps what it has. Under a rule with a barrier, and between two ticks, that is the base model of the last
-tick that it has completed. The newest of these goes to all ranks, with its place in the data and in the schedule.
+Every rank keeps its state. Under a rule with a barrier, and between two ticks, this is the base model of the last tick
+that it has completed. The newest of these is sent to all ranks, with its position in the data and in the schedule.
 Ticks are whole: the tasks of a tick that was not completed are done again.
 
-If a rank is lost while others train without a barrier, z is not whole on every rank: servers have it in parts or, under
-gossip, every rank has a share. What the ranks that are left have makes the new z. Of a lost server's part, that is the
-newest copy that a learner has read; if learners do not continue with z, the mean of their weights takes its place.
-Merges that no copy has are counted. Tasks whose results are known are not done again.
+If a rank is lost while others train without a barrier, not every rank has the whole z: servers have parts of it or,
+under gossip, every rank has a share. The new z is made from the parts of the remaining ranks. A lost server's part is
+replaced by the newest copy that a learner has read or, if learners do not continue with z, by the mean of their
+weights. Merges that no copy includes are counted. Tasks whose results are known are not done again.
 
-So every example of the epoch counts once. Rank 0, which may be another one now, gives the state of the training call.
-Then each rank builds an engine for the new number of learners, all of which begin at that base model. If the program
-has other models, they go on with the same ranks in the same way. If the rule does not support that number, or a rank
-lacks memory for it, the rank that has joined last leaves again, and the others go on without it.
+So every example of the epoch counts once. Rank 0, which may be a different rank now, provides the state of the training
+call. Then each rank builds an engine for the new number of learners, all of which begin at that base model. If the
+program has other models, they continue with the same ranks in the same way. If the rule does not support that number of
+learners, or a rank has too little memory for it, the rank that has joined last leaves again, and the others continue
+without it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from crossbow.runtime.training_engine import TrainingEngine
 from crossbow.types import Array, ConfigurationError, CrossbowError
 
 SECONDS_TO_SETTLE = 60.0
-"""Limit of the wait for this rank's learners to end their tasks."""
+"""Maximum wait for this rank's learners to end their tasks."""
 
 
 class IdleModel(NamedTuple):
@@ -47,19 +48,19 @@ class IdleModel(NamedTuple):
     rebuild: Callable[[], TrainingEngine]
     """Builds an engine for the new ranks."""
     goes_on: Callable[[], None]
-    """Called when the model goes on with that engine."""
+    """Called when the model continues with that engine."""
 
 
 @dataclass(frozen=True)
 class Regrouped:
-    """What follows from a regrouping."""
+    """The result of a regrouping."""
 
     engine: TrainingEngine
     """The engine for the new ranks."""
     state: RunState
     """Rank 0's state of the training call."""
     stopped: str
-    """Why the training call has ended on rank 0, or ""."""
+    """The reason why the training call has ended on rank 0, or ""."""
     counted: int
     """Number of tasks whose results rank 0 has counted."""
     end: float
@@ -80,11 +81,11 @@ def regroup(
     counted: int,
     end: float,
 ) -> Regrouped:
-    """Go on with the ranks of the newest view, which must all call this.
+    """Continue with the ranks of the newest view, which must all call this.
 
-    engine: this rank's engine, which failed because the view has changed; it is closed. rebuild: builds one for the new
-    ranks. idle: the other models, by their numbers; those that all ranks have go on, too. state, stopped, counted, end:
-    of this rank's training call.
+    engine: this rank's engine, which failed because the view has changed; it is closed. rebuild: builds an engine for
+    the new ranks. idle: the other models, by their numbers; those that all ranks have continue, too. state, stopped,
+    counted, end: values of this rank's training call; see `Regrouped`.
     """
     own, layout = _settled(engine).salvage(), engine.program.model
     engine.close()
@@ -101,8 +102,8 @@ def regroup(
             going_on = _go_on(ranks, others)
             following = _rebuilt(rebuild, snapshot)
         except ViewChangedError:
-            continue  # with those that are left now
-        except ConfigurationError as error:  # on all ranks
+            continue  # with the remaining ranks
+        except ConfigurationError as error:  # raised on all ranks
             if ranks.view.ranks[-1] not in more.joined:
                 raise
             _let_last_leave(ranks, error)
@@ -113,16 +114,16 @@ def regroup(
 
 
 class _Salvaged:
-    """What an idle model has on this rank, from one view to the next."""
+    """The state of an idle model on this rank, from one view to the next."""
 
     def __init__(self, model: IdleModel) -> None:
-        """May raise CrossbowError: the model cannot be used after a failure."""
+        """Raises CrossbowError if the model cannot be used after a failure."""
         self.model = model
         self._engine = model.engine
         self._snapshot, self._layout = self._engine.salvage(), self._engine.program.model
 
     def go_on(self, ranks: Ranks) -> None:
-        """Take an engine for the new ranks, with their newest base model."""
+        """Continue with a new engine for the new ranks, and their newest base model."""
         self._snapshot, _ = _newest(ranks, self._snapshot, self._layout)
         self._engine.close()
         self._engine = _rebuilt(self.model.rebuild, self._snapshot)
@@ -138,7 +139,7 @@ def _salvaged(idle: Mapping[int, IdleModel]) -> dict[int, _Salvaged]:
 
 
 def _let_last_leave(ranks: Ranks, error: ConfigurationError) -> None:
-    """Let the rank that has joined last leave, and the others wait for a view without it."""
+    """Make the rank that has joined last leave, and the others wait for a view without it."""
     if ranks.rank == ranks.size - 1:
         ranks.give_up_joining(f"with {ranks.size} ranks, training cannot go on: {error}")
     with suppress(ViewChangedError):
@@ -146,7 +147,7 @@ def _let_last_leave(ranks: Ranks, error: ConfigurationError) -> None:
 
 
 def _go_on(ranks: Ranks, others: Mapping[int, _Salvaged]) -> list[IdleModel]:
-    """Let each idle model that all ranks have go on. Returns these models."""
+    """Continue the idle models that all ranks have. Returns these models."""
     common = sorted(set.intersection(*map(set, ranks.gather(list(others)))))
     for number in common:
         others[number].go_on(ranks)
@@ -154,7 +155,7 @@ def _go_on(ranks: Ranks, others: Mapping[int, _Salvaged]) -> list[IdleModel]:
 
 
 def _rebuilt(rebuild: Callable[[], TrainingEngine], newest: Snapshot) -> TrainingEngine:
-    """An engine for the new ranks that goes on from a snapshot."""
+    """An engine for the new ranks that continues from a snapshot."""
     engine = rebuild()
     try:
         engine.restore(newest, "the newest base model of the ranks")
@@ -177,14 +178,15 @@ def _settled(engine: TrainingEngine) -> TrainingEngine:
 
 
 def _check_same_call(ranks: Ranks) -> None:
-    """Raise CrossbowError if the ranks are in different training calls: one may end before another."""
+    """Raise CrossbowError if the ranks are in different training calls. A call may end on one rank before another."""
     if len(set(ranks.gather(ranks.call_number, any_call=True))) > 1:
         raise CrossbowError("a rank has left between two training calls, so that the other ranks cannot go on")
 
 
 def _newest(ranks: Ranks, own: Snapshot, layout: ModelLayout) -> tuple[Snapshot, int]:
-    """The newest base model of the ranks, on all of them, and the number of merges that parts of it lack. layout: that
-    of the snapshot's vectors, which is the same on all ranks that have trained, but perhaps not on those that join."""
+    """Send the newest base model to all ranks. Returns its snapshot, and the number of merges that parts of it lack.
+    layout: layout of the snapshot's vectors, which is equal on all ranks that have trained, but may differ on ranks
+    that join."""
     found = ranks.gather([own.state["tasks"], own.state.get("part")])
     parts = [part for _, part in found]
     present = [part for part in parts if part is not None]
@@ -196,9 +198,10 @@ def _newest(ranks: Ranks, own: Snapshot, layout: ModelLayout) -> tuple[Snapshot,
 
 
 def _combined(ranks: Ranks, own: Snapshot, parts: Sequence[Any], layout: ModelLayout) -> tuple[Snapshot, int]:
-    """The base model that the ranks' parts make, with rank 0's state, and the number of merges that it lacks."""
+    """Combine the ranks' parts of the base model. Returns a snapshot with rank 0's state, and the number of merges that
+    it lacks."""
     state, means = json.loads(ranks.agree_on_bytes(json.dumps(own.state).encode())), parts[0]["means"]
-    present = {rank: part for rank, part in enumerate(parts) if part is not None}  # the others were done
+    present = {rank: part for rank, part in enumerate(parts) if part is not None}  # the others had finished
     z, known, lacking = layout.new_vector(), max(part["merges"] for part in present.values()), 0
     for number in range(len(parts[0]["copies"])):
         used = newest({rank: Copy(*part["copies"][number]) for rank, part in present.items()})
@@ -225,7 +228,7 @@ def _combined(ranks: Ranks, own: Snapshot, parts: Sequence[Any], layout: ModelLa
 
 
 def _shared_snapshot(ranks: Ranks, own: Snapshot, newest: int) -> Snapshot:
-    """The snapshot of one of the ranks, on all of them, without vectors of its own."""
+    """Send the snapshot of one rank, without that rank's own vectors, to all ranks."""
     if ranks.several:
         state = ranks.agree_on_bytes(json.dumps(own.state).encode(), newest)
         variables = ranks.agree_on_bytes(save(dict(own.variables)), newest)

@@ -23,21 +23,21 @@ class BaseModel:
     """z on one device.
 
     z of tick t is in buffer t mod 2, and the next z overwrites the previous one: the current z stays intact until the
-    next one is complete, whatever fails. Without a barrier there is one buffer, listed twice.
+    next one is complete, even after a failure. Without a barrier there is one buffer, listed twice.
     """
 
     buffers: tuple[Array, Array]
     velocity: Array | None
     mean: Array | None
-    """Where a synchroniser computes the mean: a part of the mean of what learners send, and then the whole mean.
-    Otherwise the mean, under rules that combine it with other vectors."""
+    """With a synchroniser, memory of a part of the mean of the contributions, and then of the whole mean. Otherwise the
+    mean, under rules that combine it with other vectors."""
     statistics: tuple[Array, Array]
     """The mean of the learners' statistics, double-buffered by parity like z."""
     statistics_mean: Array | None
-    """Where a synchroniser computes the mean: a part of their next mean, and then the whole mean."""
+    """With a synchroniser, memory of a part of the next mean of the statistics, and then of the whole mean."""
     second_moment: Array | None = None
     step_count: Array | None = None
-    """Number of adaptive steps of z, once for each learner: on CPUs, learners count the steps of their slices."""
+    """Number of adaptive steps of z, a counter for each learner: on CPUs, learners count the steps of their slices."""
 
     def current(self, tick: int) -> Array:
         return self.buffers[tick % 2]
@@ -58,7 +58,7 @@ class BaseModel:
 
 
 KINDS = ("weights", "gradient", "velocity", "second_moment", "taken", "received")
-"""The vectors that a learner may have."""
+"""Names of the vectors that a learner may have."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Replica:
     velocity: Array | None
     statistics: tuple[Array, Array]
     """The learner's statistics, double-buffered: the last task of a tick reads one and writes the other, so that the
-    one that it read stays unchanged while the base model's mean is computed. Without a barrier both are one."""
+    former stays unchanged while the base model's mean is computed. Without a barrier, both are the same buffer."""
     taken: Array | None = None
     """The value of z with which the learner began, if the rule needs it."""
     received: Array | None = None
@@ -78,7 +78,7 @@ class Replica:
     second_moment: Array | None = None
     """The running mean or sum of the gradient's squares, if the solver's method has one."""
     step_count: Array | None = None
-    """(1,): number of adaptive steps since the moments were 0, if they have a bias that it corrects."""
+    """(1,): number of adaptive steps since the moments were 0, if the method has a bias correction."""
 
     def vectors(self) -> dict[str, Array]:
         """The vectors, and the count of steps, by the names that rules use."""
@@ -87,7 +87,7 @@ class Replica:
 
 
 COUNT_NBYTES = 8
-"""Bytes of a count of steps."""
+"""Size of a counter of steps in bytes."""
 
 
 def new_base_model(
@@ -100,8 +100,8 @@ def new_base_model(
     zeros: Zeros = aligned_zeros,
     learners: int = 1,
 ) -> BaseModel:
-    """several: whether the mean of all learners is a sum over devices or ranks. mean_first: whether it has a vector of
-    its own on a single device, too. learners: number of learners that merge slices of z."""
+    """several: whether the mean of all learners is a sum over devices or ranks. mean_first: whether the mean is
+    computed in a separate vector on a single device, too. learners: number of learners that merge slices of z."""
     used = rule.vectors(solver, ANY)
     two = isinstance(rule, BarrierRule)
     wanted = (True, two, "base_velocity" in used, several or mean_first, "base_second_moment" in used)
@@ -118,7 +118,7 @@ def new_base_model(
 def new_replica(
     program: Program, rule: Rule, solver: SolverConf, zeros: Zeros = aligned_zeros, part: slice | None = None
 ) -> Replica:
-    """part: for a mirror, the range of the vectors that it has. It has no statistics."""
+    """part: for a mirror, the range of the vectors that it contains. A mirror has no statistics."""
     used = rule.vectors(solver, ANY)
     others = [name in used for name in ("taken", "received", "second_moment")]
     wanted = [not rule.reads_base, "velocity" in used, True, *others]
@@ -143,7 +143,7 @@ class OuterModel:
     weights: Array
     """The host's z_h, as the rule between the hosts sees and changes it."""
     copies: tuple[BaseModel, ...] = ()
-    """On each GPU but the first, a copy of z for tests; during an exchange, of `weights`."""
+    """On each GPU except the first, a copy of z for tests; during an exchange, a copy of `weights`."""
 
     def on_device(self, device: int) -> BaseModel:
         """z in a device's memory."""
@@ -167,7 +167,8 @@ def outer_vectors(rule: BarrierRule) -> int:
 
 
 def new_outer_model(program: Program, rule: BarrierRule, zeros: Zeros, others: Sequence[Zeros] = ()) -> OuterModel:
-    """rule: the rule between the hosts. zeros: allocates memory of the first device; others: of the other GPUs."""
+    """rule: the rule between the hosts. zeros: allocates memory of the first device. others: allocate memory of the
+    other GPUs."""
     moves = outer_vectors(rule) > 4
     base, previous, weights, mean, velocity = _vectors(program.model, (True, True, True, True, moves), zeros)
     statistics, statistics_mean = program.statistics.new_vectors(2, zeros)
@@ -184,7 +185,7 @@ def _new_copy(program: Program, zeros: Zeros) -> BaseModel:
 
 
 def _step_counts(counts: int, name: str, rule: Rule, solver: SolverConf, zeros: Zeros) -> Array | None:
-    """So many counts of steps, if the rule's updates advance a counter of this name."""
+    """This number of counters of steps, if the rule's updates advance a counter of this name; otherwise None."""
     return zeros(COUNT_NBYTES * counts).view(np.float64) if name in rule.counters(solver, ANY) else None
 
 

@@ -16,7 +16,7 @@ class Reports:
     sets the number of reports after which it is woken; a failure wakes it at once."""
 
     def __init__(self, loaders: Sequence[Loader] = (), learners: int = 1) -> None:
-        """loaders: loaders that the reader may also wait for, which are interrupted by a failure. learners: number of
+        """loaders: loaders for which the reader may also wait; a failure interrupts them. learners: number of
         writers."""
         self._share: Callable[[Completed], None] | None = None
         self._loaders = tuple(loaders)
@@ -39,7 +39,7 @@ class Reports:
         self.add(report)
 
     def add(self, report: Completed | Failed) -> None:
-        """Add a report, also of a learner of another rank, from any thread."""
+        """Add a report of a learner of any rank, from any thread."""
         failed = isinstance(report, Failed)
         if failed:
             self._failed = True
@@ -52,7 +52,7 @@ class Reports:
                 loader.interrupt()
 
     def put_failure(self, report: Completed | Failed) -> None:
-        """Add the report of a task without a result, of which only a failure counts."""
+        """Add the report of a task without a result. Only a failure counts."""
         if isinstance(report, Failed):
             self.put(report)
 
@@ -66,7 +66,7 @@ class Reports:
 
     @property
     def failed(self) -> bool:
-        """Whether a failure was reported, since the reports were cleared."""
+        """Whether a failure has been reported since the reports were cleared."""
         return self._failed
 
     def take(self) -> Completed | Failed | None:
@@ -74,8 +74,8 @@ class Reports:
         return self._reports.popleft() if self._reports else None
 
     def idle_seconds(self, since: float, pending: int) -> float:
-        """Seconds that the learners were idle since then, added up over all learners. No task was submitted in the
-        meantime. pending: number of tasks that were submitted and whose reports were not taken."""
+        """Seconds that the learners were idle since the time `since`, added up over all learners. No task may have been
+        submitted in the meantime. pending: number of submitted tasks whose reports were not taken."""
         running = pending - len(self._reports)
         if running >= self._learners:
             return 0.0

@@ -22,8 +22,8 @@ AnyDecision = TunerDecision | Regrouping
 
 @dataclass(frozen=True)
 class TestResult:
-    """Result of testing the base model on the check set. Every example counts once, except bad ones that are left
-    out."""
+    """Result of testing the base model on the check set. Every example counts once, except for bad examples, which are
+    left out."""
 
     __test__ = False  # pytest would take the class for a test, because of its name
 
@@ -33,29 +33,31 @@ class TestResult:
     """Fraction of correctly classified examples, in [0, 1]; None if the graph has no accuracy."""
     examples: int
     """Number of examples that count."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Values of the check dataflow's other metrics, such as `Accuracy(top_k=5)`, by the names of their operators."""
 
 
 @dataclass(frozen=True)
 class LearnerRecord:
     """A learner in a stretch of training: shares of the time in [0, 1], its rate, and its distance from the average.
 
-    What the shares lack to 1 is the time without a task although there were data: the work of the scheduler.
+    The remaining share is time without a task although data were available: the learner waited for the scheduler.
     """
 
     learner: int
     """Number of the learner, from 0."""
     computing: float
-    """Computing outputs, gradients and steps."""
+    """Share of the time spent computing outputs, gradients and steps."""
     averaging: float
-    """Computing averages or, without a barrier, in exchanges."""
+    """Share of the time spent computing averages or, without a barrier, in exchanges."""
     waiting: float
-    """Waiting for other learners."""
+    """Share of the time spent waiting for other learners."""
     data: float
-    """Waiting for data."""
+    """Share of the time spent waiting for data."""
     images_per_second: float
     """Images that the learner trained on, per second."""
     distance: float | None
-    """‖w_i − z‖ / ‖z‖; None if it is not known."""
+    """‖w_i − z‖ / ‖z‖; None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Record:
     test: TestResult | None = None
     """Result of the test at the end of the stretch; None without one."""
     data_wait: float = 0.0
-    """Share of the stretch's time in which learners waited for data, in [0, 1]: the mean over the learners. The time in
+    """Share of the stretch's time in which learners waited for data, in [0, 1]: the mean over the learners. Time during
     which they waited for other learners does not count."""
     staleness: float | None = None
     """Mean staleness of the contributions in the stretch; None under rules that do not count it."""
@@ -91,29 +93,32 @@ class Record:
     """The learners of CPU devices, if their number did not change."""
 
     def numbers(self) -> dict[str, float | None]:
-        """The record's numbers by name, those of the test as "test_loss", "test_accuracy" and "test_examples". None is
-        a number that there is not."""
+        """The record's numbers by name, those of the test as "test_loss", "test_accuracy", "test_examples" and, of
+        another metric, "test_NAME". Missing numbers are None."""
         of_test = {name: None if self.test is None else getattr(self.test, name) for name in OF_TEST}
         own = {name: getattr(self, name) for name in OWN}
-        return own | {f"test_{name}": value for name, value in of_test.items()}
+        others = {} if self.test is None else self.test.metrics
+        return own | {f"test_{name}": value for name, value in {**others, **of_test}.items()}
 
     @classmethod
     def of_numbers(cls, numbers: Mapping[str, Any]) -> Record:
         """The record with these numbers, as `numbers` returns them; others are ignored. A loss or a rate that is None
-        was not finite. Raises KeyError if a number is missing that every record has."""
+        was not finite. Raises KeyError if a required number is missing."""
         known = {name: numbers[name] for name in numbers if name in OWN}
         for name in ("epoch", "tasks", "time", "loss", "images_per_second", "learning_rate"):
             known[name] = math.nan if numbers[name] is None else numbers[name]
         learners = tuple(LearnerRecord(**each) for each in numbers.get("learners", ()))
         test: dict[str, Any] = {name: numbers.get(f"test_{name}") for name in OF_TEST}
-        tested = None if test["examples"] is None else TestResult(**test)
+        others = {name: numbers[name] for name in numbers if name.startswith("test_") and name not in COLUMNS}
+        metrics = {name.removeprefix("test_"): value for name, value in others.items()}
+        tested = None if test["examples"] is None else TestResult(**test, metrics=metrics)
         return cls(**{"accuracy": None, **known, "test": tested, "learners": learners})
 
 
-OF_TEST = tuple(field.name for field in fields(TestResult))
+OF_TEST = tuple(field.name for field in fields(TestResult) if field.name != "metrics")
 OWN = tuple(field.name for field in fields(Record) if field.name not in ("test", "learners"))
 COLUMNS = (*OWN, *(f"test_{name}" for name in OF_TEST))
-"""Names of a record's numbers."""
+"""Names of the numbers that every record has."""
 
 
 @dataclass
@@ -121,7 +126,7 @@ class History:
     """The history of a training call."""
 
     records: list[Record] = field(default_factory=list)
-    """The stretches of training, in order: an epoch each, or the part between two tests."""
+    """The records of training, in order: one per epoch, or per part between two tests."""
     stopped: str = ""
     """The reason why training ended: "count", "duration", "loss", "accuracy", "monitor", "interrupt", or
     "error" if an exception was raised."""
@@ -132,7 +137,7 @@ class History:
     learners by speed."""
 
     def explain(self, message: str) -> None:
-        """Set the reason of a monitor that ends training, unless another monitor gave one before."""
+        """Set the reason of a monitor that ends training, unless another monitor has already given one."""
         self.message = self.message or message
 
     def stop(self, reason: str) -> None:
@@ -188,7 +193,7 @@ def history_state(history: History) -> dict[str, Any]:
 
 
 def restored_history(state: Mapping[str, Any]) -> History:
-    """The history of a training call that has not ended."""
+    """The history of an unfinished training call."""
     history = History()
     for values in state["records"]:
         learners = tuple(LearnerRecord(**each) for each in values["learners"])
@@ -222,7 +227,7 @@ class RunningMean:
             self.measured = True
 
     def losses(self) -> Array:
-        """The losses of the last tasks, oldest first (n,), float64."""
+        """The losses of the last tasks, the oldest first: (n,), float64."""
         return np.array(self._window, np.float64)
 
     def state(self) -> dict[str, Any]:

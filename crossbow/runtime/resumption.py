@@ -1,4 +1,4 @@
-"""What a run must have in common with the run that it resumes, and what may differ."""
+"""Comparison of a run with the run that it resumes: settings that must be equal, and settings that may differ."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from crossbow.solver import SolverConf
 from crossbow.types import DataError
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""An object's place in memory, which may be a part of its representation."""
+"""An object's address, which may be part of its representation."""
 FIXED = {"model": ("batch_size",), "system": ("seed", "order", "files_together")}
-"""Settings that decide which examples are in a batch."""
+"""Settings that determine the examples of a batch."""
 LATER = {"SoftMaxLoss": ("label_smoothing", "class_weights")}
-"""Fields that operators did not have when the first checkpoints were written. They are described only if they are set,
-so that these checkpoints can be resumed."""
+"""Fields that were added to operators after the first checkpoints were written. They are described only if they are
+set, so that these checkpoints can be resumed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Resumption:
-    """How training was resumed."""
+    """The result of resuming training."""
 
     path: Path
-    """The checkpoint."""
+    """File of the checkpoint."""
     tasks: int
     """Number of tasks before it."""
     changes: tuple[str, ...]
     """Settings that differ from those of the checkpoint, as "learning_rate: 0.1 → 0.01"."""
     exact: bool
-    """Whether training continues exactly as it would have. Otherwise, because rule, learners or kernels differ, all
-    learners begin at the base model: their own weights and velocities, and the rule's state, were dropped."""
+    """Whether training continues exactly as without the interruption. Otherwise, because rule, learners or kernels
+    differ, all learners begin at the base model: their own weights and velocities, and the rule's state, were
+    dropped."""
     damaged: tuple[str, ...] = ()
     """Sentences about newer checkpoints that are damaged."""
 
@@ -52,7 +53,7 @@ class Resumption:
 
 
 def describe_network(graph: Graph) -> list[str]:
-    """The operators of a graph with their settings and inputs, one per line. Initial values do not count."""
+    """The operators of a graph with their settings and inputs, one per line. Initialisers are left out."""
     lines = []
     for vertex in graph:
         if vertex.forward is None:
@@ -80,7 +81,7 @@ DIGESTS = {
 
 
 def check_same_run(before: Mapping[str, Any], now: Mapping[str, Any], source: str) -> None:
-    """Raises DataError, with both values, if the network, the data, or which examples are in a batch differ."""
+    """Raise DataError, with both values, if the network, the data, or the examples of a batch differ."""
     where = f"{source} cannot be resumed with"
     old, new = before["network"], now["network"]
     if old != new:
@@ -98,7 +99,7 @@ def check_same_run(before: Mapping[str, Any], now: Mapping[str, Any], source: st
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """The settings that differ. A setting that an older version did not have is one with its default."""
+    """The settings that differ. Settings that an older version did not have count as equal to their defaults."""
     for name, kind in (("model", ModelConf), ("solver", SolverConf), ("system", SystemConf)):
         defaults = recorded(kind())
         lacking = {field: value for field, value in defaults.items() if field in now[name]}

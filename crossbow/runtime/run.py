@@ -50,13 +50,13 @@ class Keeper(Protocol):
 
     @property
     def signals(self) -> Sequence[signal.Signals]:
-        """Signals, besides that of Ctrl-C, that end training after a checkpoint."""
+        """Signals, in addition to that of Ctrl-C, that end training after a checkpoint."""
 
     def begin(self, run: TrainingRun) -> None:
         """Called when training begins. Raises DataError if the directory has another run's checkpoints."""
 
     def use(self, engine: TrainingEngine) -> None:
-        """Write the checkpoints of another engine from now on."""
+        """From now on, write the checkpoints of this engine."""
 
     def is_due(self, run: TrainingRun) -> bool:
         """Whether to write a checkpoint at this tick boundary."""
@@ -65,28 +65,28 @@ class Keeper(Protocol):
         """Write a checkpoint. No task is running."""
 
     def recorded(self, run: TrainingRun, record: Record, *, epoch_ended: bool) -> None:
-        """Called after every record, when the next stretch has not begun: write a checkpoint if one is due."""
+        """Called after every record, before the next stretch begins: write a checkpoint if one is due."""
 
     def end(self, run: TrainingRun) -> None:
         """Write the last checkpoint, and wait for it. Called once, unless training fails."""
 
     def tell(self, run: TrainingRun) -> None:
-        """Tell monitors what was written."""
+        """Tell monitors about the files that were written."""
 
 
 class Renewal(NamedTuple):
-    """How training goes on with the ranks of a new view."""
+    """Functions with which training continues with the ranks of a new view."""
 
     rebuild: Callable[[], TrainingEngine]
     """Builds an engine for them."""
     lead: Callable[[TrainingRun], None] = lambda run: None
-    """Called on a rank that becomes rank 0: gives the run monitors and a keeper."""
+    """Called on a rank that becomes rank 0. Gives the run monitors and a keeper."""
     idle: Callable[[], Mapping[int, IdleModel]] = dict
-    """Gives the other models of the program, which go on with the same ranks, by their numbers."""
+    """Returns the program's other models, by their numbers. They continue with the same ranks."""
 
 
 class Terminated(SystemExit):
-    """Training was ended by a signal, after a checkpoint. The exit status is 143."""
+    """Raised after a signal has ended training with a checkpoint. The exit status is 143."""
 
     def __init__(self, number: int) -> None:
         super().__init__(TERMINATED)
@@ -95,11 +95,11 @@ class Terminated(SystemExit):
 
 
 RECENT = 1.0
-"""Seconds over which the learners are measured for progress."""
+"""Seconds of a measurement of the learners for progress."""
 PAUSE = 0.1
 """Seconds between two decisions while there are too few ranks."""
 BLOCKS = 4
-"""Blocks of the vectors from which progress estimates the learners' distances from z, while tasks run."""
+"""Number of blocks of the vectors from which progress estimates the learners' distances from z while tasks run."""
 
 
 class TrainingRun:
@@ -118,12 +118,12 @@ class TrainingRun:
         state: RunState | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        """model: has the interval of tests. test: whether to test. state: that of the run to continue. ranks: by
-        default those of this process."""
+        """model: provides the interval of tests. test: whether to test. state: state of the run to continue. ranks: by
+        default the ranks of this process."""
         self._ranks = ranks or join()
         self._common = CommonDecisions(self._ranks)
         self._rebuilds = False
-        """Whether another engine can take the place of this one."""
+        """Whether another engine can replace this one."""
         self._test_interval = model.test_interval, model.test_interval_unit
         self.engine, self.limits, self.monitors, self.test = engine, limits, monitors, test
         self.keeper, self.profiler = keeper, profiler
@@ -132,25 +132,26 @@ class TrainingRun:
         self.seconds_before = 0.0
         """Seconds of training before the current stretch."""
         self.stretch: Stretch | None = None
-        """The current stretch; None between two."""
+        """The current stretch; None between two stretches."""
         self.reached = math.inf
-        """Number of tasks after which the loss was small enough."""
+        """Number of tasks at which the loss reached its limit."""
         self.start = engine.tasks
         """Number of tasks at the beginning of this call."""
         self._counted = 0
-        """Number of tasks whose results were counted. Those of a tick that is done again count once."""
+        """Number of tasks whose results were counted. The results of a repeated tick count once."""
         if state is not None:
             self._restore(state)
         self.end = end_of_training(limits, engine, self.start)
         if not self._ranks.joins and not self._ranks.view.number:  # ranks that have joined make ticks longer
             check_tick(limits, engine)
         self._began = time.perf_counter()
-        """When the current stretch began, or went on after a pause; while the engine does not run, when it ended."""
+        """Time at which the current stretch began, or continued after a pause; while the engine does not run, the time
+        at which it stopped."""
         self.next_progress = 0.0
         self.recent: Measurement
-        """That of the `RECENT` seconds up to `recent_ends`."""
+        """The measurement of the `RECENT` seconds up to `recent_ends`."""
         self.recent_ends = 0.0
-        """0 before the first of them."""
+        """0 before the first measurement."""
         self.learners: tuple[LearnerRecord, ...] = ()
         """The learners in the last stretch of at least `RECENT` seconds, for progress."""
 
@@ -160,7 +161,7 @@ class TrainingRun:
         return self._common.interrupted
 
     def state(self) -> RunState:
-        """Everything that determines how this call goes on. No task may be running."""
+        """The state that determines how this call continues. No task may be running."""
         state = {
             **self._call(),
             "start": self.start,
@@ -185,11 +186,12 @@ class TrainingRun:
         self.mean.restore(values["mean"], state.losses)
 
     def run(self, renewal: Renewal | None = None) -> History:
-        """Train. On Ctrl-C the tick is finished, or undone if that would take long; the completed part is recorded, and
-        KeyboardInterrupt is raised. Other signals, if a keeper asks for them, end the process in the same way.
+        """Train. On Ctrl-C, the tick is finished, or undone if finishing would take long; the completed part is
+        recorded, and KeyboardInterrupt is raised. Other signals that the keeper requests end the process in the same
+        way.
 
-        renewal: how training goes on after ranks have left or joined. It is not kept: it may hold what holds this run.
-        None: training then ends with ViewChangedError.
+        renewal: functions with which training continues after ranks have left or joined; with None, it then ends with
+        ViewChangedError. It is not stored, because it may refer to objects that refer to this run.
         """
         with self._ranks.call():
             try:
@@ -236,12 +238,13 @@ class TrainingRun:
             if self.keeper is not None and not self._is_interrupted():
                 self.keeper.end(self)
             if self.profiler is not None:
-                self.profiler.finish()  # after the last checkpoint, which is worth more
-            with suppress(ViewChangedError):  # nothing is left to do with the others
+                self.profiler.finish()  # after the last checkpoint, which is more important
+            with suppress(ViewChangedError):  # the other ranks are not needed any more
                 self._common.look_for_signals()  # one may have arrived since the last tick
 
     def _ended_everywhere(self) -> bool:
-        """Whether training has ended on all ranks. If another one is lost before, those that go on need this one."""
+        """Whether training has ended on all ranks. If another rank is lost before that, the remaining ranks need this
+        one."""
         if not self.history.stopped:
             return False
         try:
@@ -252,7 +255,7 @@ class TrainingRun:
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """Note in the history that an exception ended training; it keeps the records up to there."""
+        """Record in the history that an exception ended training. The history keeps its records."""
         try:
             yield
         except KeyboardInterrupt:
@@ -264,8 +267,8 @@ class TrainingRun:
             raise
 
     def _await_ranks(self) -> None:
-        """While there are too few ranks: pause until others join, which raises ViewChangedError, or a request to stop
-        arrives."""
+        """While there are too few ranks, pause until others join, which raises ViewChangedError, or until a request to
+        stop arrives."""
 
         def stops() -> bool:
             time.sleep(PAUSE)
@@ -286,17 +289,17 @@ class TrainingRun:
         self._advance(stretch, int(min(next_epoch, next_test, self.end)), measurement)
         common.look_for_signals()
         if self._is_interrupted() and self.keeper is not None:
-            self.keeper.end(self)  # before the record of an incomplete stretch, which an unbroken run does not have
+            self.keeper.end(self)  # before the record of an incomplete stretch: an uninterrupted run has no such record
         seconds = common.decide(lambda: self.seconds_before + stretch.seconds)
         stopped = common.decide(lambda: self._reason(seconds))
-        # Otherwise nothing was done, or nothing that was not undone: the last record says where the base model is.
+        # Otherwise no work was done, or all of it was undone, and the last record describes the base model.
         worked = stretch.images > 0 and not (engine.tasks == stretch.first and self.history.records)
         tested = worked and self.test and not self._is_interrupted() and (engine.tasks >= next_test or bool(stopped))
         measured = measurement.measure(engine.observation, stretch.seconds - seconds_before)
         test = engine.test() if tested else None
         if worked and (bad := engine.bad_examples.get(Phase.TRAIN)) is not None:
             bad.share(self._ranks)
-        # From here on, nothing waits for other ranks until the record is complete: one may be lost at any wait.
+        # From here until the record is complete, nothing waits for other ranks: at any wait, one may be lost.
         self.seconds_before, self.stretch = seconds, None
         self.history.stop(stopped)
         if worked:
@@ -308,7 +311,7 @@ class TrainingRun:
                 self._end_for(next(filter(None, self._ranks.gather(self.history.message)), ""))
 
     def _advance(self, stretch: Stretch, until: int, measurement: Measurement) -> None:
-        """Train until that many tasks are done or the run ends, with pauses for checkpoints and profiles."""
+        """Train until `until` tasks are done or the run ends, with pauses for checkpoints and profiles."""
         engine, common = self.engine, self._common
         callbacks = Callbacks(self._add, self._stop_now, self._pause_now, self._decided, not common.several)
         while True:
@@ -329,7 +332,7 @@ class TrainingRun:
                 self.keeper.keep(self)
 
     def _record(self, stretch: Stretch, measured: Measured, test: TestResult | None) -> bool:
-        """Record a stretch, and tell monitors. Returns whether those of other ranks are to be asked, too."""
+        """Record a stretch, and tell monitors. Returns whether the monitors of other ranks must be asked, too."""
         loss, accuracy = self.mean.take()
         self.learners = measured.learners
         before = stretch.arrivals if stretch.one_engine else None
@@ -358,19 +361,20 @@ class TrainingRun:
         return bool(asks)
 
     def _message(self) -> tuple[str, bool]:
-        """Why a monitor of rank 0 ends the training, and whether, if none does, one of another rank may."""
+        """The reason why a monitor of rank 0 ends the training, or ""; and, if it is "", whether a monitor of another
+        rank may end it."""
         message = self.history.message
         return message, not message and any(monitor.on_all_ranks for monitor in self.monitors)
 
     def _end_for(self, message: str) -> None:
-        """End the training if this is why a monitor ends it, or one of this rank does."""
+        """End the training if `message` is the reason of a monitor, or if a monitor of this rank has one."""
         self.history.explain(message)
         if self.history.message and not self.history.stopped:
             self.history.stop("monitor")
 
     def _passes_over(self, renewal: Renewal | None) -> bool:
-        """Let ranks join from now on. A rank that joins waits until it is one, and goes on with the others. Returns
-        whether they have ended this call; it then has their state."""
+        """Let ranks join from now on. A rank that joins waits until it is in the view, and continues with the others.
+        Returns whether they have ended this call instead; the run then has their state."""
         try:
             result = self._ranks.begin_training(elastic=self._elastic)
             self._ranks.forget_failures()
@@ -389,17 +393,17 @@ class TrainingRun:
         return True
 
     def _call(self) -> dict[str, Any]:
-        """What a training call was asked to do, as JSON values."""
+        """The arguments of a training call, as JSON values."""
         return {"limits": {**asdict(self.limits), "unit": self.limits.unit.name}, "test": self.test}
 
     def _result(self) -> dict[str, Any]:
-        """What a rank takes over that joins after this call, as JSON values."""
+        """The result of this call for ranks that join after it, as JSON values."""
         state, history = self.state(), self.history
         about = {"stopped": history.stopped, "message": history.message}
         return {"state": state.values, "losses": state.losses.tolist(), **about}
 
     def _regroup(self, renewal: Renewal | None) -> None:
-        """Go on with the ranks of the new view. Raises ViewChangedError or SystemExit if that is not possible."""
+        """Continue with the ranks of the new view. Raises ViewChangedError or SystemExit if this is impossible."""
         if renewal is None:
             self._ranks.check_others()
             raise ViewChangedError("ranks have left")
@@ -437,17 +441,17 @@ class TrainingRun:
 
     @property
     def _elastic(self) -> bool:
-        """Whether training can go on with other ranks, without a loss."""
+        """Whether training can continue with other ranks without losing examples."""
         return self._rebuilds and not isinstance(self.engine.order, ShareOrder)
 
     def _accuracy_reached(self, record: Record) -> str:
-        """The reason to stop if this record has the wanted test accuracy, or ""."""
+        """The reason to stop if this record reaches the wanted test accuracy, or ""."""
         wanted = self.limits.accuracy
         reached = wanted is not None and record.test is not None and (record.test.accuracy or 0.0) >= wanted
         return "accuracy" if reached else ""
 
     def _over(self) -> bool:
-        """Whether the run ends here, in the middle of a stretch."""
+        """Whether the run ends at this point, in the middle of a stretch."""
         assert self.stretch is not None
         limits, seconds = self.limits, self.seconds_before + self.stretch.seconds  # the pause does not count
         over = limits.seconds is not None and seconds >= limits.seconds
@@ -476,7 +480,7 @@ class TrainingRun:
 
     def tell(self, event: str, *arguments: object) -> None:
         """Call a method of every monitor. Raises MonitorError if one fails, and CrossbowError in a process that a
-        monitor has forked, because it cannot train."""
+        monitor has forked, which cannot train."""
         for monitor in self.monitors:
             self.history.explain(tell(monitor, event, *arguments))
             self.engine.check_process()
@@ -496,7 +500,7 @@ class TrainingRun:
         return bool(self.interrupted)
 
     def _reason(self, seconds: float) -> str:
-        """The reason to stop at this tick boundary, or "". seconds: of training."""
+        """The reason to stop at this tick boundary, or "". seconds: seconds of training."""
         limits = self.limits
         if self._is_interrupted():
             return "interrupt"
@@ -519,8 +523,8 @@ class TrainingRun:
     def _wants_to_stop(self) -> bool:
         limits = self.limits
         over = limits.seconds is not None and self._seconds() >= limits.seconds
-        # Not as soon as the loss is known, which depends on timing, as the end of training must not. Whether the
-        # condition holds is known at the tick boundary, and does not change within the tick.
+        # Training must not end as soon as the loss is known, because that depends on timing. This condition is known at
+        # the tick boundary, and does not change within the tick.
         reached = self.engine.tasks >= self.reached + tasks_behind(self.engine.clock)
         return over or reached or self._is_interrupted() or bool(self.history.message)
 
@@ -552,11 +556,12 @@ class TrainingRun:
             learners=self._learners(now),
             doing=tuple(activity.doing for activity in self.engine.observation.activities),
             tested=self.test,
+            metrics=self.engine.metrics if self.test else (),
         )
         self.tell("progress", progress)
 
     def _learners(self, now: float) -> tuple[LearnerRecord, ...]:
-        """The learners, measured anew about once a second."""
+        """The learners' records, measured again about once a second."""
         observation = self.engine.observation
         if now >= self.recent_ends:
             if self.recent_ends:

@@ -19,15 +19,15 @@ from crossbow.runtime.task import Task
 from crossbow.solver import Schedule
 
 TICKS_BEHIND = TASKS_AHEAD + 1
-"""Maximum number of ticks by which results lag when a tick begins. Usually the lag is smaller, so this costs
-nothing."""
+"""Maximum number of ticks by which results lag when a tick begins. The usual lag is smaller, so this limit costs no
+time."""
 SECONDS_TO_FINISH = 10.0
-"""Time limit of a tick after training is asked to stop in it. A longer tick is undone."""
+"""Seconds for which a tick may continue after a request to stop. A longer tick is undone."""
 
 
 def tasks_behind(clock: WorkClock) -> int:
-    """Maximum number of tasks before a tick of z whose results are not known when it begins. With two levels, the tick
-    before has waited for all."""
+    """Maximum number of earlier tasks whose results are not known when a tick of z begins. With two levels, it is 0,
+    because the previous tick has waited for all results."""
     return 0 if clock.host_ticks is not None else TICKS_BEHIND * clock.tasks_per_tick
 
 
@@ -36,7 +36,7 @@ def _never() -> bool:
 
 
 def _ignore_decision(decision: AnyDecision) -> None:
-    """Ignore the decision."""
+    """Do nothing."""
 
 
 @dataclass(frozen=True)
@@ -68,18 +68,19 @@ class Scheduler:
         schedule: Schedule,
         placement: Placement,
     ) -> None:
-        """placement: the learners of this rank, which alone get their tasks from this scheduler."""
+        """placement: the learners of this rank. Only these get their tasks from this scheduler."""
         self._placement = placement
         self._coordination, self._flow, self._recovery, self._position = coordination, flow, recovery, position
         self._clock, self._schedule = clock, schedule
         self._by_merges = schedule.solver.learning_rate_step_unit == "merges"
         self._behind = tasks_behind(clock)
         self._counted_merges = 0
-        """Merges since the start: those until nothing was running, and those of results that all ranks know."""
+        """Merges since the start: all merges up to the last time when no task was running, and those reported by
+        results that all ranks know."""
         self._restarts = 0
-        """Number of restarts that the schedule asked for until the last tick."""
+        """Number of restarts that the schedule has requested up to the last tick."""
         self._given = 0
-        """Number of tasks in this call of `train` that some learner does. Without a barrier, they rotate over the
+        """Number of tasks in this call of `train`, except skipped ones. Without a barrier, they rotate over the
         learners of all ranks."""
         self._last_rate: float | None = None
 
@@ -111,12 +112,12 @@ class Scheduler:
 
     @property
     def last_learning_rate(self) -> float:
-        """The learning rate of the last tick; before the first, that of the next one."""
+        """The learning rate of the last tick; before the first tick, that of the next one."""
         return self.learning_rate if self._last_rate is None else self._last_rate
 
     @property
     def restarts(self) -> int:
-        """Number of restarts that the schedule asked for until the last tick."""
+        """Number of restarts that the schedule has requested up to the last tick."""
         return self._restarts
 
     def restore(self, restarts: int) -> None:
@@ -151,7 +152,7 @@ class Scheduler:
         return True
 
     def run_tick(self, loader: Loader, callbacks: Callbacks) -> bool:
-        """Submit a tick, with two levels of the host. Returns False if it was abandoned."""
+        """Submit a tick; with two levels, a tick of the host. Returns False if it was abandoned."""
         coordination, flow, position = self._coordination, self._flow, self._position
         leaves = callbacks.leaves_ticks and self._clock.host_ticks is None
         first, tick, now, deadline = position.tasks, position.tick, self.time, math.inf
@@ -187,7 +188,7 @@ class Scheduler:
         return True
 
     def test(self, batches: int, loader: Loader) -> None:
-        """Submit batches of the check set to the learners in turn, and wait for their results."""
+        """Submit the batches of the check set to the learners, in rotation, and wait for their results."""
         coordination, flow, tick = self._coordination, self._flow, self._position.tick
         pace, placement = self._schedule(self._position.tasks), self._placement
         coefficients = coordination.coefficients(pace)
@@ -202,17 +203,17 @@ class Scheduler:
         flow.collect_all()
 
     def _drain(self) -> None:
-        """Wait until nothing is running, and z is complete."""
+        """Wait until no task is running, and z is complete."""
         self._flow.collect_all()
         self._coordination.settle()
         self._count_merges()
 
     def _count_merges(self) -> None:
-        """Count the merges while nothing is running."""
+        """Count the merges while no task is running."""
         self._counted_merges = self.merges
         self._flow.forget_merges()
 
     def _start_again(self) -> None:
-        """Restart all learners from z, with two levels from that of their host."""
+        """Restart all learners from z; with two levels, from the z_h of their host."""
         self._drain()
         self._recovery.restart_learners()

@@ -1,7 +1,7 @@
 """Exchanges across ranks under a rule with a base model but without a barrier.
 
 The first ranks, by default rank 0 alone, are *servers*: each has a part of z and the rule's state. For each learner of
-another rank, a server has a *mirror*, a replica that stores its part of what the learner sent last, and of its velocity
+another rank, a server has a *mirror*, a replica with its part of the learner's last contribution, and of its velocity
 and z_taken if the merge uses them. So merges and replies are computed as if the learner were the server's own::
 
     learner of rank r                        each server
@@ -10,9 +10,9 @@ and z_taken if the merge uses them. So merges and replies are computed as if the
     weights, or copy of z  ◄── message ──    once the rule lets the learner continue
 
 Rank 0 merges contributions as they arrive, and tells the other servers in which order: each contribution has a *turn*.
-They wait for the turn as well as for their part of the contribution. As a server's work depends only on the order, the
-parts of z fit together, and have the bits that z has on one server. A learner continues when all servers have replied.
-Between two of its messages it waits, so its rank's thread may overwrite its weights.
+They wait for the turn as well as for their part of the contribution. Because a server's work depends only on the order,
+the parts of z are consistent, and have the same bits as z on one server. A learner continues when all servers have
+replied. A learner waits between its message and the replies, so its rank's thread may overwrite its weights.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from crossbow.types import Aborted, Array
 
 @dataclass(frozen=True)
 class Link:
-    """What connects an exchange with those of other ranks."""
+    """The connection of an exchange with the exchanges of other ranks."""
 
     ranks: Ranks
     placement: Placement
@@ -78,29 +78,31 @@ class Link:
 
 
 class ServedExchange(Exchange):
-    """The exchange of one of several ranks. Learners are numbered through all ranks, except in calls from outside."""
+    """The exchange of one of several ranks. Learners are numbered over all ranks, except in calls from other
+    classes."""
 
     def __init__(
         self, participants: Participants, rule: FreeRule, link: Link, parts: Sequence[slice], server: Server | None
     ) -> None:
-        """parts: the range of z that each server has. server: that of this rank, if it is one."""
+        """parts: each server's range of z. server: the server of this rank, if it is one."""
         super().__init__(participants, rule.tau)
         self._rule, self._link, self._parts, self.server = rule, link, parts, server
         self._rank, self._first = link.ranks.rank, participants.first
         self._base, self._meeting = participants.base.buffers[0], participants.meeting
         self._rank_of: dict[int, int] = {}
         self._counts = 0, 0, 0, 0
-        """On other ranks: merges and arrivals in the sessions before, as rank 0 counted them."""
+        """Except on rank 0: merges and arrivals in earlier sessions, as rank 0 has counted them."""
         self._active = self._has_ended = False
-        """Whether this rank's learners train in this session, and whether this rank sends nothing more in it."""
+        """Whether this rank's learners train in this session, and whether this rank has sent its last message in it."""
         self._done, self._complete = set[int](), set[int]()
-        """The other ranks whose learners have ended the session, and servers that have sent their part of z since."""
+        """The other ranks whose learners have ended the session, and the servers that have sent their final part of
+        z."""
         self._turns = deque[Note]()
-        """What rank 0 has told this server to do next."""
+        """Messages with the turns that rank 0 has assigned, for this server."""
         self._waiting: dict[int, Pace] = {}
         """On servers other than rank 0: the learners whose contributions wait for their turn."""
         self._turn: AbstractContextManager[object] = threading.Lock()
-        """Held while something has its turn. On rank 0, a rule without a lock needs no order."""
+        """Held during a turn. On rank 0, a rule without a lock needs no order."""
         if self._rank == 0 and not rule.locks:
             self._turn = contextlib.nullcontext()
         partners = range(len(parts)) if server is None else link.others
@@ -123,13 +125,13 @@ class ServedExchange(Exchange):
             self._active = False
         if self.server is not None and self._rank:
             self._messages.send(0, Note(Kind.DONE))
-        with contextlib.suppress(Aborted):  # the next line says why
+        with contextlib.suppress(Aborted):  # the next line raises the cause
             self._end_if_possible()
         self._messages.end()
         self._messages.flush()
         super().settle()
         kept = [self._base[place] for place in self._participants.arithmetic.ranges.kept]
-        barrier = np.zeros(1)  # no rank begins the next session before all have ended this one
+        barrier = np.zeros(1)  # a barrier: no rank begins the next session before all have ended this one
         self._link.sum([*kept, self._participants.base.statistics[0], barrier])
         self._reset()
 
@@ -140,7 +142,7 @@ class ServedExchange(Exchange):
             each.clear()
 
     def _end_if_possible(self) -> None:
-        """End the session on this rank, with a server's part of z, as soon as it has nothing more to do."""
+        """End the session on this rank, as soon as no work is left. A server sends its part of z."""
         if self._active:
             return
         with self._turn, self._lock:
@@ -156,7 +158,7 @@ class ServedExchange(Exchange):
                 self._messages.send(rank, note, part)
 
     def _has_done_all(self) -> bool:
-        """Whether no work will follow on this rank. Rank 0 has told all turns once the learners of all ranks are
+        """Whether no work will follow on this rank. Rank 0 has assigned all turns when the learners of all ranks are
         done."""
         if self._rank == 0:
             return self._done.issuperset(self._link.others)
@@ -170,7 +172,7 @@ class ServedExchange(Exchange):
         self._missing = [0] * self._own
         """Number of replies that each learner of this rank waits for."""
         self._settled = [self.merges] * len(self._parts)
-        """For each server, the number of merges that this rank's base model has of its part."""
+        """For each server, the number of merges of its part that this rank's base model includes."""
         self._read = [[self.merges] * self._own for _ in self._parts]
         """For each server, the number of merges that each learner of this rank has read."""
 
@@ -192,7 +194,8 @@ class ServedExchange(Exchange):
     # Contributions, and replies
 
     def _arrive(self, learner: int, pace: Pace) -> list[int]:
-        """Send each server its part of the learner's contribution. It continues when all of them have replied."""
+        """Send each server its part of the learner's contribution. The learner continues when all servers have
+        replied."""
         replica, number = self._participants.replicas[learner], self._first + learner
         vector = replica.gradient if self._rule.sends_gradient else replica.vectors()["weights"]
         self._missing[learner] = len(self._parts)
@@ -204,7 +207,7 @@ class ServedExchange(Exchange):
 
     def rest(self, learner: int) -> None:
         number = self._first + learner
-        with self._lock:  # nothing may follow the end
+        with self._lock:  # no message may follow that of the end
             if not self._active:
                 return
             if self._rank:
@@ -212,11 +215,11 @@ class ServedExchange(Exchange):
                 return
         assert self.server is not None
         server = self.server
-        with contextlib.suppress(Aborted):  # then none goes on
+        with contextlib.suppress(Aborted):  # then no learner continues
             self._let_go(self._meeting.exchange(None, lambda: self._rest(server, number)))
         self._link.freed()
 
-    # Each of the following returns the learners of this rank, by their numbers on it, that continue.
+    # Each of the following functions returns the learners of this rank that continue, by their numbers on it.
 
     def _rest(self, server: Server, learner: int) -> list[int]:
         """On rank 0: let no learner wait for this one."""
@@ -228,7 +231,7 @@ class ServedExchange(Exchange):
         return self._reply(server, going, merges)
 
     def _contribute(self, server: Server, learner: int, pace: Pace) -> list[int]:
-        """On a server: merge the learner's contribution, now on rank 0, on others once it has its turn."""
+        """On a server: merge the learner's contribution; on rank 0 now, on other ranks when it has its turn."""
         if self._rank:
             self._waiting[learner] = pace
             return self._take_turns(server)
@@ -242,7 +245,8 @@ class ServedExchange(Exchange):
             self._messages.send(rank, note)
 
     def _take_turns(self, server: Server) -> list[int]:
-        """Do what rank 0 has told, up to a contribution that has not arrived. Any thread may call this."""
+        """Process the turns that rank 0 has assigned, up to a contribution that has not arrived. Any thread may call
+        this."""
         continuing: list[int] = []
         with self._turn:
             while self._turns and (self._turns[0].kind == Kind.REST or self._turns[0].learner in self._waiting):
@@ -256,7 +260,7 @@ class ServedExchange(Exchange):
         return continuing
 
     def _reply(self, server: Server, going: Sequence[int], merges: int) -> list[int]:
-        """Let learners continue. merges: the number of merges that their replies have."""
+        """Reply to learners, which may then continue. merges: the number of merges that their replies include."""
         continuing: list[int] = []
         for learner in going:
             if self._is_own(learner):
@@ -282,7 +286,7 @@ class ServedExchange(Exchange):
         return self._meeting.arriving(self._kept_in(rank, note))
 
     def _kept_in(self, rank: int, note: Note) -> Array:
-        """Where a message's vector is kept."""
+        """The memory that receives a message's vector."""
         if note.kind == Kind.END:
             return self._base[self._parts[rank]]
         if self._is_own(note.learner):
@@ -320,8 +324,8 @@ class ServedExchange(Exchange):
     # After the loss of a rank
 
     def keep_part(self) -> Copies:
-        """See `Exchange.keep_part`. A copy of another server's part is what learners of this rank have read last, with
-        their own steps since. If learners do not continue with z, it is the sum of their weights."""
+        """See `Exchange.keep_part`. The copy of another server's part is the newest one that learners of this rank have
+        read, with their own steps since then. If learners do not continue with z, it is the sum of their weights."""
         copies = tuple(self._copy(server, part) for server, part in enumerate(self._parts))
         known = max(self.merges, *(max(read) for read in self._read))
         return super().keep_part()._replace(copies=copies, merges=known)

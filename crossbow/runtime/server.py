@@ -18,12 +18,12 @@ from crossbow.synch.rule import Arrival
 from crossbow.types import Array
 
 COUNTERS = ("step_count", "base_step_count")
-"""Vectors that do not have an element for each of z's."""
+"""Vectors that are not divided like z."""
 
 
 class Server:
-    """z or a part of it, and the rule's state. What it does depends only on the order of arrivals, so that several
-    servers which have the same order do the same."""
+    """z or a part of it, and the rule's state. The results depend only on the order of arrivals, so several servers
+    with the same order have consistent results."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Server:
         skip: float = 0.0,
         seed: int = 0,
     ) -> None:
-        """skip: the probability that a merge leaves out a variable. variables: the range of each in z."""
+        """skip: the probability that a merge leaves out a variable. variables: the range of each variable in z."""
         self._participants, self._solver, self._skip, self._seed = participants, solver, skip, seed
         self._learners = participants.learners
         self._draws = [0] * self._learners
@@ -63,11 +63,11 @@ class Server:
         return {name: each if name in COUNTERS else each[self.part] for name, each in vectors.items()}
 
     def sent(self, learner: int) -> Array:
-        """Where the learner's contribution is stored."""
+        """The vector that stores the learner's contribution."""
         return self._vectors[learner]["gradient" if self.rule.sends_gradient else "weights"]
 
     def replied(self, learner: int) -> Array:
-        """What the learner continues with: its weights or, if it reads z itself, z."""
+        """The vector with which the learner continues: its weights or, if it reads z itself, z."""
         return self._vectors[learner].get("weights", self._base["base"])
 
     def _set_rule(self, rule: FreeRule) -> None:
@@ -76,18 +76,18 @@ class Server:
 
     def follow(self, rule: FreeRule) -> list[int]:
         """Continue with another rule of the same class. Returns the learners that waited, in order; they must arrive
-        once more, before any other learner does."""
+        once more, before any other learner arrives."""
         waiting = self.progress.follow(rule)
         self._set_rule(rule)
         return waiting
 
     def begin(self, tick: int) -> None:
-        """Start afresh at this tick, with random draws that differ from those of earlier ticks."""
+        """Begin at this tick, with random draws that differ from those of earlier ticks."""
         self._draws = [tick] * self._learners
         self.progress.forget()
 
     def state(self) -> dict[str, Any]:
-        """What the next arrivals depend on, except vectors, as JSON values."""
+        """The state on which the next arrivals depend, except vectors, as JSON values."""
         return {"draws": self._draws, "progress": self.progress.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -113,10 +113,10 @@ class Server:
         return going
 
     def rest(self, learner: int) -> list[int]:
-        """Let no learner wait for this one, which has no task. Returns those that may continue."""
+        """Let no learner wait for this one, which has no task. Returns the learners that may continue."""
         with self._merging:
             self.progress.rest(learner)
-            return self._reply_to_waiting(Pace(0.0, 0.0))  # replies of rules that drift do not depend on it
+            return self._reply_to_waiting(Pace(0.0, 0.0))  # replies of rules that drift do not depend on the pace
 
     def _reply_to_waiting(self, pace: Pace) -> list[int]:
         """Give z to the learners that may continue. Returns them."""

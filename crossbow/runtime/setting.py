@@ -1,4 +1,4 @@
-"""Settings of a run: the configurations, and what follows from them for its learners."""
+"""Settings of a run: the configurations, and the values that follow from them for its learners."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from crossbow.timeline.recorder import Recorder
 from crossbow.types import Phase
 
 RANKS_IN_A_CHAIN = 16
-"""Most ranks that add up in a chain by default."""
+"""Maximum number of ranks that add up in a chain by default."""
 CHECK_BATCH_SIZE = 64
-"""Default number of examples in a test batch, with which kernels are near their highest speed."""
+"""Default number of examples in a test batch, at which kernels are near their highest speed."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class RunSetting:
     """The bad examples of each phase; empty if they are errors."""
     ranks: Ranks
     placement: Placement
-    """This rank's learners among all."""
+    """The place of this rank's learners among all learners."""
     between: BarrierRule | None = None
     """With two levels, the rule between the hosts, which are the ranks."""
     recorder: Recorder = field(default_factory=Recorder)
-    """Records the run's timeline, when it is wanted."""
+    """Records the run's timeline, if requested."""
     shared: SharedMemory | None = None
-    """Memory of all ranks, if they share it: their learners combine vectors there, as those of one process."""
+    """Memory that all ranks share, if they do: their learners combine vectors in it, like those of one process."""
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
@@ -81,7 +81,7 @@ class RunSetting:
 
     @property
     def servers(self) -> int:
-        """Number of ranks, the first ones, that have z in parts; 0 if no rank serves others."""
+        """Number of servers: the first ranks, which have z in parts; 0 if no rank serves others."""
         return min(self.system.servers, self.ranks.size) if isinstance(self.rule, FreeRule) else 0
 
     @property
@@ -90,7 +90,7 @@ class RunSetting:
         return self.ranks.rank < self.servers
 
     def parts(self, elements: int) -> list[slice]:
-        """The part of z, a vector of `elements` numbers, that each server has."""
+        """Each server's range of z, which has `elements` elements."""
         return [share_of(elements, server, self.servers) for server in range(self.servers)]
 
     @property
@@ -100,7 +100,7 @@ class RunSetting:
 
     @property
     def base_models(self) -> int:
-        """One per device; without a barrier one for all devices, which share their memory."""
+        """Number of base models: one per device; without a barrier, one for all devices, which share their memory."""
         return self.devices if self.barrier else 1
 
     @property
@@ -117,13 +117,13 @@ class RunSetting:
 
     @property
     def chained(self) -> bool:
-        """Whether CPUs add up what all learners send in the learners' order, whatever their devices and ranks."""
+        """Whether CPUs add up all contributions in the learners' order, independent of their devices and ranks."""
         return self.shared is not None or adds_in_chain(self.system, self.ranks.size)
 
     @property
     def mean_first(self) -> bool:
-        """Whether the merge of a single device first rounds the learners' mean, as that of several devices does. If
-        the merge is nothing but the mean, this makes no difference."""
+        """Whether the merge of a single device first rounds the learners' mean, as that of several devices does. If the
+        merge is only the mean, this makes no difference."""
         if not self.barrier or self.adds_parts or not self.chained or self.tick_learners == 1:
             return False
         merge = self.barrier_rule.merge(self.solver, ANY, self.tick_learners)
@@ -136,7 +136,7 @@ class RunSetting:
 
     @property
     def clips_mean(self) -> bool:
-        """Whether the mean of the gradients that are sent is clipped by its norm."""
+        """Whether the mean of the sent gradients is clipped by its norm."""
         return self.solver.clip_gradient_norm is not None and self.rule.sends_gradient
 
     @property

@@ -1,4 +1,4 @@
-"""A checkpoint that only rank 0 can read, on all ranks."""
+"""Sharing of a checkpoint that only rank 0 can read with all ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from crossbow.runtime.checkpoint import Checkpoint
 from crossbow.runtime.keeper import Resumable
 
 SHARED = ("variables/", "run/")
-"""Beginnings of the names of tensors that other ranks need. They begin at the base model."""
+"""Prefixes of the names of tensors that other ranks need. These ranks begin at the base model."""
 
 
 def shared(ranks: Ranks, find: Callable[[], Resumable]) -> Resumable:

@@ -1,4 +1,4 @@
-"""Results of tasks between ranks: every rank gets the results of all, so that all count and decide alike."""
+"""Exchange of the results of tasks between ranks: every rank gets all results, so that all count and decide alike."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Completed, Failed
 
 SHORTEST_SLEEP, LONGEST_SLEEP = 1e-3, 20e-3
-"""Seconds between two looks at what other ranks have sent; they grow while nothing comes."""
+"""Seconds between two checks for results of other ranks. They grow while no results arrive."""
 LATE = 0.25
-"""Part of the time between two results by which one may be noticed late, because schedulers are several tasks ahead. If
-the exchange was deferred, a scheduler waits, and the first look comes soon."""
+"""Maximum delay with which a result is noticed, as a fraction of the time between two results. A delay is harmless,
+because schedulers are several tasks ahead. After a deferral, a scheduler waits, and the first check is soon."""
 SECONDS_TO_LOOK = 0.05
-"""Seconds between two looks at other ranks while no results are exchanged."""
+"""Seconds between two checks of other ranks while no results are exchanged."""
 
 PARTS_OF_AN_ERA = 1 << 32
-"""More parts than an era of the ranks has."""
+"""Upper limit of the number of parts in an era of the ranks."""
 
 
 class Sharing:
@@ -39,19 +39,19 @@ class Sharing:
     """
 
     def __init__(self, ranks: Ranks, model: int = 0) -> None:
-        """model: its number among the models of the program; see `Ranks.next_model`."""
+        """model: the model's number in the program; see `Ranks.next_model`."""
         self._ranks, self._channel = ranks, RESULTS + model
         self._reports: Reports | None = None
-        """Those of the engine that works."""
+        """The reports of the engine that works."""
         self._works = False
-        """Whether that engine trains or tests now, and no failure of another rank has been reported to it. An engine
-        that rests does not wait for other ranks."""
+        """Whether that engine trains or tests now, and no failure of another rank has been reported to it. An idle
+        engine does not wait for other ranks."""
         self._part = 0
         self._own: queue.SimpleQueue[tuple[int, Completed]] = queue.SimpleQueue()
         self._early: list[tuple[int, Completed]] = []
         """Results of later parts, each with the number of its part."""
         self._users: set[Reports] = set()
-        """Those of all engines."""
+        """The reports of all engines."""
         self._lock, self._sends = threading.Lock(), threading.Lock()
         self._exchanges = threading.Event()
         self._exchanges.set()
@@ -76,10 +76,11 @@ class Sharing:
         self._own.put((self._part, result))
 
     def begin(self, reports: Reports, *, works: bool = False) -> None:
-        """Begin the next part, of the engine with these reports. All results of the last one have been reported.
+        """Begin the next part, which belongs to the engine with these reports. All results of the previous part have
+        been reported.
         works: whether the engine trains or tests from now on, until `rest`."""
         with self._lock:
-            # Parts after a failure have other numbers than those before, of which ranks may have begun not as many.
+            # After a failure, ranks may have begun different numbers of parts, so the next part gets a new number.
             self._part = max(self._part + 1, self._ranks.era * PARTS_OF_AN_ERA)
             self._reports, self._works = reports, works or self._works
             early, self._early = self._early, []
@@ -91,12 +92,12 @@ class Sharing:
         self._exchanges.set()
 
     def defer(self) -> None:
-        """Keep further results until `exchange`. Those that are there are sent."""
+        """Keep further results until `exchange`. Results that are already available are sent."""
         self._exchanges.clear()
         self._send()
 
     def rest(self) -> None:
-        """Note that the engine neither trains nor tests any more."""
+        """Record that the engine neither trains nor tests any more."""
         with self._lock:
             self._works = False
 
@@ -135,7 +136,7 @@ class Sharing:
         self._send()
 
     def _look_for_failure(self) -> None:
-        """Report that a rank has left or failed. The scheduler would wait for results that do not come."""
+        """Report that a rank has left or failed. Otherwise the scheduler would wait for results that never arrive."""
         if not self._works:
             return
         try:

@@ -56,7 +56,7 @@ class Snapshots:
         self._flow, self._position, self._scheduler, self._recovery = flow, scheduler.position, scheduler, recovery
 
     def take(self) -> Snapshot:
-        """A copy of the state. With several ranks, it has the base model, but no rank's own vectors."""
+        """A copy of the state. With several ranks, it contains the base model, but no rank's own vectors."""
         state = {
             "form": self._form(),
             "position": self._position.state(),
@@ -72,8 +72,8 @@ class Snapshots:
         return Snapshot(self._recovery.export(), vectors, state)
 
     def salvage(self) -> Snapshot:
-        """A snapshot for ranks that go on without others, or with more. If training was ended by a loss, and the rule
-        has no barrier, the vector z0 has this rank's copies of z, which `state["part"]` describes."""
+        """A snapshot for ranks that continue after others have left or joined. If training without a barrier was ended
+        by a loss, the vector z0 contains this rank's copies of z, which `state["part"]` describes."""
         snapshot, part = self.take(), self._recovery.part
         if part is None:
             return snapshot
@@ -84,9 +84,9 @@ class Snapshots:
         return replace(snapshot, vectors={"z0": np.array(on_host(self._assembly.base.buffers[0]))}, state=state)
 
     def restore(self, snapshot: Snapshot, source: str) -> bool:
-        """Continue from a snapshot of the same network and batch size. Returns whether it was restored whole; otherwise
-        all learners begin at the base model. source: where the snapshot comes from. Raises DataError, and changes
-        nothing, if the network is another."""
+        """Continue from a snapshot of the same network and batch size. Returns whether it was restored completely;
+        otherwise all learners begin at the base model. source: origin of the snapshot, for errors. Raises DataError,
+        and changes nothing, if the network differs."""
         if snapshot.state["form"] == self._form() and not self._assembly.setting.ranks.several:
             self._restore_whole(snapshot)
             return True
@@ -119,7 +119,7 @@ class Snapshots:
         self._flow.restore(position.tasks, state["data_wait"], _known(state))
 
     def _vectors(self) -> dict[str, Array]:
-        """The vectors to keep, where they are. Under a rule with a barrier, no gradient outlives its tick."""
+        """The vectors to save, not copied. Under a rule with a barrier, no gradient outlives its tick."""
         kept = _base_vectors(self._assembly.bases[0])
         if (outer := self._assembly.outer) is not None:
             kept |= {f"outer.{name}": vector for name, vector in _base_vectors(outer.base).items()}
@@ -134,7 +134,8 @@ class Snapshots:
         return kept
 
     def _form(self) -> dict[str, Any]:
-        """What must be equal for vectors and counters to fit: the rule, the learners, and the layout of vectors."""
+        """The properties that must be equal for vectors and counters to fit: the rule, the learners, and the layout of
+        vectors."""
         setting, program = self._assembly.setting, self._assembly.program
         given, method = setting.given_rule, setting.solver.method
         return {
@@ -175,7 +176,7 @@ def _replica_vectors(replica: Replica) -> dict[str, Array]:
 
 
 def layout_digest(program: Program) -> str:
-    """Identifies the layout of the variables and statistics: the place of each, and the order of its elements."""
+    """A digest of the layout of the variables and statistics: the offset of each, and the order of its elements."""
     segments = [
         (each.name, each.spec.shape, each.offset, repr(each.storage)) for layout in program.layouts for each in layout
     ]

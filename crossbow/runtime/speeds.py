@@ -1,8 +1,8 @@
 """Speeds of learners, from the durations of their tasks, and detection of changes that affect a rule.
 
-A learner's time is that of its computations, without queues and without waiting for others. It is summed up in
-*windows*, in which every learner does at least WINDOW_TASKS tasks, and computes for at least WINDOW_SECONDS. The first
-window determines the speeds; later ones are compared with it, and several consecutive ones that differ update them.
+A learner's time is that of its computations, without queues and waits for others. It is added up in *windows*, in which
+every learner does at least WINDOW_TASKS tasks, and computes for at least WINDOW_SECONDS. The first window determines
+the speeds; later windows are compared with it, and several consecutive windows that differ update the speeds.
 
 There is no clock and no thread here: the engine reports the duration of each task.
 """
@@ -44,7 +44,7 @@ class Speeds:
         self._known: tuple[float, ...] | None = None
         """The speeds that were reported last."""
         self._changed = 0
-        """Number of consecutive windows that differ from those."""
+        """Number of consecutive windows that differ from these speeds."""
         self._news: tuple[float, ...] | None = None
 
     def add(self, learner: int, seconds: float) -> None:
@@ -71,7 +71,7 @@ class Speeds:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from the measurements of as many learners."""
+        """Continue from the measurements of the same number of learners."""
         self._tasks, self._seconds, self._changed = list(state["tasks"]), list(state["seconds"]), state["changed"]
         self._known, self._news = (None if each is None else tuple(each) for each in (state["known"], state["news"]))
 
@@ -85,7 +85,7 @@ class Speeds:
 
 
 def _differ(before: tuple[float, ...], now: tuple[float, ...]) -> bool:
-    """Whether one learner has become faster than another by more than speeds within a group may differ. A comparison of
-    groups instead would change them all the time if speeds differ by about that factor."""
+    """Whether the ratio of two learners' speeds has changed by more than the factor that is allowed within a group. A
+    comparison of the resulting groups would change them constantly if speeds differ by about that factor."""
     ratios = [new / old for old, new in zip(before, now, strict=True)]
     return max(ratios) > ALIKE * min(ratios)

@@ -12,7 +12,7 @@ class RunState(NamedTuple):
     """The state of a training call, for a checkpoint."""
 
     values: dict[str, Any]
-    """JSON values."""
+    """The state, as JSON values."""
     losses: Array
     """The losses in the moving window."""
 
@@ -22,23 +22,23 @@ class Stretch:
     """A part of training between two records."""
 
     first: int
-    """Number of tasks before it."""
+    """Number of tasks before the stretch."""
     learning_rate: float
-    """Of its last tick."""
+    """Learning rate of its last tick."""
     arrivals: tuple[int, int, int] | None
-    """Numbers of contributions before it; see `Observation.arrivals`."""
+    """Numbers of contributions before the stretch; see `Observation.arrivals`."""
     one_engine: bool = True
-    """Whether the same engine trains since its beginning."""
+    """Whether the same engine has trained since the beginning of the stretch."""
     images: int = 0
     seconds: float = 0.0
-    """Seconds of training in it, up to the last pause."""
+    """Seconds of training in the stretch, up to the last pause."""
 
     def count(self, images: int) -> None:
         """Add images."""
         self.images += images
 
     def extend(self, seconds: float, learning_rate: float, *, one_engine: bool) -> None:
-        """Add the time up to a pause or the end. learning_rate: of the last tick."""
+        """Add the time up to a pause or the end. learning_rate: learning rate of the last tick."""
         self.seconds += seconds
         self.learning_rate = learning_rate
         self.one_engine = self.one_engine and one_engine

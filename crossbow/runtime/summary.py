@@ -22,7 +22,7 @@ class DeviceSummary:
     """Cores of a CPU device; empty for a GPU."""
     learners: int
     threads_per_learner: int | None
-    """None on a GPU, where a learner is a stream."""
+    """Threads of each learner; None on a GPU, where a learner is a stream."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class MemorySummary:
     """Memory of each learner in bytes."""
 
     vector: int
-    """One vector of all variables; weights, gradient and velocity are one vector each."""
+    """Size of a vector of all variables. Weights, gradient and velocity are one vector each."""
     arena: int
-    """Intermediate results, as planned for training."""
+    """Size of the intermediate results in the memory plan for training."""
     lower_bound: int
-    """Intermediate results in use at the fullest step. No plan needs less."""
+    """Size of the intermediate results in use at the fullest step. No plan needs less."""
     without_reuse: int
-    """Intermediate results without sharing of memory."""
+    """Size of the intermediate results without sharing of memory."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class RunSummary:
     learners: int
     """Number of learners on all devices of all ranks."""
     ranks: tuple[Rank, ...]
-    """This process, or all that train together."""
+    """The ranks that train together, or only this process."""
     shared_memory: bool
-    """Whether the learners of all ranks combine their vectors in memory that these share."""
+    """Whether the learners of all ranks combine their vectors in shared memory."""
     sum_order: str
-    """How CPUs add up under a rule with a barrier: "chain", whose bits do not depend on how learners are placed, or
-    "tree". "" without a barrier, and for GPUs."""
+    """Order of sums on CPUs under a rule with a barrier: "chain", whose bits do not depend on the placement of
+    learners, or "tree". "" without a barrier, and for GPUs."""
     library: str
     """Name of the kernel library."""
     parameters: int
@@ -67,11 +67,11 @@ class RunSummary:
     tasks_per_tick: int
     """Number of tasks in a clock tick, of all learners together."""
     tasks_per_epoch: float
-    """Not an integer if the batch size does not divide the number of examples."""
+    """Batches in an epoch; not an integer if the batch size does not divide the number of examples."""
     tick: int
-    """Ticks done."""
+    """Number of ticks done."""
     tasks: int
-    """Tasks done."""
+    """Number of tasks done."""
     tuning: bool
     """Whether the auto-tuner is comparing numbers of learners."""
 

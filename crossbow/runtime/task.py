@@ -22,7 +22,7 @@ class Task(NamedTuple):
 
     purpose: Purpose
     number: int
-    """Number over all learners, from the start of training or, in a test, from its first batch."""
+    """Number of the task over all learners, counted from the start of training or, in a test, from its first batch."""
     tick: int
     slot: int
     """Slot of the loader's ring that contains the batch."""
@@ -30,7 +30,7 @@ class Task(NamedTuple):
     """Number of real examples in the batch; the rest is padding."""
     pace: Pace
     coefficients: Array
-    """Coefficients of the learner's updates at this pace. They are not overwritten: a new pace has a new array."""
+    """Coefficients of the learner's updates at this pace. They are not overwritten: a new pace gets a new array."""
 
     @property
     def parity(self) -> int:
@@ -51,10 +51,12 @@ class Completed(NamedTuple):
     examples: int
     learner: int
     seconds: float | None = None
-    """Duration of its calls, if measured. Without a barrier, they do not wait for other learners."""
+    """Duration of its calls in seconds, if measured. Without a barrier, it includes no waits for other learners."""
     merges: int = 0
-    """Across ranks without a barrier, if the schedule counts merges: those that its rank has counted since its last
-    result."""
+    """Across ranks without a barrier, if the schedule counts merges: the merges that the rank has counted since its
+    last result."""
+    metrics: tuple[float, ...] = ()
+    """The values of a test task's other metrics (`dataflow.graph.other_measures`), in their order."""
 
 
 class Failed(NamedTuple):
@@ -74,7 +76,7 @@ Finished = Callable[[int, Pace], None]
 
 
 def check_loss(task: Task, loss: float) -> None:
-    """Raises NonFiniteLossError if a task's loss is not finite."""
+    """Raise NonFiniteLossError if a task's loss is not finite."""
     if math.isfinite(loss):
         return
     if task.purpose == "check":

@@ -86,11 +86,11 @@ class TickCoordination:
             self._hosts.exchange(pace, tick)
 
     def adapt(self, pace: Pace, drain: Callable[[], None]) -> AnyDecision | None:
-        """Do nothing: ticks measure nothing."""
+        """Do nothing, because ticks measure nothing."""
         return None
 
     def observe(self, result: Completed) -> None:
-        """Do nothing: ticks measure nothing."""
+        """Do nothing, because ticks measure nothing."""
 
     def settle(self) -> None:
         """Do nothing: every tick ends with a complete z."""
@@ -99,7 +99,7 @@ class TickCoordination:
         """None: every rank has the whole z of a tick."""
 
     def abandon(self) -> bool:
-        """No task waits, as all were given to their learners. GPUs of several ranks cannot go on."""
+        """No task waits, because all were given to their learners. GPUs of several ranks cannot continue."""
         return self._abandon()
 
     def restart(self, tick: int) -> None:
@@ -107,10 +107,10 @@ class TickCoordination:
         self._flags.reset(tick)
 
     def begin(self, tick: int) -> None:
-        """Do nothing: another engine's ticks leave nothing to count."""
+        """Do nothing: there are no counters."""
 
     def state(self) -> dict[str, Any]:
-        """Nothing: between two ticks, no learner waits."""
+        """An empty state: between two ticks, no learner waits."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -1,9 +1,9 @@
 """Decisions of the auto-tuner: the number of learners per device, from the training speed with each number.
 
-Two neighbouring numbers are compared in *windows*, stretches of training of at least WINDOW_SECONDS, which come in
-pairs, one of each number, in alternating order, so that other programs affect both. One number is better if the mean of
-the pairs' ratios is far enough from the threshold, given their variance. From the initial number, the tuner goes up
-while more learners are faster by GAIN, or else down while fewer learners are not slower.
+Two neighbouring numbers are compared in *windows*, stretches of training of at least WINDOW_SECONDS. Windows form
+pairs, one for each number, in alternating order, so that other programs affect both numbers. One number is better if
+the mean of the pairs' ratios is far enough from the threshold, given their variance. From the initial number, the tuner
+goes up while more learners are faster by GAIN, or else down while fewer learners are not slower.
 
 Afterwards images/s are monitored, and a lasting change starts a new search.
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 WINDOW_SECONDS = 0.25
 """Minimum length of a window; the engine's windows are whole ticks."""
 GAIN = 0.01
-"""Gain in speed that more learners must have, because each takes memory and its share of the examples."""
+"""Minimum gain in speed for more learners, because each takes memory and its share of the examples."""
 FEWEST_PAIRS, MOST_PAIRS = 3, 8
 """Minimum and maximum number of pairs of windows in a comparison; after the maximum, the mean decides."""
 ONE_SIDED_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895)
@@ -32,7 +32,7 @@ REFERENCE_WINDOWS, CHANGED_WINDOWS = 3, 4
 """Number of windows after a decision whose median is the reference; and number of consecutive windows that must differ
 from it, in the same direction, to start a new search."""
 CHANGE = 0.2
-"""Relative difference of these windows."""
+"""Minimum relative difference of these windows."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class Decision:
     """Images/s with more learners relative to fewer: the geometric mean over the pairs."""
     low: float = math.nan
     high: float = math.nan
-    """Its lower and upper bound, each with a confidence of 95 %."""
+    """Lower and upper bound of the ratio, each with a confidence of 95 %."""
     fewer_images_per_second: float = math.nan
     more_images_per_second: float = math.nan
-    """Means over the windows of each number."""
+    """Mean images/s over the windows of each number of learners."""
     devices: int = 1
-    """Number of devices of all ranks. The numbers of learners are those of each."""
+    """Number of devices of all ranks. `fewer`, `more` and `chosen` are the numbers of learners on each device."""
 
     def __str__(self) -> str:
         learners = _learners(self.chosen, self.devices)
@@ -76,9 +76,9 @@ class Retuning:
     reference: float
     """Median of images/s over the windows after the last decision."""
     windows: tuple[float, ...]
-    """Images/s of the last windows, which differ from it."""
+    """Images/s of the last windows, which differ from the median."""
     devices: int = 1
-    """Number of devices of all ranks. The number of learners is that of each."""
+    """Number of devices of all ranks. The number of learners is that on each device."""
 
     def __str__(self) -> str:
         rates = ", ".join(f"{rate:,.0f}" for rate in self.windows)
@@ -110,7 +110,7 @@ class Comparison:
         return self.more if second != pair % 2 else self.fewer
 
     def add(self, rate: float) -> None:
-        """The images/s of a window with `next` learners."""
+        """Add the images/s of a window with `next` learners."""
         self._windows.append(rate)
 
     @property
@@ -163,11 +163,11 @@ class Tuner:
 
     @property
     def compared(self) -> frozenset[int]:
-        """The numbers that are compared now: two, or the one that it has settled on."""
+        """The numbers that are being compared: two, or the final one."""
         return frozenset((self.best,) if self.settled else (self.best, self.best + self._step))
 
     def add(self, rate: float) -> None:
-        """The images/s of a window with `learners`."""
+        """Add the images/s of a window with `learners` learners."""
         if self.settled:
             self._watch(rate)
             return
@@ -186,7 +186,7 @@ class Tuner:
         self._rates: list[float] = []
         """Images/s of the reference windows."""
         self._changed: list[float] = []
-        """The last windows, if they differ from those in the same direction."""
+        """The last windows, if they differ from the reference in the same direction."""
         self._compare()
 
     def _compare(self) -> None:

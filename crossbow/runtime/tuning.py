@@ -1,6 +1,7 @@
 """Training while the auto-tuner (`crossbow.runtime.tuner`) searches: one engine for each number of learners.
 
-Every rank has a tuner. All of them get the images/s that rank 0 has measured, at the same tick, and so decide alike.
+Every rank has a tuner. All of them get rank 0's measurements of images/s at the same tick, and so make the same
+decisions.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from crossbow.runtime.tuner import Tuner, TunerDecision
 from crossbow.types import ConfigurationError
 
 WARMING_TICKS = 2
-"""Number of ticks that new learners run before anything is measured."""
+"""Number of ticks that new learners run before measurements begin."""
 
 
 class Tuning:
-    """Trains window by window, with the numbers of learners that a tuner asks for.
+    """Trains window by window, with the numbers of learners that a tuner requests.
 
     New learners start from the base model, as after a restart. The engines of the numbers that are being compared are
     kept until there is a decision.
     """
 
     def __init__(self, engines: Engines) -> None:
-        """engines: by number of learners on each device."""
+        """engines: engines by their number of learners on each device."""
         setting = engines.now.parts.setting
         self._engines, self._ranks = engines, setting.ranks
         self._devices = setting.learners // engines.kind
         """Number of devices of all ranks."""
         self._images, self._seconds = 0, 0.0
-        """Images and seconds of the current window. Those of rank 0 count."""
+        """Images and seconds of the current window. The values of rank 0 are used."""
         self.decisions: list[TunerDecision] = []
         """Decisions so far."""
         self._on_decision: Callable[[AnyDecision], None] = _ignore_decision
@@ -55,8 +56,8 @@ class Tuning:
         return {"learners": self._engines.kind, "best": self.tuner.best, "settled": self.tuner.settled}
 
     def restore(self, state: Mapping[str, Any]) -> bool:
-        """Continue with the number of learners that is settled, or search again from the best one. Search from the
-        first one if that is not possible here."""
+        """Continue with the final number of learners, or search again from the best one so far. If that is impossible,
+        search from the first number."""
         if "settled" not in state:
             return True
         engines, wanted = self._engines, state["best"]
@@ -89,7 +90,7 @@ class Tuning:
             self._on_decision = _ignore_decision  # the engine outlives a run, and must not keep the callback alive
 
     def _change(self, learners: int, until: int, callbacks: Callbacks) -> bool:
-        """Change the number of learners. Returns whether that was possible."""
+        """Change the number of learners. Returns whether it was possible."""
         engines, compared = self._engines, self.tuner.compared
         for other in engines.kinds - compared - {engines.kind}:
             engines.drop(other)
@@ -162,4 +163,4 @@ class Tuning:
 
 
 def _ignore_decision(decision: AnyDecision) -> None:
-    """Ignore the decision."""
+    """Do nothing."""

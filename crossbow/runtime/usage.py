@@ -26,7 +26,7 @@ class Usage:
         self._settled = True
         """Whether all submitted work is done and the learners agree with the base model's tick."""
         self._lost = False
-        """Whether ranks left during the last training, which is not settled."""
+        """Whether ranks left during the last training, if it is not settled."""
         self._trained = False
         """Whether the last work was training."""
         self._process = os.getpid()
@@ -35,17 +35,17 @@ class Usage:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Use the engine without its learners, as for a prediction, after other threads that do so. Raises
+        """Use the engine without its learners, as for a prediction, after other threads have finished such uses. Raises
         CrossbowError while the learners are busy, after `close`, and in a forked process."""
-        self.check_process()  # where another thread may have held the lock
+        self.check_process()  # a fork may have copied the lock while another thread held it
         with self._lock:
             self._check_usable()
             yield
 
     @contextmanager
     def busy(self, doing: str, loader: Loader) -> Iterator[None]:
-        """Do work on the learners. However it ends, nothing runs afterwards, and the next work can begin, unless the
-        learners have stopped."""
+        """Run work on the learners. Even after an exception, no task runs afterwards, and the next work can begin,
+        unless the learners have stopped."""
         began = False
         try:
             with self.alone():
@@ -67,7 +67,7 @@ class Usage:
                     loader.stop()
 
     def close(self) -> bool:
-        """Refuse all use from now on, after the threads that use the engine without its learners. Returns False in a
+        """Reject all use from now on, after the threads that use the engine without its learners. Returns False in a
         forked process, where it has no effect."""
         if self.is_forked:
             return False
@@ -83,7 +83,7 @@ class Usage:
     @property
     def is_forked(self) -> bool:
         """Whether this is a child of the process that owns the engine's threads. It has copies of the engine's memory
-        and locks, and would wait for ever for a lock that a missing thread holds."""
+        and locks, and would wait forever for a lock that a missing thread holds."""
         return os.getpid() != self._process
 
     def check_process(self) -> None:

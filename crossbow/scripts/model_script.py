@@ -68,6 +68,7 @@ from crossbow.scripts.run_directory import (
 from crossbow.scripts.run_summary import SUMMARY, write_summary
 from crossbow.scripts.run_texts import count, header, print_configuration, weights_of_losses
 from crossbow.scripts.setting_options import those_given
+from crossbow.scripts.top_k import with_top_k
 from crossbow.scripts.watch_command import STATUS
 from crossbow.types import CrossbowError, DataError, Shape
 
@@ -76,24 +77,25 @@ __all__ = ["Defaults", "ModelDescription", "ModelScript"]
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """What a script trains with some options, and the data set that these or the defaults choose."""
+    """The model that a script trains with some options, for the data set that these or the defaults select."""
 
     name: str
-    """Of the script, and of the selected model."""
+    """Name of the script, and of the selected model."""
     command: str
     parameters: int
     """Number of elements of all variables."""
     input_shape: Shape
-    """Of one example."""
+    """Shape of one example."""
     paper: str
 
 
 LONG_WAIT = 0.1, 1.0
-"""Share of the time, and seconds, that learners may wait for data before a script recommends more threads."""
+"""Fraction of the time, and number of seconds, that learners may wait for data before a script recommends more
+threads."""
 
 
-OF_ALL_RANKS = ("epochs", "time_limit", "target_accuracy", "patience", "resume")
-"""Options that all ranks must have alike, beside those of the context."""
+OF_ALL_RANKS = ("epochs", "time_limit", "target_accuracy", "patience", "resume", "top_k")
+"""Options that must be the same on all ranks, in addition to those of the context."""
 SLOWEST = 12
 """Number of operators that a script prints after a run with a timeline."""
 
@@ -110,7 +112,7 @@ class ModelScript:
     """Function from the options to the training dataflow. They include the data set's `image_shape` and `classes`."""
     defaults: Defaults
     paper: str = ""
-    """Where the model was published, as "arXiv:1512.03385"."""
+    """Publication of the model, such as "arXiv:1512.03385"."""
     variants: tuple[str, ...] = ("",)
     """Options of the models that `crossbow models` lists."""
     add_options: Callable[[argparse._ArgumentGroup], None] = lambda group: None
@@ -124,7 +126,7 @@ class ModelScript:
     """Function from the options to the synthetic data set, if that has no images."""
 
     def defaults_for(self, arguments: Sequence[str] | None) -> Defaults:
-        """The defaults of the other options, which depend on the model's own: those are read first."""
+        """The defaults of the other options. They depend on the model's own options, which are therefore read first."""
         if self.choose_defaults is None:
             return self.defaults
         parser, group = new_parser(self.name, self.title, self.defaults)
@@ -133,7 +135,8 @@ class ModelScript:
         return self.choose_defaults(first.parse_known_args(arguments)[0])
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
-        """Train by the command line. Returns the exit status. Expected errors are printed as one sentence on stderr."""
+        """Train as the command line says. Returns the exit status. Expected errors are printed as one sentence on
+        stderr."""
         given, command = sys.argv[1:] if arguments is None else list(arguments), f"python -m models.{self.name}"
         if wants_cluster(given) and not is_rank(os.environ):
             module = module_of(self.build)
@@ -157,12 +160,17 @@ class ModelScript:
         )
 
     def network(self, arguments: Sequence[str] = ()) -> tuple[argparse.Namespace, Configurations, Dataflow]:
-        """Options, configurations and training dataflow of a command line. Nothing is read, except files whose shape
-        the network depends on, and nothing is trained."""
+        """Options, configurations and training dataflow of a command line. Nothing is trained, and files are read only
+        if the network depends on the shape of their examples."""
         options, defaults = self._options(arguments)
         confs = configurations(options, defaults)
         options.image_shape, options.classes = confs.data.image_shape, confs.data.number_of_classes
-        return options, confs, self.build(options)
+        return options, confs, self.built(options)
+
+    def built(self, options: argparse.Namespace) -> Dataflow:
+        """The training dataflow that these options select, with the metrics that they add."""
+        dataflow = self.build(options)
+        return dataflow if options.top_k is None else with_top_k(dataflow, options.top_k)
 
     def dataflow(self, arguments: Sequence[str] = ()) -> Dataflow:
         """The training dataflow that these options select."""
@@ -183,7 +191,7 @@ class ModelScript:
         return source.load() if self.synthetic is None else self.synthetic(options, source)
 
     def _options(self, arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Defaults]:
-        """The options of a command line, and the defaults that its own options select."""
+        """The options of a command line, and the defaults that the model's own options select."""
         defaults = self.defaults_for(arguments)
         parser, group = new_parser(self.name, self.title, defaults)
         self.add_options(group)
@@ -201,7 +209,7 @@ class ModelScript:
 
 
 def _resume_if_possible(options: argparse.Namespace) -> None:
-    """Let a run that ranks were lost from before its first checkpoint begin again. Rank 0 decides that."""
+    """Let a run that lost ranks before its first checkpoint begin again instead of resuming. Rank 0 decides this."""
     directory = RunDirectory(options.output_directory).checkpoints
     options.resume = join().agree(lambda: bool(checkpoint_files(directory)))
     options.overwrite = not options.resume
@@ -223,11 +231,11 @@ def new_context(
     monitors: Sequence[Monitor] = (),
     profile: Profile | None = None,
 ) -> tuple[ExecutionContext, Dataflow, list[str]]:
-    """The context of a run, its training dataflow, and what is printed of the measured exchange and the initial
-    values."""
+    """The context of a run, its training dataflow, and the lines to print about the measured exchange and the initial
+    model."""
     confs = configurations(options, defaults)
     options.image_shape, options.classes = confs.data.image_shape, confs.data.number_of_classes
-    dataflow = script.build(options)
+    dataflow = script.built(options)
     parse_devices(confs.system.devices)  # reports an invalid name before data are read, or downloaded
     data = script.data(options, confs)
     model, exchange = confs.model, ""
@@ -262,7 +270,7 @@ def new_context(
 
 
 def train(context: ExecutionContext, options: argparse.Namespace) -> History:
-    """Train as the options say, or go on."""
+    """Train as the options say, or continue a resumed run."""
     if context.resumed is None:
         return context.train_and_test(
             options.epochs, target_accuracy=options.target_accuracy, duration=options.time_limit
@@ -271,7 +279,7 @@ def train(context: ExecutionContext, options: argparse.Namespace) -> History:
 
 
 class _CheckpointWarnings(Monitor):
-    """Prints with --quiet, on stderr, that a checkpoint could not be written."""
+    """With --quiet, warns on stderr of checkpoints that could not be written."""
 
     def checkpoint(self, written: Written) -> None:
         if written.error:
@@ -284,7 +292,7 @@ def warn(sentence: str) -> None:
 
 
 class _Successor(Monitor):
-    """Goes on with the files of a run on a rank that becomes rank 0."""
+    """Continues the files of a run on a rank that becomes rank 0."""
 
     def __init__(self) -> None:
         self.succeed: Callable[[], None]
@@ -338,11 +346,11 @@ class _Run:
             self._train(context, dataflow)
 
     def _begin(self, context: ExecutionContext, head: Mapping[str, Any]) -> None:
-        """Begin to write the files. head: the first line of the log."""
+        """Start writing the files. head: the first line of the log."""
         self.directory.prepare()
         self.description = self._describe(context)
         if context.resumed is None:
-            self.directory.timeline.unlink(missing_ok=True)  # of an older run
+            self.directory.timeline.unlink(missing_ok=True)  # the timeline of an older run
             self.bad.prepare()
             self.log.header(head)
         else:
@@ -350,7 +358,7 @@ class _Run:
         self._write("running")
 
     def _succeed(self, context: ExecutionContext, head: Mapping[str, Any]) -> None:
-        """Go on with the files of a run whose rank 0 has left, or begin with them on this machine."""
+        """Continue the files of a run whose rank 0 has left, or create new ones on this machine."""
         self.directory.prepare()
         self.description = self._describe(context)
         if self.directory.description.exists():
@@ -388,7 +396,7 @@ class _Run:
         }
 
     def _continue(self, resumed: Resumption, description: dict[str, Any]) -> dict[str, Any]:
-        """Print and log how the run goes on. Returns the new contents of `run.json`."""
+        """Print and log the resumption of the run. Returns the new contents of `run.json`."""
         before = self.directory.read()
         limits = [
             {name: each["settings"].get(name) for name in ("epochs", "time_limit", "target_accuracy", "patience")}
@@ -405,8 +413,8 @@ class _Run:
         return {**description, "command": before["command"], "started": before["started"], "resumed": times}
 
     def _replay(self, tasks: int) -> None:
-        """Tell early stopping, if the checkpoint has none of its state, the records of the earlier process, up to the
-        task at which training goes on."""
+        """If the checkpoint has no state of early stopping, give it the records of the earlier process, up to the task
+        at which training continues."""
         for monitor in self.others:
             if isinstance(monitor, EarlyStopping) and math.isnan(monitor.best):
                 for record in read_run(self.directory.path).records:
@@ -415,13 +423,13 @@ class _Run:
                 monitor.take_request()
 
     def _train(self, context: ExecutionContext, dataflow: Dataflow) -> None:
-        """Train and, on rank 0, end the files."""
+        """Train and, on rank 0, complete the files."""
         options = self.options
         try:
             with self.console:
                 history = train(context, options)
         except (Left, GivenUp):
-            raise  # the others go on with the files
+            raise  # the other ranks continue the files
         except BaseException as error:
             interrupted = isinstance(error, KeyboardInterrupt | SystemExit)
             if join().is_first:
@@ -442,14 +450,14 @@ class _Run:
     def _finish(self, context: ExecutionContext, dataflow: Dataflow, history: History) -> None:
         try:
             write_summary(context, dataflow, self.directory.path / SUMMARY)
-        except CrossbowError as error:  # training was not in vain
+        except CrossbowError as error:  # the training itself has succeeded
             print(f"no summary: {error}")
         reasons = {"accuracy": "target accuracy reached: ", "duration": "time limit reached: "}
         reasons["monitor"] = f"{history.message}: "
         self._end(context, reasons.get(history.stopped, ""))
 
     def _end(self, context: ExecutionContext, reason: str) -> None:
-        """Plot and summarise the run, however it ended."""
+        """Plot and summarise the run. reason: beginning of the printed text, which says why training ended."""
         history = context.history
         if not history.records:
             print(f"{reason}nothing was recorded, and no picture is drawn", flush=True)

@@ -20,6 +20,7 @@ from crossbow.scripts.logs import add_log
 from crossbow.scripts.rule_options import add_rule, rule_conf, rule_hints
 from crossbow.scripts.setting_options import add_settings, refuse_idle, those_given
 from crossbow.scripts.solver_options import add_solver, solver_conf
+from crossbow.scripts.top_k import add_top_k
 from crossbow.scripts.values import expanded_path, expanded_sharding, integer, number
 from crossbow.solver import SolverConf
 from crossbow.solver.configuration import STEPWISE_POLICIES
@@ -30,13 +31,14 @@ SYSTEM = settings(SystemConf)
 LEARNERS = ("batch_size", "devices", "learners_per_device", "threads_per_learner")
 LOADING = ("loader_threads", "order", "files_together", "on_bad_record")
 TESTS = ("test_interval", "test_interval_unit", "check_batch_size")
-"""Settings with their own heading in `--help`; the others of `MODEL` are with the rule, those of `SYSTEM` are last."""
+"""Settings with their own heading in `--help`. The other settings of `MODEL` are listed with the rule, and those of
+`SYSTEM` last."""
 SYNTHETIC_SIZES = {
     "classes": ("number_of_classes", "classes"),
     "training_examples": ("training", "training examples"),
     "test_examples": ("check", "examples to test with"),
 }
-"""By option of the synthetic data set: field of DataSource and Defaults, and what it counts."""
+"""For each option of the synthetic data set, the field of DataSource and Defaults, and the name of the items."""
 IMAGE_OPTIONS = ("image_size", "colour_distortion")
 """Options of the data sets `IMAGES`: fields of DataSource."""
 
@@ -50,7 +52,7 @@ class Defaults:
     OF_FILES. The first is the default."""
     batch_size: int
     solver: SolverConf
-    """Default solver. Its schedule applies only with its policy."""
+    """Default solver. Its schedule applies only if its policy is used."""
     epochs_with_files: int | None = None
     """Number of epochs with a data set whose shape is that of its files, by default that of the default data set."""
     image_shape: Shape = (3, 32, 32)
@@ -58,7 +60,7 @@ class Defaults:
     number_of_classes: int | None = 10
     """Number of classes of synthetic examples; None if the script's labels are numbers instead of classes."""
     examples: str = "images"
-    """What the synthetic examples are."""
+    """Name of the synthetic examples, such as "images"."""
     training: int = 2048
     """Number of synthetic training examples."""
     check: int = 512
@@ -87,7 +89,7 @@ class Defaults:
 
 
 class _Parser(CommandParser):
-    """Reports an unknown option with those of the rule, too."""
+    """Adds the options of the rule to the message about an unknown option."""
 
     def hint(self, options: argparse.Namespace) -> str:
         return "; ".join(rule_hints(options))
@@ -115,7 +117,9 @@ def new_parser(name: str, title: str, defaults: Defaults) -> tuple[argparse.Argu
     add_rule(rule)
     add_settings(rule, {name: rest.pop(name) for name in MODEL if name in rest})
     add_solver(parser.add_argument_group("solver"), defaults.solver)
-    add_settings(parser.add_argument_group("tests"), tests)
+    testing = parser.add_argument_group("tests")
+    add_settings(testing, tests)
+    add_top_k(testing)
     add_settings(parser.add_argument_group("system"), rest)
     return parser, model
 
@@ -165,7 +169,7 @@ def _add_data(group: argparse._ArgumentGroup, name: str, defaults: Defaults) -> 
         help="record a timeline of this many tasks, trace.json.gz, and print where the time went (default: none; "
         "%(const)s without TASKS)",
     )
-    group.add_argument("--resume", action="store_true", help=argparse.SUPPRESS)  # by `crossbow resume`
+    group.add_argument("--resume", action="store_true", help=argparse.SUPPRESS)  # passed by `crossbow resume`
     group.add_argument("--quiet", action="store_true", help="print nothing but warnings and errors")
     add_cluster(group)
     group.add_argument(
@@ -190,7 +194,7 @@ def wants_cluster(arguments: Sequence[str]) -> bool:
     try:
         return parser.parse_known_args(list(arguments))[0].cluster is not None
     except argparse.ArgumentError:
-        return False  # the script's own parser says what is wrong
+        return False  # the script's own parser reports the error
 
 
 def _add_images(group: argparse._ArgumentGroup, defaults: Defaults) -> None:

@@ -26,7 +26,7 @@ AT_ONCE = 1024
 LARGEST_TABLE = 20
 """Maximum number of classes of a confusion matrix that is printed as a table."""
 SYNTHETIC_SIZES = {"training": 2048, "check": 512}
-"""Numbers of synthetic examples, unless the run tells others."""
+"""Numbers of synthetic examples, unless the run states other numbers."""
 
 
 def add_test_command(commands: Any) -> None:
@@ -82,11 +82,13 @@ def _test(options: argparse.Namespace) -> None:
             "examples": result.examples,
             "loss": result.loss,
             "accuracy": result.accuracy,
+            "metrics": dict(result.metrics),
         }
         more = {} if confusion is None else {"classes": names, "confusion": confusion.tolist()}
         print(json.dumps({**values, **more}))
         return
     accuracy = "" if result.accuracy is None else f", accuracy {result.accuracy!r} ({result.accuracy:.2%})"
+    accuracy += "".join(f", {name} {value!r}" for name, value in result.metrics.items())
     bad = f" ({left_out:,} bad left out)" if left_out else ""
     print(f"{file.path}: {result.examples:,} examples{bad}, loss {result.loss!r}{accuracy}")
     if confusion is not None:
@@ -94,7 +96,7 @@ def _test(options: argparse.Namespace) -> None:
 
 
 def _context(file: ModelFile, data: Dataset, device: str, on_bad_record: str) -> ExecutionContext:
-    """A context as that of the training, with the model."""
+    """A context with the model and the settings of its training."""
     settings, dataflows = file.settings, file.dataflows()
     (place,) = parse_devices((device,))
     threads = settings.threads_per_learner
@@ -127,8 +129,8 @@ def _context(file: ModelFile, data: Dataset, device: str, on_bad_record: str) ->
 
 
 def _data(options: argparse.Namespace, settings: ModelSettings) -> Dataset:
-    """The data set of the options or, without --dataset, of the run. Raises DataError, also if that of the run has
-    changed."""
+    """The data set of the options or, without --dataset, of the run. Raises DataError if it cannot be read, or if the
+    data set of the run has changed."""
     recorded = data_of_run(options.model)
     if options.dataset is None and recorded is None:
         raise DataError(f"{options.model}: expected --dataset, because no run.json tells the data set. Received: none")
@@ -168,8 +170,8 @@ def _data(options: argparse.Namespace, settings: ModelSettings) -> Dataset:
 
 
 def _record_of_run(path: Path) -> tuple[Path, dict[str, Any] | None]:
-    """The path of run.json, which is in the directory of a run, or next to the file of a model, and its content; None
-    if there is no such file. Raises DataError if it is damaged."""
+    """The path of run.json, which is in the directory of a run or next to the file of a model, and its content; the
+    content is None if there is no such file. Raises DataError if it is damaged."""
     record = (path if path.is_dir() else path.parent) / "run.json"
     try:
         run = json.loads(record.read_text("utf-8"))
@@ -240,7 +242,7 @@ def _confusion(context: ExecutionContext) -> NDArray[np.int64]:
     for start in range(0, len(good), AT_ONCE):
         indices = good[start : start + AT_ONCE]
         outputs = context.predict(_images(check, indices))
-        predicted = outputs.argmax(axis=1) if outputs.ndim == 2 else outputs  # Classify's are classes
+        predicted = outputs.argmax(axis=1) if outputs.ndim == 2 else outputs  # Classify returns classes
         labels = check.labels[indices].astype(np.int64)
         valid = (labels >= 0) & (labels < classes)  # a loss may ignore a label
         np.add.at(counts, (labels[valid], predicted[valid].astype(np.intp)), 1)

@@ -46,7 +46,7 @@ def check_kinds(rule: object, gradient: object, solver: object, restart: object)
 
 
 def delay_of(latency: object, bandwidth: object, size: object, elements: int) -> float:
-    """Time that a message takes, latency + bytes / bandwidth. Raises ConfigurationError."""
+    """Duration of a message, latency + bytes / bandwidth. Raises ConfigurationError."""
     if not is_number(latency) or latency < 0:  # type: ignore[operator]
         raise refused("latency", latency, "a finite number ≥ 0")
     if bandwidth is not None and (not is_number(bandwidth) or bandwidth <= 0):  # type: ignore[operator]

@@ -20,7 +20,7 @@ STALENESS = "1/staleness"
 
 @dataclass(frozen=True)
 class Weight(Domain):
-    """Weights of contributions: numbers in (0, 1], also as fractions in text; and 1/Y."""
+    """Weights of contributions: numbers in (0, 1], which text may give as fractions, and 1/Y."""
 
     @property
     def allowed(self) -> str:
@@ -44,7 +44,7 @@ class Weight(Domain):
         return weight
 
     def read(self, text: str) -> str:
-        """The text: which is right is the rule's to check."""
+        """The text, which the rule validates."""
         return text
 
 
@@ -107,7 +107,7 @@ class AsynchronousSGD(_Weighed):
 
     weight: float | str = setting(Weight(), default=1.0)
     sends: str = setting(Choice(("delta", "gradient")), default="delta")
-    """What a learner sends."""
+    """The contribution of a learner: the sum of its steps, or a gradient."""
     tau: int = setting(Integer(at_least=1), default=1)
 
     def __post_init__(self) -> None:
@@ -139,7 +139,7 @@ class SSP(_Weighed):
     name: ClassVar[str] = "ssp"
 
     bound: int = setting(Integer(at_least=0), default=0)
-    """Tasks by which a learner may be ahead of the slowest when it begins one."""
+    """Maximum lead over the slowest learner, in tasks, with which a learner may begin a task."""
     weight: float | str = setting(Weight(), default=1.0)
     tau: int = 1
 
@@ -164,8 +164,8 @@ class PartiallySynchronous(_Asynchronous):
     `max_advance` contributions ahead of the slowest; then a barrier.
 
     From then on, every learner that arrives is merged, and waits. When all wait, they continue together with the same
-    z, and count from 0 again: slow learners need not catch up. max_advance: m ≥ 1. Across ranks, no learner waits for
-    one that has no task until others have ended theirs.
+    z, and count from 0 again: slow learners need not catch up. max_advance: m ≥ 1. Across ranks, the barrier does not
+    wait for a learner that gets no task until others have ended theirs.
 
     See also: `AsynchronousSGD`, `SSP`.
     """
@@ -175,7 +175,7 @@ class PartiallySynchronous(_Asynchronous):
     drifts: ClassVar[bool] = True
 
     max_advance: int = setting(Integer(at_least=1), default=1)
-    """Contributions by which the fastest learner is ahead of the slowest when there is a barrier."""
+    """Lead of the fastest learner over the slowest, in contributions, at which a barrier begins."""
     tau: int = setting(Integer(at_least=1), default=1)
 
     def may_start(self, clocks: Sequence[int], waiting: Collection[int], learner: int) -> bool:
@@ -220,8 +220,8 @@ class WeedOut(_Asynchronous):
 
 @parameters
 class Default(_Asynchronous):
-    """The original's update model DEFAULT (default.cu, default.c): z receives every learner's step as it is done, and
-    at the end of the tick every learner receives z::
+    """The original's update model DEFAULT (default.cu, default.c): every learner adds its step to z as soon as it is
+    computed, and takes z at the end of the tick::
 
         w_i ← w_i + v_i,  z ← z + v_i;    when all have done so:  w_i ← z
 

@@ -12,12 +12,12 @@ ORDERS = ("chain", "tree", "ring")
 
 
 class ExchangeCost(NamedTuple):
-    """What an exchange needs."""
+    """The cost of an exchange."""
 
     bytes: int
     """Bytes sent by all hosts together."""
     rounds: int
-    """Number of transfers that follow one another."""
+    """Number of transfers, one after the other."""
     seconds: float
 
 

@@ -1,4 +1,4 @@
-"""DiLoCo: many local steps, and an optimiser of its own for the base model."""
+"""DiLoCo: many local steps, and a separate optimiser for the base model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DiLoCo(Average):
     outer_learning_rate: float = setting(Number(above=0), default=0.7)
     """Learning rate of the base model."""
     outer_momentum: float = setting(Number(at_least=0, below=1), default=0.9)
-    """Momentum of the base model, Nesterov's."""
+    """Nesterov momentum of the base model."""
 
     def merge(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
         rate, momentum = self.outer_learning_rate, self.outer_momentum

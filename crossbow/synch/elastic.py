@@ -50,7 +50,7 @@ class TimedAlphas(Domain):
         return tuple((time, alpha) for time, alpha in value)
 
     def read(self, text: str) -> AlphaSteps:
-        """Pairs of any numbers: which are right is the rule's to check."""
+        """Pairs of any numbers, which the rule validates."""
         steps = [tuple(float(number) for number in step.split(":")) for step in text.split(",")]
         return tuple((time, alpha) for time, alpha in steps)
 
@@ -68,7 +68,7 @@ class Elastic(Rule):
     alpha: float | None
     """Strength of the correction."""
     alpha_steps: AlphaSteps
-    """Times, in `learning_rate_step_unit`, each with the alpha from then on, as 30:0.1,60:0.05."""
+    """Times, in `learning_rate_step_unit`, and the alpha from each of them on, as 30:0.1,60:0.05."""
 
     def strength(self, pace: Pace, learners: int) -> float:
         """α at this pace."""

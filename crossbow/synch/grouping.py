@@ -47,7 +47,7 @@ class Partition(Domain):
         raise ValueError(value)
 
     def read(self, text: str) -> Groups | int:
-        """Groups of any learners: which are right is the rule's to check."""
+        """Groups of any learners, which the rule validates."""
         if text.isdigit():
             return int(text)
         return tuple(tuple(int(learner) for learner in group.split(",")) for group in text.split("/"))
@@ -94,8 +94,8 @@ class Grouping(_Asynchronous):
             raise self.refuse("groups", self.groups, f"at most the number of learners, {learners}")
 
     def fitted(self, learners: int) -> Grouping:
-        """The rule when the number of learners has changed: given groups that do not have as many become as many groups
-        of consecutive learners, at most one for each."""
+        """The rule for a new number of learners. Given groups of another number of learners are replaced by the same
+        number of groups of consecutive learners, but at most one group per learner."""
         number = len(self.groups) if isinstance(self.groups, tuple) else self.groups
         if number is None or (isinstance(self.groups, tuple) and sum(map(len, self.groups)) == learners):
             return self
@@ -115,7 +115,7 @@ class Grouping(_Asynchronous):
 
     @cached_property
     def _group_of(self) -> dict[int, tuple[int, ...]]:
-        """The group of each learner, for which every arrival asks."""
+        """The group of each learner; cached because every arrival needs it."""
         assert isinstance(self.groups, tuple)
         return {learner: group for group in self.groups for learner in group}
 
@@ -140,7 +140,7 @@ class Grouping(_Asynchronous):
 
 @lru_cache(maxsize=8)
 def _of_equal_speed(rule: Grouping, learners: int) -> Grouping:
-    """The rule with groups of learners, for which every arrival asks."""
+    """The rule with definite groups; cached because every arrival needs them."""
     return rule.settled([1.0] * learners)
 
 

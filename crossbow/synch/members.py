@@ -21,8 +21,8 @@ Leaving = Iterable[tuple[float, int]]
 
 
 def changes_of(learners: int, leave: Leaving, join: Leaving) -> tuple[Change, ...]:
-    """The changes in order of time; of several at one time, learners leave first. Raises ConfigurationError unless
-    every learner that leaves is there, every learner that joins is not, and one always remains."""
+    """The changes in order of time; learners leave before others join at the same time. Raises ConfigurationError
+    unless every learner that leaves is present, every learner that joins is absent, and at least one always remains."""
     changes = [Change(*pair, joins=False) for pair in _pairs("leave", leave)]
     changes += [Change(*pair, joins=True) for pair in _pairs("join", join)]
     there, known = set(range(learners)), learners
@@ -43,12 +43,12 @@ def changes_of(learners: int, leave: Leaving, join: Leaving) -> tuple[Change, ..
 
 
 def numbers_of(learners: int, changes: Sequence[Change]) -> int:
-    """How many learners there are over time."""
+    """The number of different learners over time."""
     return max([learners, *(change.learner + 1 for change in changes)])
 
 
 def memberships(learners: int, changes: Sequence[Change]) -> list[tuple[int, ...]]:
-    """The learners that are there at first, and after each change.
+    """The learners that are present at first, and after each change.
 
     >>> memberships(2, [Change(1.0, 0, joins=False), Change(2.0, 2, joins=True)])
     [(0, 1), (1,), (1, 2)]

@@ -13,7 +13,7 @@ from crossbow.conf import is_integer, is_number
 from crossbow.synch.arguments import listed, refused
 
 CHANGE, MESSAGE, FINISH = range(3)
-"""What happens at a time, in this order: members change, messages arrive, learners finish."""
+"""Kinds of events. At the same time, members change first, then messages arrive, then learners finish."""
 
 
 class FinishOrder(ABC):
@@ -76,13 +76,13 @@ class Timed(FinishOrder):
     """The order of a virtual clock."""
 
     def __init__(self, seconds: Sequence[float], events: float) -> None:
-        """seconds: duration of each learner's tasks. events: number of tasks to finish; ∞ is all that begin."""
+        """seconds: duration of each learner's tasks. events: number of tasks to finish; ∞ for all that begin."""
         self._seconds, self._left = seconds, events
         self._tickets = Counter[int]()
-        """Number of tasks that each learner has begun: the end of an earlier one, which was given up, is ignored."""
+        """Number of tasks that each learner has begun. The end of an earlier one, which was abandoned, is ignored."""
         self._numbers = itertools.count()
         self._agenda: list[tuple[float, int, int, int, Callable[[], None] | None]] = []
-        """Time, kind, learner or number, ticket, and what to call."""
+        """Heap of events: time, kind, learner or number, ticket, and the function to call."""
 
     def started(self, learner: int, delay: float = 0.0) -> None:
         self._tickets[learner] += 1

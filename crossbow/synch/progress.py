@@ -23,7 +23,7 @@ class Merge(NamedTuple):
 
 
 class ExchangeState:
-    """Counts the arrivals of each learner, which learners wait, and how old each learner's z is."""
+    """Tracks the arrivals of each learner, the learners that wait, and the age of each learner's z."""
 
     def __init__(self, rule: FreeRule, learners: int) -> None:
         self.rule, self.learners = rule, learners
@@ -34,7 +34,7 @@ class ExchangeState:
         self._finishers: deque[int] = deque(maxlen=rule.remembers(learners))
         self.waiting: set[int] = set()
         self.resting: set[int] = set()
-        """Learners that have no task, and that no other waits for."""
+        """Learners without a task, for which no other learner waits."""
         self._taken: list[int] = []
         self.restart()
 
@@ -57,7 +57,7 @@ class ExchangeState:
 
     def join(self, learner: int) -> None:
         """Continue with one more learner, of this number, which has taken z. Those from this number on move down by
-        one. Its clock is that of the slowest, so that it holds up no other."""
+        one. Its clock is that of the slowest, so that no other learner waits for it."""
         self.learners += 1
         self.clocks.insert(learner, min(self.clocks))
         self._taken.insert(learner, self.merges)
@@ -69,7 +69,7 @@ class ExchangeState:
         self._finishers = deque(finishers, maxlen=self.rule.remembers(self.learners))
 
     def forget(self) -> None:
-        """Forget the learners that finished before."""
+        """Forget the last finishers."""
         self._finishers.clear()
 
     def restart(self) -> None:
@@ -80,7 +80,7 @@ class ExchangeState:
         self._taken = [self.merges] * self.learners
 
     def state(self) -> dict[str, Any]:
-        """Everything that the next arrivals depend on, as JSON values."""
+        """The state on which the next arrivals depend, as JSON values."""
         return {
             "merges": self.merges,
             "arrivals": [self.arrivals, self.dropped, self.staleness],
@@ -91,7 +91,7 @@ class ExchangeState:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of the same rule and as many learners."""
+        """Continue from a state of the same rule with the same number of learners."""
         self.merges, self.clocks, self._taken = state["merges"], list(state["clocks"]), list(state["taken"])
         self.arrivals, self.dropped, self.staleness = state["arrivals"]
         self.waiting = set(state["waiting"])
@@ -118,7 +118,7 @@ class ExchangeState:
         return Merge(contributors, arrival, dropped)
 
     def rest(self, learner: int) -> None:
-        """Record that the learner, if it does not wait, has no task. Until it arrives, the others do not count it."""
+        """Record that the learner has no task, unless it waits. Until it arrives, the others ignore it."""
         if learner not in self.waiting:
             self.resting.add(learner)
 
@@ -145,7 +145,7 @@ class Masses:
     """Masses of the learners under a rule without a base model, and of the messages on their way to each."""
 
     def __init__(self, learners: int, here: int | None = None) -> None:
-        """here: number of learners of this process, if others have masses elsewhere."""
+        """here: number of learners in this process, if other processes hold the masses of the others."""
         here = learners if here is None else here
         self.own = [1 / learners] * here
         self.coming = [0.0] * here
@@ -203,9 +203,9 @@ class Masses:
 
 
 def left_out(probability: float, variables: int, learner: int, draw: int, seed: int) -> list[bool]:
-    """Which variables to skip in a merge (SpeeDO's --skip). It is a function of the seed, of the learner whose
-    contribution arrived last, and of the number of the draw: the learner's previous merged contributions, counted from
-    the tick with which the rule began."""
+    """For each variable, whether a merge skips it (SpeeDO's --skip). This is a function of the seed, of the learner
+    whose contribution arrived last, and of the number of the draw: the learner's previous merged contributions, counted
+    from the tick with which the rule began."""
     generator = np.random.Philox(key=np.array([seed % 2**64, 2**32 + learner], np.uint64), counter=draw << 64)
     return [int(drawn) < int(probability * 2**64) for drawn in generator.random_raw(variables)]
 

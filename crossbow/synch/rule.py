@@ -1,8 +1,9 @@
-"""Synchronisation rules: what learners send, how it is merged into the base model, and what they receive.
+"""Synchronisation rules: the contributions of learners, their merge into the base model, and the replies.
 
-There are three kinds, by what coordinates the learners: `BarrierRule` (a clock tick), `FreeRule` (the base model, and a
-condition on which learners may start) and `PeerRule` (only the learners, which send each other their weights). A rule
-defines its arithmetic as updates of vectors (`crossbow.solver.Update`), which the engine and the simulator evaluate.
+There are three kinds, with different coordination of the learners: `BarrierRule` (by a clock tick), `FreeRule` (by the
+base model, and a condition on which learners may start) and `PeerRule` (by the learners alone, which send each other
+their weights). A rule defines its arithmetic as updates of vectors (`crossbow.solver.Update`), which the engine and the
+simulator evaluate.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Rule(ABC):
     tau: int
     """Number of a learner's tasks, each with a local step, between two exchanges."""
     reads_base: ClassVar[bool] = False
-    """Whether learners compute with z itself and have no weights of their own (w_i = z)."""
+    """Whether learners compute with z itself, without their own weights (w_i = z)."""
 
     @property
     def sends_gradient(self) -> bool:
@@ -45,7 +46,7 @@ class Rule(ABC):
 
     @abstractmethod
     def updates(self, solver: SolverConf, pace: Pace) -> tuple[Update, ...]:
-        """One update of each kind that the rule makes, which shows the vectors that are needed."""
+        """An example of each kind of update that the rule makes, which shows the vectors that are needed."""
 
     def vectors(self, solver: SolverConf, pace: Pace) -> frozenset[str]:
         """Names of all vectors that the rule's updates read or write."""
@@ -59,7 +60,7 @@ class Rule(ABC):
         """Reject a number of learners for which the rule is undefined. Raises ConfigurationError."""
 
     def check_solver(self, solver: SolverConf) -> None:  # noqa: B027 - most rules work with any solver
-        """Reject a solver that the rule makes no sense with. Raises ConfigurationError."""
+        """Reject a solver that the rule does not support. Raises ConfigurationError."""
 
     def settled(self, speeds: Sequence[float]) -> Rule:
         """The rule for learners of these speeds, if it depends on them. Raises ConfigurationError."""
@@ -123,11 +124,11 @@ class Arrival(NamedTuple):
     """Numbers that describe a contribution that arrives at z."""
 
     learner: int
-    """The learner that sends it; of several, the last."""
+    """The learner that sends it; with several contributors, the last of them."""
     learners: int
     """Number of learners on all devices, k."""
     contributors: int = 1
-    """Number of learners whose contributions are merged together."""
+    """Number of learners whose contributions are merged together with it."""
     staleness: int = 1
     """Y = 1 + the number of merges since the contributors' last z; 1 is fresh."""
     finishers: tuple[int, ...] = ()
@@ -136,9 +137,9 @@ class Arrival(NamedTuple):
 
 
 class FreeRule(Rule):
-    """A rule without a barrier: learners exchange with z one by one, whenever they have done τ local steps.
+    """A rule without a barrier: learners exchange with z one by one, after every τ local steps.
 
-    A learner that has done them *arrives*. Once all `contributors` have arrived, ω and `merge` define the new z. Then
+    A learner *arrives* after these steps. Once all `contributors` have arrived, ω and `merge` define the new z. Then
     the learner *waits* until it `may_start`, and `reply` defines the weights that it continues with. Nothing depends
     on time, only on the order of arrivals.
     """
@@ -150,7 +151,7 @@ class FreeRule(Rule):
     restarts_together: ClassVar[bool] = False
     """Whether clocks count from the last time that all learners continued together."""
     drifts: ClassVar[bool] = False
-    """Whether learners that have done different numbers of tasks may all wait for each other."""
+    """Whether learners with different numbers of finished tasks may all wait for each other."""
 
     def remembers(self, learners: int) -> int:
         """Number of latest arrivals that ω depends on."""
@@ -180,11 +181,11 @@ class FreeRule(Rule):
         return NOTHING
 
     def starters(self, clocks: Sequence[int], waiting: Collection[int], learners: Sequence[int]) -> list[int]:
-        """Those of some waiting learners that `may_start`. Rules override it to be fast with many learners."""
+        """The waiting learners, of these, that `may_start`. Rules override it to be fast with many learners."""
         return [learner for learner in learners if self.may_start(clocks, waiting, learner)]
 
     def may_start(self, clocks: Sequence[int], waiting: Collection[int], learner: int) -> bool:
-        """Whether the waiting learner may continue, when learner i has arrived clocks[i] times."""
+        """Whether the waiting learner may continue after clocks[i] arrivals of each learner i."""
         return True
 
     def updates(self, solver: SolverConf, pace: Pace) -> tuple[Update, ...]:
@@ -205,7 +206,8 @@ class PeerRule(Rule):
 
     @abstractmethod
     def peer(self, learner: int, learners: int, clock: int, seed: int) -> int | None:
-        """The learner to send to, after the given number of previous arrivals; None sends to none."""
+        """The receiver of the learner's weights after the given number of previous arrivals; None if it sends
+        nothing."""
 
     def part_sent(self) -> float:
         """The fraction of its mass that a sender gives away."""
@@ -213,7 +215,8 @@ class PeerRule(Rule):
 
     @abstractmethod
     def mix(self, mass: float, received: float) -> Update:
-        """`weights` (of this mass) and `received` (of that mass) are combined in `weights`. One mass is not 0."""
+        """Combine `weights`, whose mass is `mass`, and `received`, whose mass is `received`, in `weights`. At least one
+        mass is not 0."""
 
     def updates(self, solver: SolverConf, pace: Pace) -> tuple[Update, ...]:
         return self.local_step(solver, pace), self.mix(0.5, 0.5)

@@ -19,7 +19,7 @@ class RulePhase(NamedTuple):
 
 @parameters
 class RuleSequence:
-    """Rules in turn, each for a number of merges, repeated in a cycle (SpeeDO's --hybrid).
+    """Rules one after the other, each for a number of merges, repeated in a cycle (SpeeDO's --hybrid).
 
     A phase ends with the tick in which its last merge would be due if none were dropped; all running tasks finish. The
     next phase starts like a restart: all learners take z, with zero velocity. All rules have the same τ, so that their
@@ -67,7 +67,7 @@ class RuleSequence:
 
 
 def ticks_of_phase(rule: Rule | TwoLevel, merges: int, learners: int, tasks_per_tick: int) -> int:
-    """The number of ticks until the last of these merges is due, of z with two levels."""
+    """The number of ticks until the last of these merges is due; with two levels, the ticks of z."""
     return -(-merges * rule.tasks_per_merge(learners) // tasks_per_tick)
 
 

@@ -22,10 +22,10 @@ from crossbow.synch.trajectory import Trajectory
 
 
 class _WithoutBarrier(Simulation):
-    """Learners that begin a task when they may. No task of a tick in which the schedule has stepped down begins before
-    all other tasks have finished. Then all learners restart from z.
+    """Simulation of learners that begin a task as soon as the rule allows it. No task of a tick in which the schedule
+    has stepped down begins before all other tasks have finished. Then all learners restart from z.
 
-    If a learner is lost, the others go on. Its tasks since its last exchange are handed out again.
+    If a learner is lost, the others continue. Its tasks since its last exchange are assigned again.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -37,11 +37,11 @@ class _WithoutBarrier(Simulation):
         self.unmerged: list[list[int]] = [[] for _ in range(number)]
         """Tasks of each learner since its last exchange."""
         self.again: list[int] = []
-        """Tasks of lost learners, to be handed out again, as a heap."""
+        """Tasks of lost learners that must be assigned again, as a heap."""
         self.idle: set[int] = set()
-        """Learners that found no task."""
+        """Learners that were left without a task."""
         self.restart_due = False
-        """Whether the learners that would begin a task wait for a restart."""
+        """Whether a restart is due, for which learners wait before they begin another task."""
 
     def run(self) -> Trajectory:
         self.restarts = self.schedule.restarts(self.time)
@@ -52,7 +52,7 @@ class _WithoutBarrier(Simulation):
 
     def set_members(self, members: Iterable[int]) -> None:
         super().set_members(members)
-        # Learners of the same pace share these.
+        # Cached: learners of the same pace share these.
         self.pace_at = lru_cache(maxsize=16)(self.schedule)
         self.step_at = lru_cache(maxsize=16)(partial(self.rule.local_step, self.solver))
 
@@ -93,7 +93,7 @@ class _WithoutBarrier(Simulation):
         self.restart_if_due()
 
     def restart_if_due(self) -> None:
-        """Restart all learners, and let them start, if that is due and no task or message is under way."""
+        """Restart all learners, and let them start, if a restart is due and no task or message is under way."""
         if self.running or self.order.under_way or not self.restart_due:
             return
         self.restart_due = False
@@ -123,7 +123,7 @@ class _WithoutBarrier(Simulation):
         super().keep_base()
 
     def hand_out_again(self, learner: int) -> None:
-        """Hand out the lost learner's tasks, first of all to learners that had found none."""
+        """Assign the lost learner's tasks again, first of all to learners without a task."""
         for task in self.unmerged[learner]:
             heapq.heappush(self.again, task)
         self.unmerged[learner].clear()
@@ -206,7 +206,7 @@ class FreeSimulation(_WithoutBarrier):
         self.start(learner, self.delay)
 
     def _go_on(self) -> None:
-        """Continue with the rule for the learners that are there. Those whose group was incomplete arrive once more."""
+        """Continue with the rule for the present learners. Those whose group was incomplete arrive once more."""
         if isinstance(self.rule, Grouping):
             for position in self.progress.follow(self.rule):
                 self._merge(self.progress.arrive(position))
@@ -237,8 +237,8 @@ class PeerSimulation(_WithoutBarrier):
         """Learners with messages that have arrived."""
         number, size = self.rows["weights"].shape
         self.mean = MeanByMass(2 * number, size)
-        """z: first a term for the weights of each learner, 0 if it is not there, then one for what has arrived there,
-        and then one for each message that is under way."""
+        """z: first a term for the weights of each learner, 0 if it is absent, then one for the messages that have
+        reached each learner, and then one for each message that is under way."""
         self._weigh(self.members)
 
     @property
@@ -298,16 +298,16 @@ class PeerSimulation(_WithoutBarrier):
             self.mean.set(learner, self.masses.own[self.position[learner]], self.rows["weights"][learner])
 
     def _weigh_received(self, learner: int) -> None:
-        """Set the term of what has arrived at the learner, which has changed."""
+        """Set the term of the messages that have reached the learner, which has changed."""
         mass = self.masses.coming[self.position[learner]]
         self.mean.set(self._received(learner), mass, self.rows["received"][learner])
 
     def _received(self, learner: int) -> int:
-        """The term of what has arrived at the learner."""
+        """The number of the term for the messages that have reached the learner."""
         return len(self.own) + learner
 
     def leave(self, learner: int) -> None:
-        """The masses of the others, and of messages to them, are increased to 1 in all."""
+        """The masses of the others, and of the messages to them, are scaled up to a sum of 1."""
         position = self.position[learner]
         for term in [term for term, letter in self.letters.items() if letter.receiver == learner]:
             self._remove(term)
@@ -320,7 +320,8 @@ class PeerSimulation(_WithoutBarrier):
         self.hand_out_again(learner)
 
     def join(self, learner: int) -> None:
-        """The learner has the weights of z, and a mass of 1/k; the masses of the others are decreased to 1 in all."""
+        """The learner begins with the weights of z and a mass of 1/k; the masses of the others are scaled down to a
+        total of 1."""
         self.base["base"][...] = self.mean.value()
         self.settle()  # messages have no local variables
         part = 1 / (self.learners + 1)

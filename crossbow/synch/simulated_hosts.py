@@ -19,10 +19,11 @@ from crossbow.synch.two_level import RESTING, TwoLevel
 
 
 class HostOrder(FinishOrder):
-    """The order of finishing, as the learners of one host see it: by their numbers within the host."""
+    """The order in which the learners of one host finish, by their numbers within the host."""
 
     def __init__(self, order: FinishOrder, running: set[int], first: int) -> None:
-        """running: the running learners of all hosts. first: the number of the host's first learner among these."""
+        """running: the running learners of all hosts. first: the number of the host's first learner among the learners
+        of all hosts."""
         self._order, self._running, self._first = order, running, first
 
     def started(self, learner: int, delay: float = 0.0) -> None:
@@ -34,11 +35,11 @@ class HostOrder(FinishOrder):
 
 
 class HostSimulation(BarrierSimulation):
-    """The learners of one host. After τ ticks it waits for the other hosts."""
+    """Simulation of the learners of one host. After τ ticks it waits for the other hosts."""
 
     def __init__(self, ticks: int, every: int, first: int, exchange: Callable[[int], None], *arguments: Any) -> None:
-        """ticks: τ of the rule between hosts. every: number of learners of all hosts. first: number of this host's
-        first learner. exchange: called with `first` when the host begins to wait."""
+        """ticks: τ of the rule between hosts. every: total number of learners of all hosts. first: number of this
+        host's first learner. exchange: called with `first` when the host begins to wait."""
         self.ticks, self.every, self.first, self.exchange = ticks, every, first, exchange
         super().__init__(*arguments)
 
@@ -84,7 +85,7 @@ class TwoLevelSimulation:
         number_of_tasks: int | None,
         merges_before: int,
     ) -> None:
-        """merges_before: of a host, under the earlier rules of a sequence."""
+        """merges_before: number of merges of a host under the earlier rules of a sequence."""
         self.given, self.order, self.start = given, order, start
         self.between: Any = rule.between.settled([1.0] * len(hosts))
         self.base = {kind: start.copy() for kind in ("base", "base_next")}
@@ -109,7 +110,7 @@ class TwoLevelSimulation:
 
     @property
     def merges(self) -> int:
-        """Number of merges of a host, counted from the first rule of a sequence on."""
+        """Number of merges of a host since the first rule of a sequence."""
         return self._any_host.merges
 
     @property
@@ -182,7 +183,7 @@ class TwoLevelSimulation:
             host.go_on(own[i]["weights"], self.given.delay)
 
     def _pace(self) -> Pace:
-        """Of the rule between hosts: it counts ticks of z, and times as the hosts do."""
+        """Pace of the rule between hosts: its ticks are those of z, its times those of the hosts."""
         return self._any_host.pace(0)._replace(tick=len(self.bases))
 
 

@@ -7,31 +7,31 @@ import numpy as np
 from crossbow.synch.arguments import Vector
 
 BLOCK = 64
-"""Number of terms, at most, that are added up again when one of them has changed."""
+"""Maximum number of terms that are added up again when one of them has changed."""
 
 
 class MeanByMass:
-    """Σ mass × vector, over terms whose masses are 1 together.
+    """Σ mass × vector, over terms whose masses add up to 1.
 
-    The first terms, up to `BLOCK`, and as many more are one block, whose terms are added one by one, as in the engine.
-    Sums of blocks are added if there are more terms, which may change the last bits.
+    A block has room for twice the initial terms, but at most for `BLOCK` terms, which are added one by one, as in the
+    engine. With more terms, the sums of the blocks are added, which may change the last bits.
     """
 
     def __init__(self, terms: int, elements: int) -> None:
-        """terms: how many there are at first, numbered from 0, each 0."""
+        """terms: number of initial terms, which are numbered from 0 and are all 0."""
         self._fixed, self._elements = terms, elements
         self._block = min(BLOCK, 2 * terms)
-        """Number of terms of a block: less memory for few terms, which may be large."""
-        # NumPy adds rows of two elements or more one by one, but a column by halves.
+        """Number of terms of a block. It is small for few terms, which may be long vectors, to save memory."""
+        # NumPy adds rows of two or more elements one by one, but the elements of a single column pairwise.
         self._terms = np.zeros((-(-terms // self._block), self._block, max(2, elements)))
         self._sums = np.zeros((len(self._terms), self._terms.shape[2]))
-        """Of each block."""
+        """The sum of each block."""
         self._changed: set[int] = set()
         """Blocks whose sum is out of date."""
         self.clear()
 
     def clear(self) -> None:
-        """Set the first terms to 0, and remove the others."""
+        """Set the initial terms to 0, and remove the others."""
         self._terms[...] = 0
         self._changed.update(range(len(self._terms)))
         self._free = list(range(len(self._terms) * self._block - 1, self._fixed - 1, -1))
@@ -61,7 +61,7 @@ class MeanByMass:
         self._of(term)[...] = mass * vector
 
     def _of(self, term: int) -> Vector:
-        """The elements of the term, to be changed."""
+        """The elements of the term, for writing."""
         block, place = divmod(term, self._block)
         self._changed.add(block)
         return self._terms[block, place, : self._elements]

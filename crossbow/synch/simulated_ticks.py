@@ -19,7 +19,7 @@ class BarrierSimulation(Simulation):
     learners begin the next tick when the reply has reached them.
 
     If a learner is lost, the tick begins again: the others restart from z, and share the tick's tasks. A learner joins
-    at the end of a tick, or when it is the only one that is left.
+    at the end of a tick, or when all others have been lost.
     """
 
     rule: BarrierRule
@@ -30,9 +30,9 @@ class BarrierSimulation(Simulation):
         self.sent: dict[int, Vector] = {}
         self.joining: list[int] = []
         self.tick = 0
-        """Number of the tick, from the start of the phase."""
+        """Number of the tick, counted from the start of the phase."""
         self._local: tuple[Any, Mapping[bool, Update]] = None, {}
-        """Local steps, and what they depend on."""
+        """The arguments of the local steps, and the local steps for these."""
 
     def next_task(self, learner: int) -> int | None:
         task = self.first_task + self.steps[learner] * self.learners + self.position[learner]
@@ -54,7 +54,7 @@ class BarrierSimulation(Simulation):
         self.send(learner, partial(self._arrive, learner, own["weights"].copy() if before is None else before))
 
     def _local_steps(self, pace: Pace) -> Mapping[bool, Update]:
-        """The local steps of learners that synchronise, and of others. All learners of a tick share them."""
+        """The local step that synchronises (True), and the others (False). All learners of a tick share them."""
         rule, of = self.rule, (pace, self.rule, self.learners)
         if self._local[0] != of:
             made = {s: rule.local_step(self.solver, pace, self.learners, synchronises=s) for s in (True, False)}
@@ -88,7 +88,7 @@ class BarrierSimulation(Simulation):
         self.begin_tick()
 
     def advance(self) -> None:
-        """Count the tick. Restart the learners if the schedule steps down, and let those join that wait for it."""
+        """Count the tick. Restart the learners if the schedule steps down, and add the learners that wait to join."""
         last = self.first_task
         self.first_task += self.tasks_per_tick
         self.tick += 1
@@ -98,7 +98,7 @@ class BarrierSimulation(Simulation):
         self.let_join()
 
     def let_join(self) -> None:
-        """Take in the learners that wait for it."""
+        """Add the learners that wait to join."""
         for learner in self.joining:
             self.add_member(learner)
         self.joining.clear()

@@ -31,7 +31,7 @@ class Given(NamedTuple):
     learners: int
     """Number of learners at the start."""
     speeds: list[float]
-    """Of every learner, those that join included."""
+    """Speed of every learner, including those that join later."""
     solver: SolverConf
     tasks_per_epoch: float
     skip: float
@@ -43,7 +43,7 @@ class Given(NamedTuple):
     """Whether all learners restart from z when the schedule steps down."""
     seed: int
     delay: float
-    """Time that a contribution takes to z, a reply to its learner, and a message to another learner."""
+    """Duration of a message: a contribution to z, the reply to it, or a message to another learner."""
     changes: tuple[Change, ...]
     """Learners that leave or join."""
 
@@ -70,7 +70,7 @@ class Simulation(ABC):
         number = len(given.speeds)
         kinds = ("weights", "taken", "received", "gradient", *STATE)
         self.rows = {kind: np.zeros((number, start.size)) for kind in kinds} | {"step_count": np.zeros((number, 1))}
-        """The vectors of all learners, one below the other."""
+        """The vectors of all learners, one per row."""
         self.own = [{kind: rows[learner] for kind, rows in self.rows.items()} for learner in range(number)]
         for kind in ("weights", "taken"):
             self.rows[kind][...] = start
@@ -104,11 +104,11 @@ class Simulation(ABC):
         """Number of merges and members when z was last logged, if the learners compute with z itself."""
 
     def set_members(self, members: Iterable[int]) -> None:
-        """Set the learners that are there, and the rule, whose defaults depend on their number and speeds."""
+        """Set the present learners, and the rule, whose defaults depend on their number and speeds."""
         self.members = tuple(sorted(members))
         self.learners = len(self.members)
         self.position = {learner: position for position, learner in enumerate(self.members)}
-        """Each learner's number among those that are there."""
+        """Each learner's number among the present ones."""
         self.rule: Any = self.given_rule.settled([self.given.speeds[learner] for learner in self.members])
 
     def run(self) -> Trajectory:
@@ -131,7 +131,7 @@ class Simulation(ABC):
         )
 
     def begin(self) -> None:
-        """Let all learners begin."""
+        """Start all learners."""
         self.events: list[int] = []
         self.staleness: list[int] = []
         self.dropped: list[bool] = []
@@ -141,7 +141,7 @@ class Simulation(ABC):
             self.start(learner)
 
     def end_task(self, learner: int) -> None:
-        """Compute the gradient of the learner's task, and do all that follows."""
+        """Compute the gradient of the learner's task, and finish the task."""
         self.events.append(learner)
         self.staleness.append(0)
         self.dropped.append(False)
@@ -193,12 +193,12 @@ class Simulation(ABC):
         """Called when a message has arrived, or was lost, after a delay."""
 
     def void_messages(self, learners: Iterable[int]) -> None:
-        """Messages from or to these learners that are under way will not arrive."""
+        """Discard the messages from or to these learners that are under way."""
         for learner in learners:
             self.sendings[learner] += 1
 
     def drop_member(self, learner: int) -> None:
-        """Take a learner out, with its task and its messages."""
+        """Remove a learner with its task and its messages."""
         self.running.discard(learner)
         self.moved.discard(learner)
         self.void_messages([learner])
@@ -206,7 +206,7 @@ class Simulation(ABC):
         self.gone.append(((learner,), np.full_like(self.base["base"], np.nan)))
 
     def add_member(self, learner: int) -> None:
-        """Take a learner in. It takes z, with zero velocity."""
+        """Add a learner, which takes z, with zero velocity."""
         self.set_members({*self.members, learner})
         self.steps[learner] = 0
         self.take_base([learner])
@@ -230,7 +230,7 @@ class Simulation(ABC):
 
     @property
     def merges(self) -> int:
-        """Number of merges, counted as in the engine: from the first rule of a sequence on."""
+        """Number of merges since the first rule of a sequence, as the engine counts them."""
         return self.merges_before + len(self.bases)
 
     def apply(
@@ -277,7 +277,7 @@ class Simulation(ABC):
 
     @abstractmethod
     def finish(self, learner: int) -> None:
-        """Do all that follows the end of a task."""
+        """Continue after the end of a task: exchange if it is due, and begin the next task."""
 
     @abstractmethod
     def leave(self, learner: int) -> None:

@@ -37,8 +37,8 @@ from crossbow.synch.trajectory import Trajectory, joined
 from crossbow.synch.two_level import TwoLevel
 
 MOST_NUMBERS = 2**30
-"""Most weights of all learners together, where each learner counts as 1,000 more for what else it needs: a mistaken
-number is refused before it fills the memory."""
+"""Maximum number of weights of all learners together, where each learner counts as 1,000 more for its other state. A
+mistyped number is rejected before it fills the memory."""
 
 
 def simulate(
@@ -70,11 +70,11 @@ def simulate(
     gradient: `gradient(weights, learner, task)` returns (n,), for the weights (n,) that the learner had before the
     task. Tasks are numbered in the order in which they start; under a rule with a barrier, task n belongs to learner
     n mod k.
-    events: the order in which learners finish their tasks; or, with `speeds`, the number of tasks to finish, where None
-    is all `tasks`, and those that are done again after a loss.
-    speeds: of each learner, in tasks per unit of time. Learners that finish at the same time do so in learner order.
-    Learners that join have speeds, too.
-    tasks: number of tasks, as in a run of the engine; a learner that finds none left stops. None is unlimited.
+    events: the order in which learners finish their tasks; or, with `speeds`, the number of tasks to finish. None means
+    all `tasks`, and those that are done again after a loss.
+    speeds: speed of each learner, in tasks per unit of time. Learners that finish at the same time do so in learner
+    order. Learners that join have speeds, too.
+    tasks: number of tasks, as in a run of the engine; a learner stops if no task is left. None is unlimited.
     solver: its schedule is evaluated for every tick, which is k · τ tasks. When it steps down, the learners restart;
     without a barrier, no task of that tick begins before all running tasks have finished, in the order of `events` or
     `speeds`. Gradients are clipped as in training: if they are sent, the mean of the merged ones; else each learner's
@@ -85,21 +85,21 @@ def simulate(
     local_variables: numbers, from 0, of the variables that every learner keeps to itself, as
     `ModelConf.local_variables`.
     restart: as `ModelConf.restart`.
-    seed: of the random draws.
+    seed: seed of the random draws.
     latency, bandwidth, bytes: a contribution reaches z `latency + bytes / bandwidth` after the task that it ends, and
     the reply takes as long. Under a rule without a base model, a message to another learner takes this time, and no
-    one waits for it. A reply has the z of when it is sent. bandwidth: bytes per unit of time, of each message alone;
-    None is unlimited. bytes: None is 4 for each element. Needs `speeds`.
+    learner waits for it. A reply contains z as it is when the reply is sent. bandwidth: bytes per unit of time for each
+    message by itself; None is unlimited. bytes: None is 4 for each element. Needs `speeds`.
     leave: pairs (time, learner). The learner is lost, with its task and its messages. Under a rule with a barrier, the
-    others restart from z with zero velocity, and share the tasks of the incomplete tick. Without a barrier they go on,
-    and the learner's tasks since its last exchange are handed out again; without a base model, the masses are scaled to
-    1 again. The rule's defaults follow the number of learners. Needs `speeds`.
+    others restart from z with zero velocity, and share the tasks of the incomplete tick. Without a barrier, they
+    continue, and the learner's tasks since its last exchange are assigned again; without a base model, the masses are
+    scaled to 1 again. The rule's defaults follow the number of learners. Needs `speeds`.
     join: pairs (time, learner). A learner with the next number, or one that has left, begins with z and zero velocity:
     under a rule with a barrier after the current tick, or when all others are lost, else at once. Needs `speeds`.
     hosts: with two levels, the number of learners of each host; they are numbered from host to host. Only messages
     between hosts take time. `Trajectory.base` is z between the hosts.
 
-    Raises ConfigurationError, also if `gradient` does not return a vector of n real numbers.
+    Raises ConfigurationError for invalid arguments, and if `gradient` does not return a vector of n real numbers.
 
     >>> from crossbow.synch import SSGD
     >>> halve = simulate(SSGD(), initial=[8.0], gradient=lambda w, learner, task: w, learners=2, events=[0, 1, 1, 0],
@@ -152,7 +152,7 @@ def simulate(
 
 
 def _check_rules(rules: Sequence[Rule | TwoLevel], given: Given, together: Sequence[Sequence[int]]) -> None:
-    """Reject rules that do not support what is given, or the numbers of learners that there are together. Raises
+    """Reject rules that do not support the other arguments, or the numbers of learners present at the same time. Raises
     ConfigurationError."""
     for each in rules:
         if isinstance(each, TwoLevel):
@@ -172,7 +172,7 @@ def _in_turn(
     tasks: int | None,
     run: Callable[[Rule | TwoLevel, Vector, int, int | None, int], tuple[Trajectory, Vector, int]],
 ) -> Trajectory:
-    """The concatenated trajectories of the rules in turn."""
+    """The concatenated trajectories of the rules of a sequence."""
     per_tick, parts, first, merges = learners * sequence.tau, list[Trajectory](), 0, 0
     for rule, merges_of_phase in cycle(sequence.phases):
         last = first + ticks_of_phase(rule, merges_of_phase, learners, per_tick) * per_tick

@@ -17,7 +17,8 @@ Move = tuple[Sequence[int], Vector]
 
 @dataclass
 class ReplicaLog:
-    """The learners' weights after each event. Only changes are stored: of 1,000 learners, few move in an event."""
+    """The learners' weights after each event. Only changes are stored, because an event changes few of many
+    learners."""
 
     start: Vector
     """(learners, n): the first weights; NaN for learners that have not joined."""
@@ -25,7 +26,7 @@ class ReplicaLog:
     """Changes of each event, in order."""
 
     def replay(self) -> Vector:
-        """(events, learners, n)."""
+        """(events, learners, n): the weights of all learners after each event."""
         made, now = np.empty((len(self.moves), *self.start.shape)), self.start.copy()
         for row, moves in zip(made, self.moves, strict=True):
             for learners, weights in moves:
@@ -41,28 +42,28 @@ class Trajectory:
     base: Vector
     """(merges, n): z after each merge of a tick, a contribution or a group; under a rule without a base model, the
     learners' mean after each event. Dropped contributions and the initial z are not included. For local variables, it
-    has the mean at that time; under a rule with a barrier, the mean of what the learners sent."""
+    has the mean at that time; under a rule with a barrier, the mean of the learners' contributions."""
     staleness: NDArray[np.int64]
     """(events,): Y of the contribution, 1 + the number of merges since its learner took z. 0 for events without a
-    contribution, for contributions that were lost, and for those that still waited for others of their merge at the
-    end or at a restart."""
+    contribution, for contributions that were lost, and for those whose merge was still incomplete at the end or at a
+    restart."""
     dropped: NDArray[np.bool_]
     """(events,): whether the contribution was dropped."""
     events: NDArray[np.int64]
-    """(events,): the learner that finished. The event of a learner that may not start, because of its rule or because
-    a restart is due, is postponed until it may."""
+    """(events,): the learner that finished. If a learner may not start, because of its rule or because a restart is
+    due, its event is postponed until it may."""
     times: Vector
     """(events,): the time, with `speeds`; else 0, 1, 2, …"""
     merge_times: Vector
     """(merges,): the times of `base`."""
     logs: tuple[ReplicaLog, ...]
-    """For each rule of a sequence, what `replicas` is computed from."""
+    """The logs from which `replicas` is computed, one for each rule of a sequence."""
 
     @cached_property
     def replicas(self) -> Vector:
         """(events, learners, n): the learners' weights after each event and its exchange; z under rules whose learners
         compute with z itself. With a latency, the exchange is part of the event that follows its arrival at z. NaN for
-        learners that are not there. Computed when it is first read, because it may be large."""
+        absent learners. Computed when it is first read, because it may be large."""
         return np.concatenate([log.replay() for log in self.logs])
 
 

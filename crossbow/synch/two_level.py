@@ -12,7 +12,7 @@ from crossbow.synch.sma import SMA
 from crossbow.types import ConfigurationError
 
 RESTING = SolverConf(momentum=0.0, weight_decay=0.0)
-"""The solver of the rule between hosts, to which a host's step is a tick of its own."""
+"""The solver of the rule between hosts. It makes no steps: the local step of a host is one of its ticks."""
 
 
 @parameters
@@ -20,8 +20,8 @@ class TwoLevel:
     """A rule within each host, and a rule between the hosts, for hosts whose exchange is expensive. In training, every
     rank is a host.
 
-    Every host h has a base model z_h, which its learners make by the rule `within`. To the rule `between`, a host is a
-    learner with the weights z_h, and a tick of the host is one of its τ local steps. When that rule changes z_h, the
+    Every host h has a base model z_h, which its learners compute by the rule `within`. To the rule `between`, a host is
+    a learner with the weights z_h, and a tick of the host is one of its τ local steps. When that rule changes z_h, the
     host moves as a whole: z_h, its previous value, and the replicas of its learners move by the same vector, and
     velocities stay. So the differences between learners, which `within` needs, are kept::
 

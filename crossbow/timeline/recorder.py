@@ -1,4 +1,4 @@
-"""What the parts of a run record for a timeline, while it is wanted."""
+"""Recording of the events of a run, from which a timeline is made."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from crossbow.clock import now
 from crossbow.types import Array
 
 SYNCHRONISER, SCHEDULER, CHECKPOINTS = "synchroniser", "scheduler", "checkpoints"
-"""Names of tracks: of the part that merges between devices, of the thread that trains, and of the thread that writes
+"""Names of tracks: the part that merges between devices, the thread that trains, and the thread that writes
 checkpoints."""
 WAIT_FOR_BATCH, WAIT_FOR_RESULTS = "wait for a batch", "wait for results"
 COPY_FOR_CHECKPOINT = "copy for a checkpoint"
 """Names of the scheduler's events."""
 MERGE = "merge"
-"""Name of a learner's event: its exchange, from the moment on at which no other learner is in one."""
+"""Name of a learner's event: its exchange, from the time at which no other learner exchanges."""
 
 
 LEARNER = "learner "
-"""Beginning of the names of learners' tracks."""
+"""Prefix of the names of learners' tracks."""
 
 
 def learner_track(number: int) -> str:
@@ -34,7 +34,7 @@ def synchroniser_track(device: int) -> str:
 
 
 class ThreadEvent(NamedTuple):
-    """Something that took time on a track. Times are nanoseconds of `crossbow.clock.now`."""
+    """An event with a duration on a track. Times are nanoseconds of `crossbow.clock.now`."""
 
     track: str
     name: str
@@ -52,13 +52,13 @@ class TaskEvent(NamedTuple):
     tick: int
     examples: int
     begin: int
-    """When the learner's thread took the task."""
+    """The time at which the learner's thread took the task."""
     times: Array
-    """When the first call began, and when each call ended."""
+    """The time at which the first call began, and the times at which the calls ended."""
     calls: Sequence[tuple[str, str]]
     """Operator and name of each call."""
     exchange: int
-    """When the exchange began that followed the calls; 0 without one."""
+    """The time at which the exchange after the calls began; 0 without an exchange."""
     end: int
 
 
@@ -72,7 +72,7 @@ class Count(NamedTuple):
 
 @dataclass
 class Recording:
-    """What was recorded."""
+    """The recorded tasks, events and counters."""
 
     began: int = 0
     tasks: list[TaskEvent] = field(default_factory=list)
@@ -83,8 +83,7 @@ class Recording:
 
 
 class Recorder:
-    """Collects events of all threads of a run. While it is off, which it is at first, it costs its users one look at
-    `on`."""
+    """Collects events of all threads of a run. It is off at first, and then costs its users only a check of `on`."""
 
     def __init__(self) -> None:
         self.on = False
@@ -98,7 +97,7 @@ class Recorder:
 
     def stop(self) -> Recording:
         """End the recording. Events that end later are part of it if it has not been used by then. No task may be
-        running if any is recorded later."""
+        running if `task_later` was called."""
         self.on = False
         recording = self._recording
         while recording.pending:
@@ -119,10 +118,10 @@ class Recorder:
         """Record a task, from any thread."""
         self._recording.tasks.append(event)
         if event.track.startswith(LEARNER) and event.purpose != "check":
-            self._training.append(event)  # no count, which two threads may increase at once
+            self._training.append(event)  # a count would be wrong if two threads increased it at once
 
     def task_later(self, event: Callable[[], TaskEvent]) -> None:
-        """Record a task whose times are not known yet. event: is called when the recording ends."""
+        """Record a task whose times are not known yet. event: function that is called when the recording ends."""
         self._recording.pending.append(event)
 
     def event(self, track: str, name: str, begin: int, **details: object) -> None:

@@ -1,4 +1,4 @@
-"""Spans, arrows and counters of a timeline, from what a run recorded.
+"""Spans, arrows and counters of a timeline, from the recording of a run.
 
 A learner's track has no gaps: its spans without inner spans are calls, waits, times without a task, and the Python code
 around the calls. They add up to the time between its first and its last task.
@@ -26,17 +26,17 @@ from crossbow.timeline.recorder import (
 )
 
 Kind = Literal["task", "operator", "optimiser", "averaging", "wait", "no task", "python", "event"]
-"""What a learner does in a span. "task" and, on other tracks, "event" may contain other spans."""
+"""The activity of a learner in a span. "task" and, on other tracks, "event" may contain other spans."""
 
 AVERAGING = ("signal", "average", "statistics", "sum of the device", "all-reduce", "reply", "gradient norm", "clip")
-"""Operators, or their first words, that exist only for averaging."""
+"""Operators that exist only for averaging, or the first words of their names."""
 OPTIMISER = "optimiser"
 DATA, CHECKPOINT = "data", "a checkpoint"
-"""What learners may wait for besides other tracks."""
+"""Causes of waits that are not tracks."""
 CAUSES = {WAIT_FOR_BATCH: DATA, COPY_FOR_CHECKPOINT: CHECKPOINT}
-"""What a learner without a task waits for, by the scheduler's event at that time."""
+"""The cause of a learner's time without a task, by the scheduler's event at that time."""
 SIGNAL, WAIT = "signal ", "wait "
-"""Beginnings of the operators that set flags and wait for them; the name of the flags follows."""
+"""Prefixes of the operators that set flags and wait for them; the name of the flags follows."""
 
 
 class Span(NamedTuple):
@@ -48,7 +48,7 @@ class Span(NamedTuple):
     begin: int
     end: int
     details: Mapping[str, object]
-    """For people who look at the span. A wait has "for": what it waited for, if that is known."""
+    """Details for people who view the timeline. A wait has "for", its cause, if it is known."""
 
     @property
     def duration(self) -> int:
@@ -56,7 +56,7 @@ class Span(NamedTuple):
 
 
 class Arrow(NamedTuple):
-    """From the time at which something was complete on a track, to the time at which it was used on another."""
+    """An arrow from the time at which a track completed a result to the time at which another track used it."""
 
     name: str
     source: str
@@ -90,8 +90,8 @@ class Spans:
 
 
 def spans_of(recording: Recording, devices: Mapping[str, int]) -> Spans:
-    """The contents of a recording. devices: the device of each track that has one. A track with a device waits for
-    those of its own, and for those without one."""
+    """The contents of a recording. devices: the device of each track that has one. A track with a device waits only for
+    tracks of the same device and for tracks without a device."""
     return _Reading(recording, devices).read()
 
 
@@ -109,7 +109,7 @@ class _Reading:
         self._caused = [event for event in self._events[SCHEDULER] if event.name in CAUSES]
         """The scheduler's events for which learners may wait."""
         self._signals: dict[tuple[str, int], list[_Signal]] = defaultdict(list)
-        """By flags and tick."""
+        """The signals, by flags and tick."""
         for task in recording.tasks:
             for (operator, _), end in zip(task.calls, task.times[1:].tolist(), strict=False):
                 if operator.startswith(SIGNAL):
@@ -178,7 +178,7 @@ class _Reading:
         return self._span(track, "wait", operator, begin, end, {"for": late.track} if late else {})
 
     def _exchange(self, task: TaskEvent, begin: int) -> Iterator[Span]:
-        """What follows the calls: the exchange of a learner without a barrier, and Python code."""
+        """The spans after the calls: the exchange of a learner without a barrier, and Python code."""
         track = task.track
         if task.exchange:
             yield self._span(track, "python", "result", begin, task.exchange)
@@ -210,7 +210,7 @@ class _Reading:
         return self._span(track, "no task", "no task", begin, end, {"for": cause})
 
     def _scheduler_did(self, begin: int, end: int) -> str | None:
-        """What the scheduler waited for in most of an interval, if that is known."""
+        """The cause for which the scheduler waited during most of an interval, if it is known."""
         spent: dict[str, int] = defaultdict(int)
         events = self._caused  # one after the other, so that both their beginnings and their ends are in order
         first = bisect.bisect_right(events, begin, key=lambda event: event.end)
@@ -249,7 +249,7 @@ class _Reading:
 
 
 def kind_of(operator: str) -> Kind:
-    """What a call of this operator is for."""
+    """The kind of a call of this operator."""
     if operator == OPTIMISER:
         return "optimiser"
     return "averaging" if operator.startswith(AVERAGING) else "operator"

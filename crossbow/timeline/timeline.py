@@ -1,4 +1,4 @@
-"""A timeline: what the learners of a run did for some tasks, as a file and as tables."""
+"""A timeline: the activities of a run's learners during some tasks, as a file and as tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from crossbow.types import DataError
 
 FORMAT = "crossbow timeline 1"
 ABOUT = ("kernels", "operations")
-"""What a file says about each operator."""
+"""The entries of a file about each operator."""
 SHOWN: Mapping[Kind, str] = {
     "operator": "operators",
     "optimiser": "optimiser",
@@ -29,7 +29,7 @@ SHOWN: Mapping[Kind, str] = {
 }
 """Kinds of spans that make up a learner's time, and their headings."""
 LEAST_LOSS = 0.01
-"""Share of a learner's time from which a loss is worth a sentence."""
+"""Smallest share of a learner's time for which a loss is described."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class OperatorTime:
 
     name: str
     calls: float
-    """Calls of a task."""
+    """Mean number of calls per task."""
     milliseconds: float
     """Mean time per task."""
     share: float
-    """Of the time of all calls."""
+    """Share of the time of all calls."""
     gigaflops: float | None
     """10⁹ additions and multiplications per second, those of a direct computation; None for operators without
     products."""
@@ -52,14 +52,14 @@ class OperatorTime:
 
 @dataclass(frozen=True)
 class Loss:
-    """Time that a learner does not compute."""
+    """Time during which a learner does not compute."""
 
     learner: str
     kind: Kind
     cause: str
-    """What it waits for, if that is known."""
+    """The cause of a wait, if it is known; otherwise empty."""
     share: float
-    """Of the learner's time."""
+    """Share of the learner's time."""
 
     def __str__(self) -> str:
         percent = f"{100 * self.share:.0f} %"
@@ -72,7 +72,8 @@ class Loss:
 
 
 class Timeline:
-    """What the learners and the other threads of a run did. Get it from `ExecutionContext.timeline`, or `load` it."""
+    """The activities of the learners and the other threads of a run. Get it from `ExecutionContext.timeline`, or `load`
+    it."""
 
     def __init__(self, contents: Spans, about: Mapping[str, Any]) -> None:
         """about: "kernels", the kernels of each operator, and "operations", the additions and multiplications of each
@@ -87,7 +88,7 @@ class Timeline:
         """The timeline of a recording. devices: the device of each learner's track."""
         return cls(spans_of(recording, devices), about)
 
-    # What it says
+    # Results
 
     @property
     def learners(self) -> list[str]:
@@ -100,7 +101,7 @@ class Timeline:
         return len(self._training_tasks())
 
     def shares(self, learner: str) -> dict[Kind, float]:
-        """The shares of a learner's time by what it did, which add up to 1."""
+        """The shares of a learner's time by kind of activity, which add up to 1."""
         seconds: dict[Kind, int] = dict.fromkeys(SHOWN, 0)
         for span in self._parts(learner):
             seconds[span.kind] += span.duration
@@ -160,8 +161,8 @@ class Timeline:
     # Text
 
     def describe(self, operators: int | None = None) -> str:
-        """Where the learners' time went, the largest loss, and the operators' times. operators: number of operators to
-        list, the slowest; None: all in order."""
+        """A text with the shares of the learners' time, the largest loss, and the operators' times. operators: number
+        of operators to list, the slowest; None: all in order."""
         tasks = self._training_tasks()
         if not tasks:
             return "no training task was recorded"

@@ -85,6 +85,12 @@ def test_without_an_end_and_without_accuracy() -> None:
     assert line == "epoch 7  loss 0.5000  test loss 0.2500  1,234 images/s  12.3 s"
 
 
+def test_other_metrics_follow_the_accuracy() -> None:
+    tested = TestResult(0.25, 0.5, 10, {"top-5": 0.875})
+    line = ConsoleMonitor(stream=Stream(terminal=False)).line(record(7.0, tested))
+    assert "  test accuracy 50.00%  top-5 0.8750  1,234 images/s" in line
+
+
 def test_a_bar_on_a_terminal() -> None:
     stream = Stream(terminal=True)
     with ConsoleMonitor(epochs=4, stream=stream) as monitor:

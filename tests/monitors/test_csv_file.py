@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from crossbow import CsvMonitor, DataError, History
+from crossbow import CsvMonitor, DataError, History, Record, TestResult
 from tests.monitors.records import progress, record
 
 
@@ -32,6 +32,29 @@ def test_a_row_a_record(tmp_path: Path) -> None:
     assert {name: float(value) for name, value in second.items() if value} == {
         name: value for name, value in record(2, loss=0.25).numbers().items() if value is not None
     }
+
+
+def test_metrics_have_columns_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+
+    def tested(epoch: int) -> Record:
+        return replace(record(epoch), test=TestResult(0.5, 0.75, 50, {"top-5": 0.875}))
+
+    monitor = CsvMonitor(path)
+    monitor.progress(progress())
+    monitor.record(record(1))
+    assert "test_top-5" not in path.read_text()
+    monitor.progress(replace(progress(100), metrics=("top-5",)))  # the next call tests
+    monitor.record(tested(2))
+    monitor.progress(progress(200))
+    monitor.record(record(3))
+    assert [row["test_top-5"] for row in rows(path)] == ["", "0.875", ""]
+    for metrics in ((), ("top-5",), ("top-5", "top-9")):
+        monitor = CsvMonitor(path, resume=True)
+        monitor.progress(replace(progress(300), metrics=metrics))
+    assert [(row["test_top-5"], row["test_top-9"]) for row in rows(path)] == [("", ""), ("0.875", ""), ("", "")]
+    with pytest.raises(DataError, match=r"expected a table of records with the columns .*, test_top-2\. Received"):
+        CsvMonitor(path, resume=True).progress(replace(progress(300), metrics=("top-2",)))
 
 
 def test_progress_keeps_the_rows(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ from crossbow.types import TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.combinations import one_in
 from tests.runtime.test_loading import dataset
-from tests.support import FAST_KERNELS, blobs, same_weights, training
+from tests.support import FAST_KERNELS, blobs, same_weights, training, with_metrics
 
 DATA = blobs(83, 29)
 MODEL = ModelConf(batch_size=4)
@@ -73,7 +73,7 @@ def train(
 ) -> Trained:
     """hidden: the first operator."""
     first = hidden or InnerProduct(number_of_outputs=8)
-    flow = training(first, BatchNorm(), ReLU(), InnerProduct(number_of_outputs=3))
+    flow = with_metrics(training(first, BatchNorm(), ReLU(), InnerProduct(number_of_outputs=3)), 1, 2, 3)
     check = Dataflow(flow.subgraph).set_phase(Phase.CHECK)
     engine = new_engine(flow.graph, check.graph, data, model, solver, system, ranks=ranks)
     try:
@@ -132,6 +132,7 @@ def test_ranks_and_devices_compute_the_bits_of_one_device(rule: BarrierRule, one
     devices = train(None, model, replace(SYSTEM, learners_per_device=2, devices="cpu:0/2,cpu:1/2"))
     several = [each for learners in ([2, 2], [1, 2, 1]) for each in train_on(learners, model, one_host=one_host)]
     assert len(several) == 5
+    assert alone.history.records[-1].test.metrics.keys() == {"top2", "top3"}  # type: ignore[union-attr]
     for other in [devices, *several]:
         assert same_weights(alone.weights, other.weights)
         assert losses(alone) == losses(other)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crossbow import Dataflow, Dataset, GraphError, SolverConf, SubGraph
-from crossbow.ops import Accuracy, Conv, Noop, ReLU, SoftMax, SoftMaxLoss
+from crossbow import Dataflow, Dataset, GraphError, Record, SolverConf, SubGraph
+from crossbow.ops import Accuracy, Conv, InnerProduct, Noop, ReLU, SoftMax, SoftMaxLoss
 from tests.combinations import in_turn
-from tests.support import KERNELS, Array, chain, context
+from tests.support import KERNELS, Array, chain, context, pictures, training, with_metrics
 
 IGNORED = 255
 
@@ -62,6 +62,27 @@ def test_the_result_of_a_test_is_that_of_the_whole_set(normalisation: str, kerne
     assert result.examples == 10
     assert result.loss < 0.7 * before.loss
     assert accuracy > 0.7
+
+
+@KERNELS
+@pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
+def test_all_metrics_are_those_of_the_whole_set(kernels: str, devices: str) -> None:
+    """Batches of 4, so that the last one of 10 is half padding."""
+    data = pictures(classes=5)
+    assert data.check is not None
+    flow = with_metrics(training(InnerProduct(number_of_outputs=5)), 1, 3, 2, 4)
+    with context(flow, data=data, kernels=kernels, check_batch_size=4, devices=devices) as run:
+        history = run.train_and_test(1)
+        result = run.test()
+        ranked = np.argsort(-run.predict(data.check.images), axis=1, kind="stable")
+    found = ranked == data.check.labels[:, None]
+    assert result.accuracy == pytest.approx(found[:, :1].any(axis=1).mean())
+    assert list(result.metrics) == ["top3", "top2", "top4"]
+    for name, value in result.metrics.items():
+        assert value == pytest.approx(found[:, : int(name[3:])].any(axis=1).mean())
+    assert 0 < result.metrics["top2"] < result.metrics["top4"] <= 1
+    assert history.records[-1].test == result
+    assert Record.of_numbers(history.records[-1].numbers()).test == result
 
 
 def test_faults_are_told_before_anything_runs() -> None:

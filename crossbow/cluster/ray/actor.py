@@ -1,4 +1,4 @@
-"""A rank's process on Ray: an actor, which runs the program on one thread and takes in messages on another."""
+"""A rank's process on Ray: an actor, which runs the program on one thread and accepts messages on another."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from crossbow.cluster.ray.transport import RayTransport, ViewChange
 GROUPS = {"messages": 1, "control": 1, "output": 1, "joins": 1}
 """Threads that serve calls while the program runs."""
 SECONDS_OF_SILENCE = 5.0
-"""Time after which `take_output` returns without output."""
+"""Time after which `take_output` returns even without output."""
 SECONDS_TO_END = 10.0
-"""Time in which the launcher, if it is there, takes the last output of a rank that the others have given up."""
+"""Time for the launcher, if it still runs, to take the last output of a rank that the others have given up."""
 
 
 class RankProcess:
     """The actor. This class does not import Ray, which calls its methods."""
 
     def __init__(self, process: int, environment: Mapping[str, str], path: Sequence[str], directory: str) -> None:
-        """process: number of the process among those that were started. environment: further variables. path:
-        directories of modules. directory: where the program runs, if this host has it."""
+        """process: number of the process among all that were started. environment: further variables. path: directories
+        of modules. directory: the working directory of the program, if this host has it."""
         if "OMP_NUM_THREADS" not in environment:
             os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to 1
         os.environ.pop(VARIABLE, None)  # Ray's processes may have it from an earlier start
@@ -50,7 +50,7 @@ class RankProcess:
         self._ranks: Ranks | None = None
         self._admission: Admission | None = None
         self._joining: Joining | None = None
-        if threading.current_thread() is threading.main_thread():  # which serves signals while others run the program
+        if threading.current_thread() is threading.main_thread():  # handles signals; other threads run the program
             signal.signal(signal.SIGTERM, self._be_asked_to_leave)
 
     def ready(self) -> int:
@@ -58,13 +58,13 @@ class RankProcess:
         return os.getpid()
 
     def connect(self, change: ViewChange, peers: Sequence[Any], launch: RankLaunch, *, grows: bool = False) -> None:
-        """Become one of the ranks. peers: the actors of all processes. launch: how this one was started. grows: whether
-        others may join."""
+        """Become one of the ranks. peers: the actors of all processes. launch: the rank and size of this process.
+        grows: whether others may join."""
         self._admission = Admission() if grows else None
         self._become(change, peers, launch, alone=len(change.view) == 1 and not grows)
 
     def join(self, change: ViewChange, peers: Sequence[Any], launch: RankLaunch, journal: Journal) -> None:
-        """Become a rank that will join the others. change: a view of those that began, and of this one."""
+        """Become a rank that will join the others. change: a view of the ranks of the journal, and of this one."""
         self._admission, self._joining = Admission(), Joining(journal)
         self._become(change, peers, launch)
 
@@ -97,7 +97,7 @@ class RankProcess:
                 self._end_soon(GivenUp.status)
 
     def deliver(self, letter: tuple[int, int, int, bool, Any]) -> None:
-        """Take in a letter of another rank."""
+        """Accept a letter of another rank."""
         if self._transport is None:
             self._mailbox.deliver(Envelope(*letter))
         else:
@@ -108,7 +108,7 @@ class RankProcess:
         self._deliveries = [peer.deliver.options(concurrency_group="messages") for peer in peers]
 
     def change_view(self, change: ViewChange, peers: Sequence[Any]) -> None:
-        """Note that ranks have joined or left. peers: the actors of all processes."""
+        """Record that ranks have joined or left. peers: the actors of all processes."""
         assert self._transport is not None
         self._know(peers)
         self._transport.change(change)
@@ -116,7 +116,7 @@ class RankProcess:
     # Joins
 
     def journal(self) -> Journal | None:
-        """On rank 0: what a rank that joins takes over; None if none can join now."""
+        """On rank 0: the journal for a rank that joins; None if no rank can join now."""
         return None if self._admission is None else self._admission.journal()
 
     def request_pause(self, known: int, *, trains: bool) -> Journal | str | None:
@@ -125,7 +125,7 @@ class RankProcess:
         return self._admission.request(known, trains=trains)
 
     def await_arrival(self) -> tuple[int, bool] | None:
-        """On a rank that joins: wait until it has come to the end of its journal; see `Joining.await_arrival`."""
+        """On a rank that joins: wait until it has reached the end of its journal; see `Joining.await_arrival`."""
         assert self._joining is not None
         return self._joining.await_arrival()
 
@@ -135,7 +135,7 @@ class RankProcess:
         self._joining.go_on(journal)
 
     def request_stop(self, signal: int) -> None:
-        """Let rank 0, which this is or becomes, end training; see `Ranks.stop`."""
+        """Make rank 0, which this rank is or becomes, end training; see `Ranks.stop`."""
         assert self._ranks is not None
         self._ranks.stop(signal)
 
@@ -151,7 +151,7 @@ class RankProcess:
 
     @staticmethod
     def _end_soon(status: int) -> None:
-        """End the process, which the launcher may not reach."""
+        """End the process soon, because the launcher may be unable to reach it."""
         timer = threading.Timer(SECONDS_TO_END, os._exit, (status,))
         timer.daemon = True
         timer.start()
@@ -160,7 +160,7 @@ class RankProcess:
         self._deliveries[process].remote(tuple(letter))
 
     def _mark_errors(self) -> None:
-        """Begin lines of errors with rank and host, except on rank 0, which often has the same error."""
+        """Prefix lines of errors with rank and host, except on rank 0, which often has the same error."""
         assert self._ranks is not None
         own = self._ranks.own
         if own.number and not isinstance(sys.stderr, PrefixedLines):

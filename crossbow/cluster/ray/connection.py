@@ -1,4 +1,4 @@
-"""The connection of a launcher to Ray: to a cluster that is there, or to one that it starts on this machine."""
+"""The connection of a launcher to Ray: to a running cluster, or to one that it starts on this machine."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from crossbow.extras import optional_module
 from crossbow.types import ConfigurationError
 
 SECONDS_TO_CONNECT = 30.0
-"""Limit of the wait for a cluster's address."""
+"""Maximum wait for a cluster's address."""
 SECONDS_FOR_NODES = 120.0
-"""Limit of the wait for nodes."""
+"""Maximum wait for nodes."""
 QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
     "RAY_DEDUP_LOGS": "0",
 }
-"""Ray's environment, without its announcements."""
+"""Environment variables that turn off Ray's announcements."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ClusterNode:
     host: str
     resources: Mapping[str, float]
     slots: int = 1
-    """Number of ranks that a file of hosts gives to it."""
+    """Number of ranks on it, from a file of hosts."""
 
 
 def resource_of_host(number: int) -> str:
@@ -48,11 +48,11 @@ def resource_of_host(number: int) -> str:
 
 
 class Connection:
-    """A connected Ray."""
+    """A connection to Ray."""
 
     def __init__(self, ray: Any, *, local: bool, hosts: Sequence[Host] = ()) -> None:
-        """local: whether the cluster was started for this connection, on this machine only. hosts: those of a file, if
-        the cluster was started there."""
+        """local: whether the cluster was started for this connection, on this machine only. hosts: the hosts of a file,
+        if the cluster was started on these."""
         self.ray, self.local, self.hosts = ray, local, tuple(hosts)
 
     def nodes(self, resources: Mapping[str, float]) -> list[ClusterNode]:
@@ -76,7 +76,7 @@ class Connection:
         return found
 
     def await_nodes(self, count: int, resources: Mapping[str, float]) -> list[ClusterNode]:
-        """That many nodes with these resources. Raises ConfigurationError after `SECONDS_FOR_NODES`."""
+        """The requested number of nodes with these resources. Raises ConfigurationError after `SECONDS_FOR_NODES`."""
         deadline = time.monotonic() + SECONDS_FOR_NODES
         while len(found := self.nodes(resources)) < count:
             if time.monotonic() >= deadline:
@@ -103,7 +103,8 @@ def quiet_ray() -> Any:
 
 
 def _pass_on(report: Mapping[str, Any], **_: object) -> None:
-    """Print a report of Ray's, in one line, if it is of a lack of memory. The launcher itself says who has left."""
+    """Print the first line of Ray's report if it is about a lack of memory. The launcher itself reports the ranks that
+    have left."""
     for text in report["lines"]:
         if "low on memory" in text:
             say(f"Ray: {text.splitlines()[0]}")
@@ -147,7 +148,7 @@ def _check_address(address: str, source: str) -> None:
 
 
 def _init_within_limit(ray: Any, address: str) -> None:
-    """Connect, which without a limit may take minutes."""
+    """Connect with a time limit; without one, it may take minutes."""
     errors: list[BaseException] = []
 
     def init() -> None:
@@ -171,8 +172,8 @@ def _unreachable(address: str, received: str) -> ConfigurationError:
 
 @contextmanager
 def own_streams() -> Iterator[None]:
-    """Keep the standard streams for this process's Python code. Ray's libraries and processes, which write to the
-    descriptors 1 and 2, write to nowhere."""
+    """Reserve the standard streams for this process's Python code. Output of Ray's libraries and processes, which write
+    to the descriptors 1 and 2, is discarded."""
     before, kept = (sys.stdout, sys.stderr), [os.dup(1), os.dup(2)]
     sys.stdout.flush()
     sys.stderr.flush()

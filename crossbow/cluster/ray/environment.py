@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def added_variables(more: Mapping[str, str]) -> Iterator[None]:
-    """Add variables to the environment, for as long as the context lasts."""
+    """Add variables to the environment within the context."""
     before = {name: os.environ.get(name) for name in more}
     os.environ.update(more)
     try:

@@ -12,13 +12,13 @@ from crossbow.cluster.admission import Journal
 from crossbow.cluster.ray.connection import ClusterNode
 
 LOOK = 1.0
-"""Seconds between two looks for nodes."""
+"""Seconds between two checks for nodes."""
 SECONDS_TO_END = 10.0
-"""Limit of the wait for the end of the thread."""
+"""Maximum wait for the end of the thread."""
 
 
 class Grower(Protocol):
-    """What starts processes: the launcher. All methods but `prepare` are called on its own thread."""
+    """An object that starts processes: the launcher. All methods except `prepare` are called on its own thread."""
 
     def nodes_to_join(self) -> Sequence[ClusterNode]:
         """The nodes on each of which a rank could join."""
@@ -31,7 +31,7 @@ class Grower(Protocol):
 
     def prepare(self, process: int, journal: Journal) -> bool:
         """Run the program in a process, and wait until it has reached the training call of the other ranks and these
-        have paused. Returns False if it does not become a rank. Called on a thread of its own."""
+        have paused. Returns False if it does not become a rank. Called on a separate thread."""
 
     def admit(self, process: int) -> None:
         """Make a process a rank."""
@@ -47,12 +47,12 @@ class Growth:
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
     def later(self, work: Callable[[], None]) -> None:
-        """Do this work in the next call of `look`. Any thread may call this."""
+        """Call this function in the next call of `look`. Any thread may call this."""
         self._work.put(work)
 
     def look(self, *, begins: bool = True) -> None:
-        """Do what other threads have left to the launcher's, and begin with the next process if there is a node.
-        Returns soon. begins: whether to begin with another one."""
+        """Do the work that other threads have left to the launcher's thread, and start the next process if there is a
+        node. Returns soon. begins: whether to start another process."""
         while not self._work.empty():
             self._work.get()()
         now = time.monotonic()

@@ -3,8 +3,8 @@
     python crossbow/cluster/ray/guard.py MARK
 
 The launcher starts this program, and ends it by a byte on standard input. If standard input ends without one, the
-launcher was killed, and all processes with this mark in their environment are killed, too. Ray's own end with their
-launcher as well, but some of them only after a minute.
+launcher was killed, and all processes with this mark in their environment are killed, too. Ray's processes end with
+their launcher anyway, but some of them only after a minute.
 
 The program imports the standard library only, so that it starts within milliseconds.
 """
@@ -22,23 +22,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 VARIABLE = "CROSSBOW_LAUNCHER"
-"""The variable of the environment that contains the mark."""
+"""The environment variable that contains the mark."""
 KEEPS_ENVIRONMENT = "SPT_NOENV"
-"""The variable with which Ray's processes that change their title leave the memory of their environment alone."""
+"""The variable that keeps Ray's processes from overwriting their environment in memory when they change their title."""
 SECONDS_TO_END = 10.0
-"""Limit of the wait for the end of killed processes."""
+"""Maximum wait for the end of killed processes."""
 
 
 @contextlib.contextmanager
 def guarded() -> Iterator[dict[str, str]]:
     """If this process is killed within the context, kill the processes that have these variables in their environment.
-    Only systems with /proc, as Linux, can do that; there are no variables for others."""
+    On systems without /proc, which Linux has, there are no variables and nothing is killed."""
     if not Path("/proc/self/environ").exists():
         yield {}
         return
     mark, pipe, nowhere = uuid.uuid4().hex, subprocess.PIPE, subprocess.DEVNULL
     command = [sys.executable, "-I", "-S", __file__, mark]
-    # Without a mark of its own: the guard of an outer launcher must not kill it.
+    # The guard itself has no mark, so that the guard of an outer launcher does not kill it.
     unmarked = {name: value for name, value in os.environ.items() if name != VARIABLE}
     with subprocess.Popen(
         command, stdin=pipe, stdout=nowhere, stderr=nowhere, bufsize=0, cwd="/", env=unmarked, start_new_session=True
@@ -55,7 +55,7 @@ def marked(mark: str) -> list[int]:
     """The processes with this mark that have not ended."""
     entry, found = f"{VARIABLE}={mark}".encode(), []
     for directory in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has just ended, or is another user's
+        with contextlib.suppress(OSError):  # the process has just ended, or belongs to another user
             if entry in (directory / "environ").read_bytes().split(b"\0"):
                 found.append(int(directory.name))
     return found

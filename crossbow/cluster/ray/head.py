@@ -1,4 +1,4 @@
-"""The head of a cluster that is started here. Its state is on the disk, so that it can be killed and go on."""
+"""The head of a cluster that is started here. Its state is on the disk, so that it can continue after it was killed."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from crossbow.cluster.signals import deferred
 from crossbow.console import say
 
 OBJECT_STORE = 128 << 20
-"""Bytes of shared memory of a node that is started here. Messages between ranks do not stay there."""
+"""Bytes of shared memory of a node that is started here. Messages between ranks are not kept in it."""
 LOOK = 0.5
-"""Seconds between two looks at the head."""
+"""Seconds between two checks of the head."""
 SECONDS_TO_END = 10.0
-"""Limit of the wait for the end of the thread."""
+"""Maximum wait for the end of the thread."""
 
 
 @contextmanager
 def own_head(
     ray: Any, *, cores: int, address: str | None = None, checks: Mapping[str, int] | None = None
 ) -> Iterator[None]:
-    """Start the head of a cluster on this machine, and end it with the context. If its server is killed, it starts
-    again.
+    """Start the head of a cluster on this machine, and end it with the context. If its server is killed, it is
+    restarted.
 
     cores: number of cores that it announces. address: its address for other machines; None for this one only. checks:
     settings of the health checks of its nodes.
@@ -57,7 +57,7 @@ def own_head(
 
 @contextmanager
 def _without_rays_handler(ray: Any) -> Iterator[None]:
-    """Keep Ray from replacing the handler of SIGTERM. Its own would end this process at any place."""
+    """Keep Ray from replacing the handler of SIGTERM. Ray's handler would end this process at any point."""
     utils = ray._private.utils
     given, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
     try:
@@ -67,13 +67,13 @@ def _without_rays_handler(ray: Any) -> Iterator[None]:
 
 
 def _can_keep(ray: Any) -> bool:
-    """Whether this version of Ray can have the state of the head on the disk."""
+    """Whether this version of Ray can keep the state of the head on the disk."""
     return hasattr(ray._private.node.Node, "_is_rocksdb_gcs")
 
 
 @contextmanager
 def _started_again(node: Any) -> Iterator[None]:
-    """Start the server of the head again if it ends while the context lasts. node: the head's, as Ray keeps it."""
+    """Restart the server of the head if it ends within the context. node: Ray's object for the head's node."""
     over = threading.Event()
 
     def look() -> None:

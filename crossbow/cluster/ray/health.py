@@ -1,4 +1,4 @@
-"""When the head of a cluster notices that a machine has stopped, or that its link is cut."""
+"""The time after which the head of a cluster notices that a machine has stopped, or that its link is cut."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ HEALTH_CHECKS = {
     "health_check_timeout_ms": 500,
     "health_check_failure_threshold": 3,
 }
-"""Settings of the head with which it notices that in about 3 s."""
+"""Settings with which the head notices a loss in about 3 s."""
 DEFAULTS = {
     "health_check_period_ms": 3000,
     "health_check_timeout_ms": 10_000,
     "health_check_failure_threshold": 5,
 }
-"""Ray's own settings."""
+"""Ray's default settings."""
 SECONDS_TO_NOTICE = 6.0
-"""Time after which the loss should be known."""
+"""Maximum time after which the head should notice a loss."""
 HEAD = "node:__internal_head__"
 """A resource that only the head has."""
 
@@ -35,8 +35,8 @@ class HeadProcess(NamedTuple):
 
 
 def ask_for_processes(ray: Any) -> tuple[str, Any] | None:
-    """The id of the head's node, and a call on its machine that returns tuples as `HeadProcess`. None if the head has
-    no node."""
+    """The id of the head's node, and a remote call on its machine, which returns the fields of each `HeadProcess` as a
+    tuple. None if the head has no node."""
     head = next((node["NodeID"] for node in ray.nodes() if node["Alive"] and HEAD in node["Resources"]), None)
     if head is None:
         return None
@@ -65,8 +65,7 @@ def _reader() -> Callable[[], list[tuple[list[str], dict[str, str]]]]:
 
 
 def settings_of(processes: Sequence[HeadProcess], node: str) -> dict[str, float] | None:
-    """The head's settings for health checks. node: the id of its node. None if it is not known which process is the
-    head's.
+    """The head's settings for health checks. node: the id of its node. None if the head's process cannot be identified.
 
     >>> settings_of([HeadProcess(["gcs_server"], {"RAY_health_check_period_ms": "500"})], "id")
     {'health_check_period_ms': 500.0, 'health_check_timeout_ms': 10000.0, 'health_check_failure_threshold': 5.0}
@@ -96,6 +95,6 @@ def warning_of(settings: Mapping[str, float]) -> str:
 
 
 def _seconds_to_notice(settings: Mapping[str, float]) -> float:
-    """Time in which all checks up to the threshold fail."""
+    """Time until the number of failed checks reaches the threshold."""
     period, timeout, threshold = (settings[name] for name in DEFAULTS)
     return threshold * (period + timeout) / 1000

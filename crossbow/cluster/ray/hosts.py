@@ -1,8 +1,8 @@
 """A Ray cluster on the machines of a file, which begins and ends with the launcher.
 
-The launcher's machine is the head, and has no rank of its own. On each host of the file, a command such as ssh starts
-`crossbow.cluster.ray.node`. When that ends before the cluster, as with the host, it is started again. All processes of
-the cluster share a token.
+The launcher's machine is the head, and runs no rank. On each host of the file, a command such as ssh starts
+`crossbow.cluster.ray.node`. If that program ends before the cluster, for example because its host restarts, it is
+started again. All processes of the cluster share a token.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ AGENT = (
     *("-o", "ServerAliveInterval=2"),  # it ends with the connection
     *("-o", "ServerAliveCountMax=3"),
 )
-"""The command that starts a command on another machine, if no other is given."""
+"""The default command that starts a command on another machine."""
 SECONDS_TO_END = 20.0
-"""Limit of the wait for the hosts' nodes to end."""
+"""Maximum wait for the hosts' nodes to end."""
 LOOK = 0.3
-"""Seconds between two looks for nodes."""
+"""Seconds between two checks for nodes."""
 SECONDS_TO_DIAL = 10.0
-"""Time between two looks for agents that have ended, and are started again."""
+"""Time between two checks for agents that have ended, which are then restarted."""
 
 
 @contextmanager
 def cluster_on(hosts: Sequence[Host], agent: Sequence[str]) -> Iterator[Connection]:
-    """Start a cluster with a node on each host, and end it with the context. Its connection has the nodes in the order
-    of the hosts. A host whose agent ends gets another one.
+    """Start a cluster with a node on each host, and end it with the context. Its connection lists the nodes in the
+    order of the hosts. If a host's agent ends, it is restarted.
 
     agent: the command that starts a command on a host, called with the host's name and the command. Raises
     ConfigurationError if a node does not start.
@@ -82,7 +82,7 @@ class HostAgent:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
-                start_new_session=True,  # Ctrl-C is the launcher's
+                start_new_session=True,  # only the launcher handles Ctrl-C
             )
         except OSError as error:
             self._errors.close()
@@ -90,7 +90,7 @@ class HostAgent:
                 f"--agent must be a command that starts others. Received: {shlex.join(self._agent)}: {error.strerror}"
             ) from error
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # `check` says why it has ended
+        with contextlib.suppress(BrokenPipeError):  # `check` reports why it has ended
             self._process.stdin.write(f"{self._token}\n".encode())
             self._process.stdin.flush()
 
@@ -99,7 +99,7 @@ class HostAgent:
         if self._process.poll() is not None:
             self.ask_to_end()
             self._errors.close()
-            with contextlib.suppress(ConfigurationError):  # next time
+            with contextlib.suppress(ConfigurationError):  # the next call tries again
                 self._start()
 
     def check(self) -> None:
@@ -143,7 +143,7 @@ def _agents(hosts: Sequence[Host], agent: Sequence[str], address: str, token: st
 
 @contextmanager
 def _dialled_again(agents: Sequence[HostAgent]) -> Iterator[None]:
-    """Start agents again that end while the context lasts."""
+    """Restart agents that end within the context."""
     over = threading.Event()
 
     def look() -> None:
@@ -179,8 +179,8 @@ def _await_nodes(connection: Connection, agents: Sequence[HostAgent]) -> None:
 
 
 def _own_address(hosts: Sequence[Host]) -> str | None:
-    """This machine's address on the way to the first host that is another machine. If there is none, an address on the
-    way to this machine; None if no name of a host is known here."""
+    """This machine's address on the route to the first host that is another machine. If there is none, its address on
+    the route to itself; None if no host's name can be resolved here."""
     found = []
     for host in hosts:
         with contextlib.suppress(OSError, UnicodeError):

@@ -1,4 +1,4 @@
-"""Starts a program's ranks as actors, prints what they print, and tells them when one of them is lost."""
+"""Starts a program's ranks as actors, prints their output, and tells them when one of them is lost."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ from crossbow.interruption import INTERRUPTED
 from crossbow.types import ConfigurationError
 
 REASONS = {LEFT: ASKED_TO_LEAVE, CANNOT_JOIN: "it could not join"}
-"""Why a rank has left whose program has ended with this status."""
+"""The reason why a rank has left, by the exit status of its program."""
 PROCESS_LOST = "its process has ended"
 NODE_LOST = "its node has left the cluster"
 STOPPED = (LOST, INTERRUPTED, TERMINATED)
-"""Exit statuses after a stop at a tick, for which rank 0 writes a checkpoint."""
+"""Exit statuses after a stop at a tick, when rank 0 writes a checkpoint."""
 SECONDS_TO_START = 120.0
-"""Limit of the wait for the actors."""
+"""Maximum wait for the actors."""
 SECONDS_TO_JOIN = 60.0
-"""Limit of the wait for nodes that join, while there are too few ranks."""
+"""Maximum wait for nodes that join, while there are too few ranks."""
 SECONDS_TO_STOP = 60.0
-"""Time that rank 0 has to end after a signal, and that others have after rank 0 has ended."""
+"""Time for rank 0 to end after a signal, and for the others to end after rank 0."""
 SECONDS_FOR_HEAD = 20.0
-"""Time in which a head that does not answer can be back. Without it, all of Ray's processes end after 60 s."""
+"""Time within which a head that does not answer may return. Without a head, all of Ray's processes end after 60 s."""
 SECONDS_WITHOUT_HEAD = 30.0
-"""Time that rank 0 then has to end."""
+"""Time for rank 0 to end after the loss of the head."""
 SECONDS_TO_LOOK = 5.0
-"""Limit of the wait for the head to tell which nodes are alive."""
+"""Maximum wait for the head to list the live nodes."""
 SECONDS_TO_ANSWER = 2.0
-"""Limit of the wait for rank 0's journal, for which signals and losses wait, too."""
+"""Maximum wait for rank 0's journal. It also delays the handling of signals and losses."""
 SECONDS_TO_PRINT = 3.0
-"""Time to take the last output of ranks that have ended."""
+"""Time for taking the last output of ranks that have ended."""
 LOOK = 0.2
-"""Seconds between two looks for signals."""
+"""Seconds between two checks for signals."""
 FORWARDED = ("CROSSBOW_", "NUMBA_", "OMP_NUM_THREADS")
-"""Beginnings of the names of environment variables that ranks get."""
+"""Prefixes of the environment variables that are passed to ranks."""
 
 
 @dataclass
@@ -65,20 +65,20 @@ class Launcher:
     nodes: Sequence[ClusterNode]
     """The node of each rank; one may occur several times."""
     resources: Mapping[str, float] = field(default_factory=dict)
-    """Resources that each rank claims."""
+    """Resources that each rank requests."""
     least: int = 1
-    """Number of ranks without which training pauses, and ends if others do not join."""
+    """Minimum number of ranks. With fewer, training pauses, and ends if others do not join."""
     most: int | None = None
-    """Number of ranks up to which nodes that join the cluster get some."""
+    """Maximum number of ranks; up to it, nodes that join the cluster get ranks."""
     per_host: int | None = None
-    """Number of ranks of a node; None: its slots."""
+    """Number of ranks per node; None: its slots."""
 
     def __post_init__(self) -> None:
         self._ray = self.connection.ray
         self._roster = Roster([node.host for node in self.nodes], self.least)
         self._actors: list[Any] = []
         self._calls: dict[Any, Callable[[Any], None]] = {}
-        """Calls that have not returned, each with the function that takes its reference."""
+        """Calls that have not returned, each with the function that handles its reference."""
         self._statuses: dict[int, int] = {}
         """Exit status of each process that has ended."""
         self._printing: set[int] = set()
@@ -89,22 +89,22 @@ class Launcher:
         self._growth = Growth(self)
         self._lookout = Lookout(lambda: self.connection.nodes(self.resources))
         self.head_lost = False
-        """Whether the head of the cluster does not answer any more."""
+        """Whether the head of the cluster no longer answers."""
         self._nodes = list(self.nodes)
         """The node of each process."""
         self._joining: dict[int, str] = {}
-        """Processes that are not ranks yet, each with the reason if it has ended."""
+        """Processes that are not ranks yet, each with the reason of its end; empty while it runs."""
         self._signals: list[int] = []
         self._stops = 0
         """The signal for which training ends, or `LOSS`."""
         self._waits_until = math.inf
-        """Until when training waits for nodes that join."""
+        """Time until which training waits for nodes that join."""
         self._deadline: float | None = None
-        """When all ranks are ended."""
+        """Time at which all ranks are killed."""
 
     @property
     def signalled(self) -> bool:
-        """Whether a signal has asked for the end."""
+        """Whether a signal has requested the end."""
         return bool(self._signals)
 
     def run(self) -> int:
@@ -129,8 +129,8 @@ class Launcher:
         return self._status()
 
     def _status(self) -> int:
-        """That of a loss, if there were too few ranks; the first status that is not 0; that of a signal, if ranks did
-        not end; 1, if ranks did not end after rank 0, which is said; or 0."""
+        """The exit status: `LOST` after a loss that left too few ranks; the first status that is not 0; the status of a
+        signal, if ranks did not end after it; 1, with a message, if ranks did not end after rank 0; or 0."""
         failed = [status for status in self._statuses.values() if status]
         if self._stops == LOSS and (failed or self._first not in self._statuses):
             return LOST
@@ -171,12 +171,13 @@ class Launcher:
             self._check_health()
 
     def _check_health(self) -> None:
-        """Warn, as soon as it is known, if the head of a cluster that others have started notices losses too late."""
+        """Warn, as soon as its settings are known, if the head of a cluster that was started elsewhere notices losses
+        too late."""
 
         def warn(call: Any) -> None:
             try:
                 settings = settings_of([HeadProcess(*each) for each in self._ray.get(call)], head)
-            except (self._ray.exceptions.RayError, ValueError):  # the arguments may be those of another program
+            except (self._ray.exceptions.RayError, ValueError):  # the arguments may belong to another program
                 return
             if settings is not None and (text := warning_of(settings)):
                 say(text)
@@ -211,7 +212,7 @@ class Launcher:
         }
 
     def _await(self, calls: Sequence[Any]) -> None:
-        """Wait for one call of each actor. Raises ConfigurationError that names those that did not answer."""
+        """Wait for one call of each actor. Raises ConfigurationError with the actors that did not answer."""
         _, missing = self._ray.wait(list(calls), num_returns=len(calls), timeout=SECONDS_TO_START)
         names = [self._roster.name(calls.index(call)) for call in missing]
         if names:
@@ -248,7 +249,7 @@ class Launcher:
                 ended = NotJoined.status if status == CANNOT_JOIN else status
                 self._fail_to_join(process, f"its program has ended, with exit status {ended}")
                 return
-            if process not in self._roster.alive:  # the others have given it up
+            if process not in self._roster.alive:  # the other ranks have given it up
                 return
             if status in REASONS:
                 self._lose(process, REASONS[status])
@@ -264,14 +265,14 @@ class Launcher:
         return end
 
     def _end_without(self, process: int) -> int:
-        """After training has ended with a checkpoint because a rank was asked to leave that the others need. Returns
-        the exit status."""
+        """Report that training has ended with a checkpoint, because a rank that the others need was asked to leave.
+        Returns the exit status."""
         if LOST not in self._statuses.values():
             say("a rank was asked to leave without which the others cannot go on. Training has ended with a checkpoint")
         return LOST
 
     def _lose(self, process: int, reason: str) -> None:
-        """Go on without a process, or end if that is not possible."""
+        """Continue without a process, or end if that is impossible."""
         if process in self._joining:
             self._fail_to_join(process, reason)
         if process not in self._roster.alive:
@@ -280,7 +281,7 @@ class Launcher:
         change = roster.lose(process, reason)
         lost = f"{name} {'left' if reason in REASONS.values() else 'was lost'}: {reason}"
         if self._deadline is not None and self._statuses:
-            if not any(self._statuses.values()):  # otherwise it follows from the end of another
+            if not any(self._statuses.values()):  # otherwise it is a consequence of another rank's end
                 say(f"{lost}. Other ranks have ended")
             return
         late = first and bool(self._statuses)  # others have ended, and cannot take its place
@@ -295,7 +296,7 @@ class Launcher:
             self._wait_for_ranks(lost)
 
     def _wait_for_ranks(self, lost: str) -> None:
-        """After the loss of a rank, there are too few: wait for nodes that join, or end if that is not possible."""
+        """Wait for nodes that join, because a loss has left too few ranks, or end if none can join."""
         needed = f"expected at least {self.least} ranks"
         if self._can_grow():
             self._waits_until = min(self._waits_until, time.monotonic() + SECONDS_TO_JOIN)
@@ -305,7 +306,8 @@ class Launcher:
             self._stop(LOSS)
 
     def _can_grow(self) -> bool:
-        """Whether ranks can join now. True if rank 0, which knows, does not answer or has just been lost, too."""
+        """Whether ranks can join now. True if rank 0, which decides this, does not answer or has just been lost,
+        too."""
         if self.connection.local and not (self._faults_to_join or self._prepares()):
             return False
         try:
@@ -314,16 +316,17 @@ class Launcher:
             return True
 
     def _prepares(self) -> bool:
-        """Whether a rank prepares itself to join."""
+        """Whether a rank prepares to join."""
         return not all(self._joining.values())
 
     def _limit_pause(self) -> None:
-        """At the start: a program that begins again may have too few ranks, and pauses until others join."""
+        """Limit the pause at the start: a restarted program may have too few ranks, and pauses until others join."""
         if not self._roster.change.view.enough:
             self._waits_until = time.monotonic() + SECONDS_TO_JOIN
 
     def _check_wait(self) -> None:
-        """End training if too few ranks have joined. A rank that prepares itself has as much time as at the start."""
+        """End training if too few ranks have joined. A rank that prepares to join has the time that ranks have at the
+        start."""
         limit = self._waits_until + (SECONDS_TO_START if self._prepares() else 0)
         if self._deadline is None and time.monotonic() >= limit:
             say(f"expected at least {self.least} ranks within {SECONDS_TO_JOIN:g} s. Training ends")
@@ -336,15 +339,15 @@ class Launcher:
             control.remote(change, self._actors)
 
     def _node_has_left(self, process: int) -> bool:
-        """Whether the head says so: while it does not answer, no node is known to have left."""
+        """Whether the node of a process has left, according to the head. False while the head does not answer."""
         nodes = self._lookout.nodes(SECONDS_TO_LOOK)
         return nodes is not None and self._nodes[process].id not in {node.id for node in nodes}
 
     # Joins
 
     def nodes_to_join(self) -> list[ClusterNode]:
-        """The nodes on each of which a rank could join: those that have not had their number of ranks, and the first
-        one if a fault lets a rank join."""
+        """The nodes on which a rank could join, one on each: those on which fewer ranks than allowed were started, or
+        the first node if a fault requests a join."""
         if self._faults_to_join:
             return [self._nodes[0]]
         if self.connection.local or (self.most is not None and len(self._roster.alive) >= self.most):
@@ -396,7 +399,8 @@ class Launcher:
             return False
 
     def _ask_for_pause(self, known: int, trains: bool) -> Journal | str | None:
-        """The answer of rank 0 to a rank that joins; see `Admission.request`. If it is lost, the next one answers."""
+        """The answer of rank 0 to a rank that joins; see `Admission.request`. If rank 0 is lost, its successor
+        answers."""
         while True:
             first = self._first
             ask = self._actors[first].request_pause.options(concurrency_group="joins")
@@ -410,7 +414,7 @@ class Launcher:
                     raise
 
     def admit(self, process: int) -> None:
-        """Make a process a rank, for which the others have paused. If it has ended, they go on without it."""
+        """Make a process, for which the others have paused, a rank. If it has ended, they continue without it."""
         reason = self._joining.pop(process)
         change = self._roster.join(process)
         if change.view.enough:
@@ -438,14 +442,14 @@ class Launcher:
         self._calls[call] = lambda call: self._print(process, call)
 
     def _print(self, process: int, call: Any) -> None:
-        """Print what a process has printed."""
+        """Print the output of a process."""
         try:
             texts, more = self._ray.get(call)
         except self._ray.exceptions.RayActorError:
             self._printing.discard(process)
             return
         late = self._has_ended() and process not in self._statuses
-        late |= process in self._joining and self._deadline is not None  # it says only that it cannot join any more
+        late |= process in self._joining and self._deadline is not None  # it only reports that it cannot join any more
         for error, text in [] if late else texts:
             print(text, end="", file=sys.stderr if error else sys.stdout, flush=True)
         if more:
@@ -465,13 +469,14 @@ class Launcher:
         self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
 
     def _print_last(self) -> None:
-        """Print the last output of the processes that have ended. Others are silent: their errors are consequences."""
+        """Print the last output of the processes that have ended. The output of others is dropped: their errors are
+        consequences."""
         deadline = time.monotonic() + SECONDS_TO_PRINT
         while self._printing & set(self._statuses) and time.monotonic() < deadline:
             self._wait(LOOK)
 
     def _pass_signals_on(self) -> None:
-        """Let rank 0 end training after the first signal, and end all after the second one."""
+        """Ask rank 0 to end training after the first signal, and kill all ranks after the second one."""
         if not self._signals:
             return
         if len(self._signals) > 1:
@@ -480,7 +485,7 @@ class Launcher:
             self._stop(self._signals[0])
 
     def _stop(self, signal: int) -> None:
-        """Let training end because of a signal or `LOSS`."""
+        """End training because of a signal or `LOSS`."""
         self._stops = signal
         self._ask_to_stop()
         self._end_within(SECONDS_TO_STOP)

@@ -1,4 +1,4 @@
-"""Launches a program on Ray, and again from its checkpoint if that is asked for."""
+"""Launches a program on Ray and, on request, restarts it from its checkpoint after a loss."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from crossbow.types import ConfigurationError
 
 @dataclass(frozen=True)
 class RayLaunch:
-    """Where, and on how many ranks, a program runs."""
+    """The nodes and the number of ranks of a program."""
 
     address: str | None = None
-    """HOST:PORT or "auto"; None: that of RAY_ADDRESS, or a cluster that is started on this machine."""
+    """HOST:PORT or "auto"; None: the address in RAY_ADDRESS, or a cluster that is started on this machine."""
     ranks: int | None = None
     """Number of ranks; None: one for each node, times `per_host`."""
     per_host: int | None = None
-    """Ranks of a node; None: one, or as many as the host has slots. In a cluster that is started here, all ranks are on
+    """Ranks per node; None: one, or the number of the host's slots. In a cluster that is started here, all ranks are on
     its only node."""
     resources: Mapping[str, float] = field(default_factory=dict)
-    """Resources that each rank claims."""
+    """Resources that each rank requests."""
     least: int = 1
-    """Number of ranks without which training pauses, and ends if others do not join."""
+    """Minimum number of ranks. With fewer, training pauses, and ends if others do not join."""
     restarts: int = 0
-    """How often the program begins again, from its newest checkpoint if there is one, after a loss of ranks that ends
-    training."""
+    """Maximum number of restarts of the program after a loss of ranks that ends training, each from the newest
+    checkpoint if there is one."""
     hosts: Path | None = None
-    """File with a host in each line, as "node1 slots=2", on which a cluster is started."""
+    """File with one host per line, as "node1 slots=2", on which a cluster is started."""
     agent: tuple[str, ...] = AGENT
     """The command that starts a command on a host."""
 
 
 def launch_on_ray(program: RankProgram, launch: RayLaunch) -> int:
     """Run a program on Ray, and return its exit status. Raises ConfigurationError if Ray is not installed, and if the
-    cluster cannot be reached or does not have the nodes."""
+    cluster cannot be reached or has too few nodes."""
     with own_streams(), terminable(), _connected(launch) as connection:
         for restarts_left in range(launch.restarts, -1, -1):
             again = restarts_left < launch.restarts
@@ -70,10 +70,11 @@ def _connected(launch: RayLaunch) -> AbstractContextManager[Connection]:
 
 
 def nodes_of_ranks(connection: Connection, launch: RayLaunch, *, again: bool = False) -> list[ClusterNode]:
-    """The node of each rank. Raises ConfigurationError if there are too few, or ranks claim more than nodes have.
+    """The node of each rank. Raises ConfigurationError if there are too few nodes, or ranks request more resources than
+    nodes have.
 
-    again: whether the program begins again. It then does so with `launch.least` ranks or more if the others do not come
-    in time.
+    again: whether the program is restarted. Then `launch.least` ranks suffice if the nodes of the others do not join in
+    time.
     """
     nodes = _of_hosts(connection, launch) if connection.hosts else _of_cluster(connection, launch, again)
     _check_resources(nodes, launch.resources)
@@ -82,7 +83,7 @@ def nodes_of_ranks(connection: Connection, launch: RayLaunch, *, again: bool = F
 
 def _of_cluster(connection: Connection, launch: RayLaunch, again: bool) -> list[ClusterNode]:
     per_host = launch.per_host or 1
-    if connection.local:  # no other node will come, with more resources
+    if connection.local:  # no node with more resources will join
         return connection.await_nodes(1, {}) * (launch.ranks or per_host)
     if launch.ranks is None:
         connection.await_nodes(math.ceil((launch.least if again else 1) / per_host), launch.resources)
@@ -93,7 +94,7 @@ def _of_cluster(connection: Connection, launch: RayLaunch, again: bool) -> list[
 
 
 def _of_ranks(connection: Connection, launch: RayLaunch, ranks: int, least: int) -> list[ClusterNode]:
-    """Nodes for this number of ranks, or for at least so many if the others do not come in time."""
+    """Nodes for `ranks` ranks, or for at least `least` ranks if further nodes do not join in time."""
     per_host = launch.per_host or 1
     try:
         return connection.await_nodes(math.ceil(ranks / per_host), launch.resources)
@@ -105,8 +106,7 @@ def _of_ranks(connection: Connection, launch: RayLaunch, ranks: int, least: int)
 
 
 def _of_hosts(connection: Connection, launch: RayLaunch) -> list[ClusterNode]:
-    """The node of each rank, in the order of the hosts' file. A host that was lost has none when a program begins
-    again."""
+    """The node of each rank, in the order of the hosts' file. When a program is restarted, a lost host has no ranks."""
     nodes = connection.nodes(launch.resources)
     found = [node for node in nodes for _ in range(launch.per_host or node.slots)]
     complete = {node.host for node in connection.nodes({})} == {host.name for host in connection.hosts}
@@ -121,7 +121,7 @@ def _of_hosts(connection: Connection, launch: RayLaunch) -> list[ClusterNode]:
 
 
 def _check_resources(nodes: Sequence[ClusterNode], resources: Mapping[str, float]) -> None:
-    """Raise ConfigurationError if the ranks of a node claim more than it has: they would never begin."""
+    """Raise ConfigurationError if the ranks of a node request more resources than it has: they would never start."""
     counts = Counter(node.id for node in nodes)
     for node in nodes:
         for name, amount in resources.items():

@@ -9,33 +9,33 @@ from collections.abc import Callable, Sequence
 from crossbow.cluster.ray.connection import ClusterNode
 
 LOOK = 1.0
-"""Seconds between two looks."""
+"""Seconds between two queries."""
 SECONDS_TO_END = 2.0
-"""Limit of the wait for the end of the thread."""
+"""Maximum wait for the end of the thread."""
 
 
 class Lookout:
-    """Looks at the nodes on a thread of its own, because Ray waits for a head that is lost until it ends the process.
+    """Queries the nodes on a separate thread, because after the loss of the head, Ray blocks until it ends the process.
     Other threads may call the methods."""
 
     def __init__(self, look: Callable[[], Sequence[ClusterNode]]) -> None:
-        """look: returns the nodes."""
+        """look: function that returns the nodes."""
         self._look = look
         self._changed = threading.Condition()
         self._nodes: Sequence[ClusterNode] = ()
         self._asked = self._answered = 0
-        """Number of the newest request, and of the newest one that was answered."""
+        """Numbers of the newest request, and of the newest request that was answered."""
         self._unanswered: float | None = None
-        """When the first look began that the head has not answered."""
+        """Start of the first query that the head has not answered."""
         self._over = False
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def begin(self) -> None:
-        """Begin to look."""
+        """Begin the queries."""
         self._thread.start()
 
     def end(self) -> None:
-        """Look no more."""
+        """End the queries."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
@@ -53,8 +53,8 @@ class Lookout:
 
     @property
     def silent(self) -> float:
-        """Seconds for which the head has not answered. Those in which this process itself was stopped do not count,
-        unless it was in a look."""
+        """Seconds for which the head has not answered. Seconds in which this process itself was stopped do not count,
+        except during a query."""
         since = self._unanswered
         return 0.0 if since is None else time.monotonic() - since
 
@@ -65,7 +65,7 @@ class Lookout:
             self._unanswered = self._unanswered or time.monotonic()
             try:
                 nodes = self._look()
-            except Exception:  # it may answer next time
+            except Exception:  # the head may answer the next query
                 time.sleep(LOOK)
                 continue
             with self._changed:

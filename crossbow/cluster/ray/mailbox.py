@@ -1,4 +1,4 @@
-"""What other ranks have sent to this one."""
+"""Messages and arrays that other ranks have sent to this one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Receipt:
         self._array, self._done = array, False
 
     def fill(self, content: Any) -> None:
-        """Copy what has arrived."""
+        """Copy the received content to the array."""
         self._array.view(np.uint8)[...] = content
         self._done = True
 
@@ -43,8 +43,8 @@ class Receipt:
 
 
 class Mailbox:
-    """Keeps what has arrived until it is received. Letters of an older era are dropped, and those of a newer era wait
-    until that era begins. Any thread may call the methods."""
+    """Keeps letters until they are received. Letters of an older era are dropped, and letters of a newer era wait until
+    it begins. Any thread may call the methods."""
 
     def __init__(self) -> None:
         self._lock, self._era = threading.Lock(), 0
@@ -57,7 +57,7 @@ class Mailbox:
         self._receipts: dict[tuple[int, int], deque[Receipt]] = defaultdict(deque)
 
     def begin(self, era: int) -> None:
-        """Begin an era: forget all of the eras before."""
+        """Begin an era, and forget all letters of earlier eras."""
         with self._lock:
             self._era = era
             self._clear()
@@ -66,7 +66,7 @@ class Mailbox:
                 self._sort(letter)
 
     def deliver(self, letter: Envelope) -> bool:
-        """Take in a letter. Returns False if it is of an older era, and refused."""
+        """Accept a letter. Returns False for a letter of an older era, which is rejected."""
         with self._lock:
             return self._sort(letter)
 

@@ -21,19 +21,19 @@ from collections.abc import Mapping, Sequence
 from crossbow.cluster.ray.scratch import scratch_directory
 
 SECONDS_TO_END = 10.0
-"""Time that Ray has to end its processes before they are killed."""
+"""Time for Ray to end its processes before they are killed."""
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals that end the node. Windows has no SIGHUP."""
 
 
 def environment_with(token: str) -> dict[str, str]:
-    """The variables of the environment with which Ray authenticates by a token."""
+    """The environment variables with which Ray authenticates by a token."""
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
 
 
 def command_of(address: str, resource: str, directory: str) -> list[str]:
-    """The command of a node. address: HOST:PORT of the head. resource: which only this node has. directory: for its
-    sockets and logs; two nodes of one machine that start at the same time must not share it."""
+    """The command of a node. address: HOST:PORT of the head. resource: a resource that only this node has. directory:
+    directory for its sockets and logs; two nodes of one machine that start at the same time must not share it."""
     options = {"address": address, "resources": json.dumps({resource: 1}), "temp-dir": directory, "log-color": "false"}
     start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
     return [*start, *(f"--{name}={value}" for name, value in options.items())]
@@ -42,7 +42,7 @@ def command_of(address: str, resource: str, directory: str) -> list[str]:
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a command until it ends or standard input does. Returns its exit status, or 0 in the second case."""
     over = threading.Event()
-    for number in SIGNALS:  # before there is a process that would be left alone
+    for number in SIGNALS:  # before the process starts, so that a signal cannot orphan it
         signal.signal(number, lambda *_: over.set())
     with subprocess.Popen(
         command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
@@ -66,7 +66,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and those that it has started."""
+    """End a process and the processes that it has started."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(SECONDS_TO_END)

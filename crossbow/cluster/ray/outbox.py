@@ -1,4 +1,4 @@
-"""What a rank prints, until the launcher takes it."""
+"""The output of a rank, until the launcher takes it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import threading
 
 
 class Outbox:
-    """Texts for the launcher's standard streams. An unfinished line waits for its end or a flush: what several ranks
-    print at the same time stays in lines."""
+    """Texts for the launcher's standard streams. An unfinished line waits for its end or a flush, so that the lines of
+    several ranks are not mixed."""
 
     def __init__(self) -> None:
-        # One lock for all, which a thread may take again: what the garbage collector ends prints, at any place.
+        # One reentrant lock for all: the garbage collector may run code that prints at any point.
         self._changed = threading.Condition(threading.RLock())
         self._texts: list[tuple[bool, str]] = []
         self._unfinished = {False: "", True: ""}
-        """By whether it is for standard error."""
+        """The unfinished line of standard output (False) and of standard error (True)."""
         self._closed = False
 
     def write(self, text: str, *, error: bool) -> None:
         """Add a text. error: whether it is for standard error."""
         with self._changed:
-            # The line is taken before it is changed, so that what is printed meanwhile stands before it or after it.
+            # The line is removed before it is changed, so that a text printed meanwhile stands before it or after it.
             begun, self._unfinished[error] = self._unfinished[error], ""
             lines, end, unfinished = (begun + text).rpartition("\n")
             self._add(lines + end, error)
@@ -35,13 +35,13 @@ class Outbox:
             self._add(begun, error)
 
     def close(self) -> None:
-        """Nothing will be added any more."""
+        """Record that no more texts will be added."""
         with self._changed:
             self._closed = True
             self._changed.notify()
 
     def take(self, seconds: float) -> tuple[list[tuple[bool, str]], bool]:
-        """The texts that were added, and whether more may follow. Waits up to these seconds until there is one."""
+        """The new texts, and whether more may follow. Waits up to `seconds` for the first one."""
         with self._changed:
             self._changed.wait_for(lambda: self._texts or self._closed, seconds)
             texts, self._texts = self._texts, []

@@ -1,4 +1,4 @@
-"""The processes that a launcher has started, and the views that follow from their ends."""
+"""The processes that a launcher has started, and the views that result when they join or end."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from crossbow.cluster.ray.transport import ViewChange
 
 
 class Roster:
-    """Counts views. Processes keep the numbers with which they were started; ranks are numbered anew in each view."""
+    """Tracks processes and views. Processes keep the numbers with which they were started; ranks are renumbered in each
+    view."""
 
     def __init__(self, hosts: Sequence[str], needed: int = 1) -> None:
-        """hosts: of each process. needed: number of ranks without which training pauses."""
+        """hosts: host of each process. needed: minimum number of ranks; with fewer, training pauses."""
         self._hosts, self._needed = list(hosts), needed
         self._alive = list(range(len(hosts)))
         self._number = 0
@@ -29,7 +30,7 @@ class Roster:
         return self._change(())
 
     def launches(self) -> list[RankLaunch]:
-        """How each process is started."""
+        """The launch of each process."""
         hosts = self._hosts
         return [
             RankLaunch(number, len(hosts), hosts[:number].count(host), hosts.count(host))
@@ -37,7 +38,7 @@ class Roster:
         ]
 
     def add(self, host: str) -> int:
-        """The number of another process on a host, which is not a rank yet."""
+        """Add a process on a host, which is not a rank yet. Returns its number."""
         self._hosts.append(host)
         return len(self._hosts) - 1
 
@@ -55,7 +56,7 @@ class Roster:
         return self._change((lost,))
 
     def launch_of(self, process: int, number: int) -> RankLaunch:
-        """How a process that was added is started, as rank `number`."""
+        """The launch of an added process as rank `number`."""
         host = self._hosts[process]
         before = [self._hosts[each] for each in self._alive].count(host)
         return RankLaunch(number, number + 1, before, before + 1)
@@ -65,7 +66,7 @@ class Roster:
         return self._hosts[process]
 
     def name(self, process: int) -> str:
-        """The process, for messages, by its rank in the current view."""
+        """The name of a process in messages, from its rank in the current view."""
         return str(Rank(self._alive.index(process), self._hosts[process]))
 
     def _change(self, lost: tuple[Lost, ...], joined: tuple[Rank, ...] = ()) -> ViewChange:

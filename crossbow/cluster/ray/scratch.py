@@ -13,13 +13,14 @@ from pathlib import Path
 from crossbow.files import locked
 
 DIRECTORY_ONLY = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
-"""Flags with which neither files nor symbolic links are opened. Windows, which cannot open directories, has none."""
+"""Flags that allow only directories to be opened, not files or symbolic links. Windows, which cannot open directories,
+has none."""
 
 
 @contextmanager
 def scratch_directory(prefix: str) -> Iterator[str]:
-    """A new directory for temporary files, which is removed at the end. Those with the same prefix whose processes were
-    killed are removed now."""
+    """A new directory for temporary files, which is removed at the end. Directories with the same prefix whose
+    processes were killed are removed now."""
     with contextlib.suppress(OSError):
         for older in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
             _remove_abandoned(older)
@@ -33,7 +34,7 @@ def scratch_directory(prefix: str) -> Iterator[str]:
 
 @contextmanager
 def _lock(directory: str) -> Iterator[None]:
-    """Lock a directory, if it is there and the system can do that. The lock ends with this process."""
+    """Lock a directory, if it exists and the system supports that. The lock ends with this process."""
     descriptor = None
     with contextlib.suppress(OSError):  # it has just been removed, or Windows cannot open directories
         descriptor = os.open(directory, os.O_RDONLY)

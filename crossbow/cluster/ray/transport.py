@@ -1,4 +1,5 @@
-"""Ranks that Ray connects, as one of them sees the others. This module does not import Ray: `post` calls its actors."""
+"""Ranks that Ray connects, from the point of view of one of them. This module does not import Ray: `post` calls its
+actors."""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ Post = Callable[[int, Envelope], None]
 returns."""
 
 CALL = 8 << 20
-"""Bytes that travel in the time of a call of an actor without content, which takes milliseconds."""
+"""Bytes that could be transferred in the time of an empty call of an actor, which takes milliseconds."""
 LEAST_BLOCK = 1 << 18
-"""In bytes."""
+"""Size in bytes."""
 ERAS_OF_A_VIEW = 1 << 32
-"""More eras than a view has."""
+"""Upper limit of the number of eras of a view."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,9 @@ class ViewChange:
     processes: tuple[int, ...]
     """The process of each rank, by the number with which it was started."""
     lost: tuple[Lost, ...] = ()
-    """The ranks that have left since the view before."""
+    """The ranks that have left since the previous view."""
     joined: tuple[Rank, ...] = ()
-    """The ranks that have joined since the view before."""
+    """The ranks that have joined since the previous view."""
 
 
 class RayTransport:
@@ -52,21 +53,21 @@ class RayTransport:
         self._changes: list[ViewChange] = [change]
         self._processes = change.processes
         self._forgotten = 0
-        """How often letters of this view were forgotten."""
+        """Number of times that the letters of this view were forgotten."""
         self.given_up = False
-        """Whether the other ranks go on without this one."""
+        """Whether the other ranks continue without this one."""
         self.regroup()
 
     def block(self, nbytes: int) -> int:
-        # On its way there and back, a block is sent 2 (ranks − 1) times, and each further block arrives a call and its
-        # transfer later. So n blocks take (2 (ranks − 1) + n − 1) (CALL + nbytes / n), the least for this n.
+        # Along the chain and back, a block is sent 2 (ranks − 1) times, and each further block arrives later by a call
+        # and its transfer. So n blocks take (2 (ranks − 1) + n − 1) (CALL + nbytes / n), which this n minimises.
         number = math.sqrt((2 * len(self.view) - 3) * nbytes / CALL)
         return max(LEAST_BLOCK, math.ceil(nbytes / max(1, round(number))))
 
     # Views
 
     def change(self, change: ViewChange) -> None:
-        """Note a new view, which begins with `regroup`."""
+        """Record a new view, which begins with `regroup`."""
         with self._lock:
             self._changes.append(change)
 
@@ -83,7 +84,7 @@ class RayTransport:
             return Changes()
         newest = changes[-1]
         before, self.view, self._processes = self._processes, newest.view, newest.processes
-        for process in set(before) - set(self._processes):  # it may live, and only not be reached
+        for process in set(before) - set(self._processes):  # it may be alive, but unreachable
             self._give_up(process)
         self.rank = self._processes.index(self._process)
         self._forgotten = 0
@@ -97,7 +98,7 @@ class RayTransport:
 
     @property
     def _era(self) -> int:
-        """Number of the time in which letters are received: it ends with the view, or when they are forgotten."""
+        """Number of the current era, which ends with the view, or when letters are forgotten."""
         return self.view.number * ERAS_OF_A_VIEW + self._forgotten
 
     def _give_up(self, process: int) -> None:
@@ -107,8 +108,8 @@ class RayTransport:
     # Messages
 
     def take_in(self, letter: Envelope) -> None:
-        """Take in a letter. If it is of an older era, and the ranks of the newest one have given up its sender, the
-        sender is told. Any thread may call this."""
+        """Accept a letter. If it is of an older era, and the current ranks have given up its sender, the sender is told
+        so. Any thread may call this."""
         if letter.channel == Channel.GIVEN_UP:
             self.given_up = True
         elif not self._mailbox.deliver(letter) and letter.process not in self._processes:
@@ -151,8 +152,8 @@ class Sent:
 class TreeSum:
     """Implements `Pending`: array ← the sum of all ranks' arrays.
 
-    In round d = 1, 2, 4, … each rank whose number is a multiple of 2·d adds the sum of the rank d above it. The whole
-    sum then goes back in the same way.
+    In round d = 1, 2, 4, … each rank r that is a multiple of 2·d adds the sum of rank r + d. The whole sum then returns
+    by the same way.
     """
 
     def __init__(self, transport: RayTransport, array: Array) -> None:
@@ -164,7 +165,7 @@ class TreeSum:
 
     @staticmethod
     def _run(transport: RayTransport, array: Array) -> Iterator[Pending]:
-        """Yield a transfer whenever, and as long as, it must be waited for."""
+        """Yield a transfer for as long as it is not done."""
         rank, size = transport.rank, len(transport.view)
         children, distance = [], 1
         while distance < size and rank % (2 * distance) == 0:

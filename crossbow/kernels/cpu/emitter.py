@@ -1,4 +1,4 @@
-"""Emits LLVM instructions on vectors, for passes whose loops the compiler does not vectorise, or not as well."""
+"""Emits LLVM instructions on vectors, for passes whose loops the compiler does not vectorise well."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ class Emitter:
     single, double = ir.FloatType(), ir.DoubleType()
 
     def __init__(self, builder: Any, lanes: int, count: Any | None = None) -> None:
-        """count: an integer, the number of lanes that `load` and `store` access, from the first; None means all."""
+        """count: the number of lanes, from the first one on, that `load` and `store` access, as an LLVM integer; None
+        means all."""
         self.builder, self.lanes = builder, lanes
         self.mask: Any = None
         if count is not None:
             self.mask = builder.icmp_signed("<", self.indices, self.splat(builder.trunc(count, self.lane)))
 
     def vector(self, element: Any) -> Any:
-        """The type of a vector of such elements."""
+        """The type of a vector with elements of this type."""
         return element if self.lanes == 1 else ir.VectorType(element, self.lanes)
 
     @property
@@ -79,7 +80,7 @@ class Emitter:
         return self.builder.load(self.builder.gep(pointer, [self.word(index)]))
 
     def widened(self, value: Any) -> Any:
-        """In double precision."""
+        """The value in double precision."""
         return self.builder.fpext(value, self.vector(self.double))
 
     def floored(self, value: Any, floor: Any) -> Any:
@@ -88,7 +89,7 @@ class Emitter:
 
     def fused(self, left: Any, right: Any, total: Any) -> Any:
         """left · right + total, rounded once if the processor can."""
-        if not processor.VECTORS.fused:  # else LLVM would call a function for every number
+        if not processor.VECTORS.fused:  # otherwise LLVM would call a function for every number
             return self.builder.fadd(self.builder.fmul(left, right), total)
         return self._call("fma", total.type, self.single, [left, right, total])
 
@@ -101,7 +102,7 @@ class Emitter:
 
 
 def _size(element: Any) -> int:
-    """Bytes of a number."""
+    """Size of a number in bytes."""
     if isinstance(element, ir.IntType):
         return int(element.width) // 8
     return 8 if isinstance(element, ir.DoubleType) else 4

@@ -28,7 +28,7 @@ load("crossbow.kernels.cpu.passes")
 
 
 class Cpu:
-    """Answers a request with the fastest kernel that supports it, and finally with the reference's.
+    """Answers a request with the fastest kernel that supports it, which may be the reference's.
 
     Our own kernels are tried before oneDNN's if they are faster, and after them for requests that oneDNN rejects.
     Without oneDNN, they serve most requests, with one thread per learner.
@@ -41,7 +41,7 @@ class Cpu:
 
     def __init__(self, *, winograd: bool = True, onednn: bool | None = None) -> None:
         """winograd: whether convolutions may use Winograd's algorithm, whose rounding errors are larger. onednn:
-        whether to use oneDNN; None means if it is usable."""
+        whether to use oneDNN; with None, it is used if it is usable."""
         used = why_unusable() is None if onednn is None else onednn
         self.name: str = "onednn" if used else "compiled"
         self.fused_relu: frozenset[RequestType] = frozenset(

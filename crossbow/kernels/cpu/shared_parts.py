@@ -1,9 +1,9 @@
-"""Work in parts that several threads take in turn, in compiled code.
+"""Work in parts, which several threads take one after the other in compiled code.
 
-The parts of a prediction take between ten microseconds and a second. To hand a part to another thread through Python
+The parts of a prediction take between ten microseconds and a second. Passing a part to another thread through Python
 takes 10 to 17 µs, and a thread that has been woken may have to wait for a core. So threads *take* parts from one
-counter, and no part is tied to a thread; a thread that is late finds none left. After a job a helper listens for the
-next one for about 100 µs before it sleeps.
+counter, and no part is assigned to a thread in advance; a late thread finds no part left. After a job, a helper listens
+for the next one for about 100 µs before it sleeps.
 
 A helper's mailbox holds the address of a job, or one of three states::
 
@@ -11,8 +11,8 @@ A helper's mailbox holds the address of a job, or one of three states::
       ▲                   └────────withdraw────────────►│
       └─────────────── nothing for a while ─────────────┘
 
-The thread that owns the job takes parts, too. It then waits until all parts that were taken are done, and withdraws the
-job from the helpers that have not seen it yet. If there is one part only, its *independent calls* are a job instead.
+The thread that owns the job also takes parts. It then waits until all taken parts are done, and withdraws the job from
+helpers that have not noticed it yet. If there is only one part, its *independent calls* form a job instead.
 """
 
 from __future__ import annotations
@@ -45,23 +45,22 @@ from crossbow.kernels.task_list import Table
 from crossbow.types import Array, address
 
 AWAY, READY, BUSY = -1, 0, -2
-"""States of a mailbox: its thread sleeps; it listens, or is on its way; it computes parts."""
+"""States of a mailbox: its thread sleeps (AWAY), listens or is waking up (READY), or computes parts (BUSY)."""
 LISTENING = 5000
-"""Checks of the mailbox before a helper sleeps: about 100 µs."""
+"""Number of checks of the mailbox before a helper sleeps, which take about 100 µs."""
 
 NEXT, DONE, COUNT, OF_CALLS, ROWS, STATUS, FAILED, WORKER = 0, 8, *range(16, 22)
 INPUTS, OUTPUTS, INPUT_BYTES, OUTPUT_BYTES, SCHED_YIELD, USLEEP, GET_THREADS, SET_THREADS, JOB = range(22, 31)
-"""Positions in the memory of a job. NEXT, the number of the next part, and DONE have cache lines of their own.
-OF_CALLS: whether the rows are calls instead of parts. STATUS: of the failed part or call, FAILED: its number, WORKER:
-the address of the programs of the thread that computed it. GET_THREADS, SET_THREADS: OpenMP's functions, or 0."""
+"""Positions in the memory of a job. NEXT, the number of the next part, and DONE have separate cache lines. OF_CALLS:
+whether the rows are calls instead of parts. STATUS: status of the failed part or call. FAILED: its number. WORKER:
+address of the programs of the thread that computed it. GET_THREADS, SET_THREADS: OpenMP's functions, or 0."""
 FIRST, ITEMS, PROGRAM, CALL, PART_ROW = range(5)
-"""Positions in the row of a part: its first input and number of inputs, the program that computes it; and the call that
-failed."""
+"""Positions in the row of a part: its first input, its number of inputs, its program, and the call that failed."""
 TABLE, CALLS, TOGETHER, SOURCE, TARGET, PROGRAM_ROW = range(6)
-"""Positions in the row of a program: its calls, how many of them are independent (`Table.together`), and where it reads
-its inputs and writes its outputs."""
+"""Positions in the row of a program: its calls, the numbers of independent ones (`Table.together`), and the addresses
+of its inputs and outputs."""
 NONE_LEFT = 2**40
-"""Number of the next part of a job that has ended."""
+"""Value of NEXT in a job that has ended."""
 
 
 class JobPart(NamedTuple):
@@ -82,17 +81,17 @@ class FailedCall(NamedTuple):
 
 
 class Programs:
-    """The programs of one thread, each with memory of its own."""
+    """The programs of one thread, each with its own memory."""
 
     def __init__(self, number: int) -> None:
-        """number: of the programs."""
+        """number: number of programs."""
         self._rows = np.zeros((number, PROGRAM_ROW), np.int64)
         self._calls = np.zeros(JOB, np.int64)
         self._calls[NEXT], self._calls[OF_CALLS] = NONE_LEFT, 1
         self._calls[SCHED_YIELD], self._calls[USLEEP] = resting_functions()
         self.address = address(self._rows)
         self.calls = address(self._calls)
-        """The memory of a job of independent calls of one of these programs."""
+        """Address of the memory of a job of independent calls of one of these programs."""
         self._references: dict[int, tuple[object, ...]] = {}
 
     def __contains__(self, number: int) -> bool:
@@ -100,17 +99,16 @@ class Programs:
         return number in self._references
 
     def set(self, number: int, table: Table, source: Array, target: Array) -> None:
-        """Define a program. source, target: the contiguous arrays that it reads its inputs from, and writes its outputs
-        to."""
+        """Define a program. source, target: the contiguous arrays of its inputs and outputs."""
         self._references[number] = table, source, target
         self._rows[number] = (table.rows, table.calls, address(table.together), address(source), address(target))
 
 
 class JobPlan:
-    """The parts in which outputs are computed from inputs."""
+    """The division into parts of the computation of outputs from inputs."""
 
     def __init__(self, parts: Sequence[JobPart], input_bytes: int, output_bytes: int) -> None:
-        """input_bytes, output_bytes: of one item."""
+        """input_bytes, output_bytes: sizes of one item."""
         self.parts = tuple(parts)
         self._memory = memory = np.zeros(JOB + PART_ROW * len(parts), np.int64)
         memory[COUNT], memory[INPUT_BYTES], memory[OUTPUT_BYTES] = len(parts), input_bytes, output_bytes
@@ -119,26 +117,26 @@ class JobPlan:
         memory[JOB:].reshape(-1, PART_ROW)[:, : len(JobPart._fields)] = parts
 
     def job(self, inputs: Array, outputs: Array) -> Job:
-        """The computation of these outputs. Both are contiguous arrays."""
+        """The job that computes these outputs. Both are contiguous arrays."""
         return Job(self._memory.copy(), inputs, outputs)
 
 
 class Job:
-    """Inputs and outputs, and the parts in which outputs are computed from inputs."""
+    """Inputs and outputs, and the parts of the computation."""
 
     def __init__(self, memory: Array, inputs: Array, outputs: Array) -> None:
-        """memory: of a plan, which this job may change."""
+        """memory: memory from a plan, which this job may change."""
         self._references = inputs, outputs
         self._memory, self.address = memory, address(memory)
         memory[ROWS], memory[INPUTS], memory[OUTPUTS] = self.address + 8 * JOB, address(inputs), address(outputs)
 
     def again(self) -> Job:
-        """The same job once more. No helper may have taken part, as in one of a single part."""
+        """The same job, to be run again. No helper may have worked on it, as in a job with a single part."""
         self._memory[NEXT] = self._memory[DONE] = 0
         return self
 
     def run(self, own: Programs, helpers: Sequence[Helper] = ()) -> FailedCall | None:
-        """Compute all parts on this thread and on those of the helpers. If there is only one part, the first helper
+        """Compute all parts on this thread and on the helpers' threads. If there is only one part, the first helper
         takes some of its independent calls. Returns a failure, after which no further part is begun. own: this thread's
         programs."""
         if self._memory[COUNT] == 1:
@@ -161,21 +159,22 @@ class Helper:
     """A thread that takes parts of the jobs that are posted to it. Only one thread at a time may post."""
 
     def __init__(self, programs: Programs, submit: Callable[[Callable[[], None]], object]) -> None:
-        """programs: of this thread. submit: runs a function on the thread."""
+        """programs: programs of this thread. submit: runs a function on the thread."""
         self.programs = programs
         self._submit = submit
         self._memory = np.full(1, AWAY, np.int64)
         self.mailbox = address(self._memory)
         self._posted: object = None
-        """The job that was posted last, or the programs whose calls were: it must live until the thread has left it."""
+        """The job that was posted last, or the programs whose calls were posted. It must live until the thread has
+        finished with it."""
 
     def post(self, job: Job) -> bool:
-        """Offer a job to the thread, and wake it if it sleeps. Returns whether it may take part."""
+        """Offer a job to the thread, and wake it if it sleeps. Returns whether the thread may help."""
         return self._put(job, job.address)
 
     def prepare(self, programs: Programs) -> int:
         """Wake the thread if it sleeps, for independent calls of these programs. Returns the address of the mailbox; 0
-        if the thread cannot take part."""
+        if the thread cannot help."""
         return self.mailbox if self._put(programs, READY) else 0
 
     def _put(self, references: object, content: int) -> bool:
@@ -200,7 +199,7 @@ def _function(compiled: NativeFunction) -> Callable[..., int]:
 
 @inlined
 def _begin_part(job: Any, part: Any, program: Any) -> None:
-    """Copy a part's inputs to the memory of its program, unless they are there."""
+    """Copy a part's inputs to the memory of its program, unless they are already there."""
     memory = int64_at(job)
     source = memory[INPUTS] + part[FIRST] * memory[INPUT_BYTES]
     if source != program[SOURCE]:
@@ -209,7 +208,7 @@ def _begin_part(job: Any, part: Any, program: Any) -> None:
 
 @inlined
 def _end_part(job: Any, part: Any, program: Any) -> None:
-    """Copy a part's outputs from the memory of its program, unless that is where they belong."""
+    """Copy a part's outputs from the memory of its program, unless they are already in place."""
     memory = int64_at(job)
     target = memory[OUTPUTS] + part[FIRST] * memory[OUTPUT_BYTES]
     if target != program[TARGET]:
@@ -218,7 +217,7 @@ def _end_part(job: Any, part: Any, program: Any) -> None:
 
 @inlined
 def _take(job: Any, programs: Any) -> None:
-    """Compute parts, or make calls, until none is left. After a failure none is begun."""
+    """Compute parts, or make calls, until none is left. After a failure, no further one is begun."""
     memory = int64_at(job)
     while True:
         number = fetch_add(job + 8 * NEXT, 1)
@@ -236,7 +235,7 @@ def _take(job: Any, programs: Any) -> None:
                 _end_part(job, part, program)
         done = np.int64(1)
         if status != 0:
-            # The parts that nobody has taken count as done.
+            # The parts that no thread has taken count as done.
             done += max(np.int64(0), memory[COUNT] - fetch_add(job + 8 * NEXT, memory[COUNT]))
             memory[STATUS], memory[FAILED], memory[WORKER] = status, number, programs
         fetch_add(job + 8 * DONE, done)
@@ -258,7 +257,7 @@ def _wait(job: Any) -> None:
 
 @inlined
 def _use_threads(job: Any, threads: Any) -> Any:
-    """Set the team size of this thread, for which the programs have been compiled. Returns the size before."""
+    """Set this thread's team size to that for which the programs were compiled. Returns the previous size."""
     memory = int64_at(job)
     if memory[GET_THREADS] == 0:
         return np.int64(threads)
@@ -270,7 +269,8 @@ def _use_threads(job: Any, threads: Any) -> Any:
 
 @native
 def compute_parts(job_address: int, programs: int, mailboxes: int, helpers: int) -> int:
-    """Compute parts, wait for those that helpers have taken, and withdraw the job. Returns the status of a failure."""
+    """Compute parts, wait for the parts that helpers have taken, and withdraw the job. Returns the status of a
+    failure."""
     job = np.int64(job_address)
     before = _use_threads(job, np.int64(1))
     _take(job, np.int64(programs))
@@ -298,8 +298,8 @@ def _call_together(calls: Any, rows: Any, count: Any, mailbox: Any) -> Any:
 
 @inlined
 def _run_rows_together(program: Any, calls: Any, mailbox: Any, failed: int) -> Any:
-    """Make the calls of a program, with a helper where they are independent. Returns the status of a failure, whose
-    number is at the address `failed`."""
+    """Make the calls of a program, with a helper for independent calls. Returns the status of a failure; the number of
+    the failed call is at the address `failed`."""
     together = int64_at(program[TOGETHER])
     index = np.int64(0)
     while index < program[CALLS]:
@@ -340,7 +340,7 @@ def compute_alone(job_address: int, programs: int, calls: int, mailbox: int) -> 
 
 @native
 def post_job(mailbox_address: int, job: int, _2: int, _3: int) -> int:
-    """Put a job into a mailbox that is READY or AWAY. Returns the state before; if it was another, BUSY."""
+    """Put a job into a mailbox that is READY or AWAY. Returns the previous state; BUSY if it was another one."""
     mailbox = np.int64(mailbox_address)
     if compare_exchange(mailbox, np.int64(READY), np.int64(job)):
         return READY

@@ -17,7 +17,7 @@ from crossbow.types import address
 ALIGNMENT = 64
 
 Place = str | int | tuple[str, int] | None
-"""Where an operand is: a buffer's role, optionally with an offset in bytes, or an offset in the workspace. None is
+"""The place of an operand: a buffer's role, optionally with an offset in bytes, or an offset in the workspace. None is
 address 0."""
 
 
@@ -51,7 +51,7 @@ class Steps:
     """The passes of one prepared kernel, and their workspace."""
 
     def __init__(self, request: Request, *implementations: str) -> None:
-        """implementations: beginning of the kernel's name, before the names of the steps."""
+        """implementations: first parts of the kernel's name, before the names of the steps."""
         self.request = request
         self.implementations = list(implementations)
         self._steps: list[Any] = []
@@ -88,7 +88,7 @@ class Steps:
         return self._reserved
 
     def prepared(self, **settings: Any) -> PreparedKernel:
-        """The kernel for the request. settings: as for `Request.prepared`."""
+        """The prepared kernel for the request. settings: as for `Request.prepared`."""
         return self.request.prepared(" ".join(self.implementations), self.bind, workspace=self.workspace, **settings)
 
     def bind(self, buffers: Buffers) -> Sequence[Call]:

@@ -19,7 +19,7 @@ from crossbow.types import Array, Shape
 class BlockedStorage:
     """A layout with outer strides and inner blocks, as oneDNN describes memory.
 
-    The element at indices i of `sizes` (the variable's `shape`, perhaps with more dimensions, as groups) lies at
+    The element at indices i of `sizes` (the variable's `shape`, possibly with more dimensions, as for groups) is at
     Σ_d (i_d div B_d) · strides_d + its position in the inner blocks, where B_d is the product of dimension d's blocks.
     """
 
@@ -57,7 +57,8 @@ class BlockedStorage:
         plain[...] = flat[self._places].reshape(self.shape)
 
     def __str__(self) -> str:
-        """In oneDNN's notation: dimensions from the outermost one on, capital if blocked, then the blocks."""
+        """The layout in oneDNN's notation: dimensions from the outermost one on, capital if blocked, then the
+        blocks."""
         blocked = {dimension for dimension, _ in self.blocks}
         order = sorted(range(len(self.sizes)), key=lambda d: (-self.strides[d], d))
         outer = "".join(chr(ord("A" if d in blocked else "a") + d) for d in order)
@@ -65,7 +66,7 @@ class BlockedStorage:
 
 
 def strided_storage(shape: Shape, sizes: Shape, strides: Sequence[int]) -> BlockedStorage:
-    """The storage of a variable of this shape, viewed with these sizes, by strides without blocks."""
+    """The storage of a variable of this shape, viewed with these sizes, with strides and without blocks."""
     return BlockedStorage(shape, sizes, tuple(strides), (), math.prod(sizes))
 
 

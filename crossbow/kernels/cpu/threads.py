@@ -1,4 +1,4 @@
-"""The threads of a learner: a team of GNU OpenMP, of the copy that oneDNN uses. Without oneDNN there is one thread."""
+"""The threads of a learner: a team of GNU OpenMP, the copy that oneDNN uses. Without oneDNN, there is one thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def max_threads() -> int:
 
 
 class one_thread:  # noqa: N801 - used as a function
-    """Make the team of the calling thread one thread in the block."""
+    """Context manager: reduce the team of the calling thread to one thread."""
 
     def __enter__(self) -> None:
         self._before = max_threads()
@@ -35,7 +35,7 @@ def openmp_function(name: str) -> int:
 
 
 def team_functions() -> tuple[int, int]:
-    """The functions that return and set the team size of the calling thread; 0 without oneDNN."""
+    """The addresses of the functions that return and set the team size of the calling thread; 0 without oneDNN."""
     if shared_library.why_unusable() is not None:
         return 0, 0
     return openmp_function("omp_get_max_threads"), openmp_function("omp_set_num_threads")

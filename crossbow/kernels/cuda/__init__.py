@@ -1,1 +1,1 @@
-"""Kernels for NVIDIA GPUs: cuDNN and cuBLAS on CuPy's memory and streams, and kernels of our own (`sources/*.cu`)."""
+"""Kernels for NVIDIA GPUs: cuDNN and cuBLAS on CuPy's memory and streams, and our own kernels (`sources/*.cu`)."""

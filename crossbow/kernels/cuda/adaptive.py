@@ -41,7 +41,7 @@ def adaptive_step(request: AdaptiveStep) -> PreparedKernel:
 
 
 def _renamed(request: AdaptiveStep, first: dict[str, str]) -> tuple[AdaptationForm, Assignment]:
-    """The request with the first name of every memory."""
+    """The request with the first name of each vector's memory; see `first_names`."""
     form, assignment = request.adaptation, request.assignment
     descent, terms = (tuple(first.get(term, term) for term in each) for each in (form.descent, assignment.terms))
     velocity = None if form.velocity is None else first[form.velocity]

@@ -24,7 +24,8 @@ T = TypeVar("T")
 
 
 class Api(Protocol):
-    """The libraries. A function that fails raises an exception; cuDNN's and cuBLAS's return a status instead."""
+    """The libraries. A function that fails raises an exception; functions of cuDNN and cuBLAS return a status
+    instead."""
 
     @property
     def runtime(self) -> Any:
@@ -63,7 +64,7 @@ class Api(Protocol):
 
     def zeros(self, nbytes: int) -> Any:
         """Zeroed bytes on the current device, for any stream: an array of uint8 with an address, and with views and
-        slices like NumPy's."""
+        slices as in NumPy."""
 
     def free_memory(self) -> int:
         """Free bytes of the current device (`runtime.memGetInfo`), after releasing all cached memory."""
@@ -72,13 +73,13 @@ class Api(Protocol):
         """Zeroed, pinned bytes of the host, which devices copy directly, and which kernels may write."""
 
     def arrays(self, stream: int) -> AbstractContextManager[tuple[Any, Callable[[Any], Any]]]:
-        """A module like NumPy whose work goes to a stream, and a function that converts an array of `zeros` to its
-        own."""
+        """A context with a module like NumPy whose work goes to a stream, and a function that converts an array from
+        `zeros` to the module's type."""
 
 
 @dataclass(frozen=True)
 class _OurStream:
-    """A stream that CuPy did not create, in the form that CuPy requires."""
+    """A stream that CuPy did not create, as an object that CuPy accepts."""
 
     pointer: int
 
@@ -95,7 +96,7 @@ class CuPy:
             from cupy.cuda import driver, runtime
         except ImportError as error:
             raise ConfigurationError(f"expected CuPy for devices 'cuda:i': {INSTALL}. Received: {error}") from error
-        # As many as the driver allows: streams that share one of these queues wait for each other's events.
+        # The driver's maximum number of queues: streams that share a queue wait for each other's events.
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
         self._cupy, self._runtime, self._driver = cupy, runtime, driver
         self._remembered: dict[Hashable, Any] = {}
@@ -166,7 +167,7 @@ class CuPy:
                 f"expected {bytes_text(nbytes)} more of the GPU's memory; lower the batch size or the number of "
                 f"learners. Received: {error}"
             ) from error
-        self._cupy.cuda.get_current_stream().synchronize()  # streams of ours do not wait for that which clears it
+        self._cupy.cuda.get_current_stream().synchronize()  # our streams do not wait for the one that clears it
         return memory
 
     def free_memory(self) -> int:
@@ -193,7 +194,7 @@ def _real() -> Api:
 
 
 def api() -> Api:
-    """Return the libraries in use. Raises ConfigurationError, which says what to install, if they are absent."""
+    """Return the libraries in use. Raises ConfigurationError, with the packages to install, if they are absent."""
     return _replacement[-1] if _replacement else _real()
 
 
@@ -218,7 +219,7 @@ def replaced(other: Api) -> Iterator[None]:
 
 
 def gpus() -> list[str]:
-    """Return the names of the GPUs. Raises ConfigurationError, which says why, if none can be used."""
+    """Return the names of the GPUs. Raises ConfigurationError, with the reason, if none can be used."""
     runtime = api().runtime
     try:
         count = int(runtime.getDeviceCount())

@@ -1,8 +1,8 @@
-"""Batch normalisation, with the sum and the ReLU after it in the same passes: kernels of our own.
+"""Batch normalisation, with the sum and the ReLU after it in the same passes, by our own kernels.
 
-If a block can take all values of its channels, one kernel computes the statistics and normalises, and one computes all
-gradients. Otherwise there are two each: the first adds up parts of the channels, and every block of the second adds up
-the parts of its own channels.
+If a block can process all values of its channels, one kernel computes the statistics and normalises, and one kernel
+computes all gradients. Otherwise there are two kernels each: the first adds up parts of the channels, and every block
+of the second adds up the parts of its own channels.
 
 The forward pass keeps the batch's mean and the inverse of its standard deviation for the gradient. The gradient of a
 ReLU needs nothing else, because the normalised value is computed again; after a sum, it needs the output.
@@ -24,7 +24,7 @@ from crossbow.types import Array, Tensor
 LINEAR, OF_NORMALISED, OF_OUTPUT = np.int32(0), np.int32(1), np.int32(2)
 """The argument of a ReLU's derivative, as in sources/batch_norm.cuh."""
 ALIGNMENT = 8
-"""Bytes: the copy of the count is stored before the sums, which are doubles."""
+"""Size in bytes of the copy of the count, which is stored before the sums, which are doubles."""
 
 
 @CUDA.kernel(BatchNormTraining)
@@ -111,7 +111,8 @@ def backward(request: BatchNormBackward) -> PreparedKernel:
 
 
 def _whole(x: Tensor) -> Channels | None:
-    """The division of a tensor in which a block takes all values of its channels; None if these are too many."""
+    """The division of a tensor in which a block processes all values of its channels; None if there are too many
+    values."""
     channels = Channels(x, 1, x.shape[1:2], whole=True)
     return channels if channels.elements_of_whole <= MOST_OF_A_BLOCK and not is_wide(x.elements) else None
 

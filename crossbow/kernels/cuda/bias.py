@@ -17,7 +17,7 @@ from crossbow.types import Array, Layout, Tensor
 CHANNELS_OF_A_BLOCK = 32
 """Number of channels that one block sums, if neighbours in memory belong to different channels."""
 ADDED_BY_A_THREAD = 16
-"""Minimum number of elements of a channel that a thread adds up before a second block shares them."""
+"""Minimum number of elements of a channel that a thread adds up before the channel is divided among blocks."""
 ENOUGH_BLOCKS = 1024
 """Number of blocks that keeps a GPU busy."""
 
@@ -44,7 +44,8 @@ def backward(request: BiasBackward) -> PreparedKernel:
 
 
 class AddBias:
-    """The kernel that adds a bias (None: zeros), and applies a ReLU if it is asked to. sizes: as of `channels_of`."""
+    """The kernel that adds a bias (None: zeros), and optionally applies a ReLU. sizes: as `channels_of` returns
+    them."""
 
     def __init__(self, dtype: np.dtype[np.generic], sizes: tuple[int, int, int], *, relu: bool = False) -> None:
         _, channels, inner = sizes
@@ -57,7 +58,8 @@ class AddBias:
 
 
 class ChannelSums:
-    """The gradient of a bias: the sums over all axes but the channels, in an order that depends on the shape alone."""
+    """The gradient of a bias: the sums over all axes except the channels, in an order that depends only on the
+    shape."""
 
     def __init__(self, dy: Tensor) -> None:
         self.dtype = dy.dtype
@@ -85,7 +87,7 @@ class ChannelSums:
 
 
 def channels_of(tensor: Tensor) -> tuple[int, int, int]:
-    """The sizes of a tensor in memory order: outside the channels, the channels, and inside them."""
+    """The sizes of a tensor in memory order: the axes outside the channels, the channels, and the axes inside them."""
     n, channels, *image = tensor.shape
     if tensor.layout is Layout.CHANNELS_LAST:
         return n * math.prod(image), channels, 1

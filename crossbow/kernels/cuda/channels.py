@@ -11,7 +11,8 @@ from crossbow.kernels.cuda.launch import BLOCK, PACK, CudaKernel, Launch, Struct
 from crossbow.types import Array, ConfigurationError, Layout, Shape, Tensor, address
 
 GRID = 1024
-"""Number of blocks that suffices for a large GPU. It is the same for every GPU, and so is the order of the sums."""
+"""Number of blocks that suffices for a large GPU. It is the same for every GPU, so that the order of the sums is also
+the same."""
 CHUNK = 8
 """Number of elements that a thread takes at a time in single precision, as in sources/channels.cuh. A channel with
 fewer elements is not divided among threads."""
@@ -20,12 +21,12 @@ SIDE_BY_SIDE = 32
 SUMS = 16
 """Bytes of the two sums of a thread."""
 SECTOR = 32
-"""Bytes: a block that takes all values of its channels reads at least as many adjacent ones."""
+"""Minimum number of adjacent bytes that a block reads if it processes all values of its channels."""
 MOST_THREADS = 1024
-"""Number of threads of a block that takes all values of its channels, if these are many."""
+"""Maximum number of threads of a block that processes all values of its channels."""
 MOST_OF_A_BLOCK = 2**16
-"""Maximum number of elements of such a block, which reads them twice. More would take longer than two kernels that use
-the whole GPU. An estimate, which has not been measured."""
+"""Maximum number of elements of such a block, which reads them twice. With more elements, it would take longer than two
+kernels that use the whole GPU. This is an estimate, not a measurement."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,12 @@ class Channels:
     """A tensor whose elements have variables by their position on some axes, divided among blocks."""
 
     def __init__(self, x: Tensor, axis: int, variable: Shape, *, whole: bool = False) -> None:
-        """variable: the shape of the variables, which lie along the axes from `axis` on. whole: whether one block takes
-        all values of a channel."""
+        """variable: the shape of the variables, which lie along the axes from `axis` on. whole: whether one block
+        processes all values of a channel."""
         self.dtype = x.dtype
         axes = _axes(x, axis, variable)
         own, common = [a for a in axes if a.number is not None], [a for a in axes if a.number is None]
-        if max(len(own), len(common)) > 2:  # which needs variables for each example
+        if max(len(own), len(common)) > 2:  # only with separate variables for each example
             received = f"axis={axis} and {variable} of {x.shape}, {x.layout.value}"
             raise ConfigurationError(f"Cuda: variables have at most two runs of axes in memory. Received: {received}")
         major, minor = [_Axis(1, 0, 0)] * (2 - len(own)) + own
@@ -57,18 +58,19 @@ class Channels:
         if minor.stride == 1 and self.count > 1:
             least = min(power_of_two(self.count), SECTOR // x.dtype.itemsize if whole else SIDE_BY_SIDE)
         self.elements_of_whole = least * values
-        """Number of elements of a block that takes all values of its channels."""
+        """Number of elements of a block that processes all values of its channels."""
         self.threads = BLOCK
         if whole:
             self.threads = min(max(BLOCK, power_of_two(-(-least * values // CHUNK))), MOST_THREADS)
         pack = PACK // x.dtype.itemsize
         self.values, self.channels = _run(major, minor, outer, inner, pack, whole=whole)
-        """Adjacent values, and adjacent channels, that a thread takes at once: VALUES and CHANNELS of the sources."""
+        """Numbers of adjacent values, and of adjacent channels, that a thread processes at once: VALUES and CHANNELS of
+        the sources."""
         run = self.values * self.channels
         self._takes_packs = run > 1
-        # From here on, all numbers and distances are those of runs.
+        # From here on, all numbers and distances count runs.
         count, values, least = self.count // self.channels, values // self.values, max(1, least // self.channels)
-        free = self.threads // min(power_of_two(values), self.threads)  # how many channels' values fit into a block
+        free = self.threads // min(power_of_two(values), self.threads)  # channels whose values fit in a block
         width = min(power_of_two(count), max(free, least))
         lanes, self._tiles = self.threads // width, -(-count // width)
         most = values // (lanes * max(1, CHUNK // run))
@@ -119,7 +121,8 @@ class Channels:
 def _run(major: _Axis, minor: _Axis, outer: _Axis, inner: _Axis, pack: int, *, whole: bool) -> tuple[int, int]:
     """The number of adjacent values, and of adjacent channels, that a thread takes at once: a pack of one or the other.
 
-    Tensors begin at multiples of a pack. Blocks of whole channels have few threads for each, so they keep single ones.
+    Tensors begin at multiples of a pack. Blocks of whole channels have few threads for each channel, so their threads
+    process single channels.
     """
     axes = (major, minor, outer, inner)
     if inner.stride == 1 and inner.size % pack == 0:

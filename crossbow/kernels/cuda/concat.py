@@ -1,4 +1,4 @@
-"""Concatenation of tensors along an axis: each is a part of the result."""
+"""Concatenation of tensors along an axis: each tensor is a part of the result."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Convolution over one, two or three spatial axes and its gradients: cuDNN's functions, with passes of our own.
+"""Convolution over one, two or three spatial axes and its gradients: cuDNN's functions, with our own passes.
 
-cuDNN pads both sides of an axis equally. If the paddings differ, the workspace holds the input with a border of zeros,
-as wide as the difference, and the gradient of the input is cut out of the padded one's. A single spatial axis is the
-second of two. If images are channels-last, so are the weights; for problems that cuDNN does not compute in that order,
-tensors are copied to logical order.
+cuDNN pads both sides of an axis equally. If the paddings differ, the workspace contains the input with a border of
+zeros, as wide as the difference, and the gradient of the input is cut out of the gradient of the padded input. A single
+spatial axis is the second of two. If images are channels-last, so are the weights; for problems that cuDNN does not
+compute in that order, tensors are copied to logical order.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from crossbow.types import Array, ConfigurationError, Layout, Tensor, address
 LEAST_LIMIT, MOST_LIMIT = 64 * 2**20, 2**30
 """Bounds of `workspace_limit`, in bytes."""
 SHARE_OF_FREE = 64
-"""An algorithm's workspace takes at most this part of the free memory: every learner needs one."""
+"""An algorithm's workspace takes at most 1 / SHARE_OF_FREE of the free memory, because every learner needs one."""
 
 TIMED = 16
-"""Maximum number of timing results: cuDNN has eight algorithms, and may try each in its default arithmetic too."""
+"""Maximum number of timing results: cuDNN has eight algorithms, and may also try each in its default arithmetic."""
 
 ALIGNMENT = 256
-"""Bytes: parts of the workspace begin at multiples of this number."""
+"""Alignment in bytes of the parts of the workspace."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ BACKWARD_FILTER = Direction(
 
 @dataclass(frozen=True)
 class Problem:
-    """A convolution as cuDNN knows it: two or more spatial axes, each with the same padding on both sides."""
+    """A convolution in cuDNN's form: two or more spatial axes, each with the same padding on both sides."""
 
     x: Tensor
     w: Tensor
@@ -130,7 +130,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One of a direction's algorithms, in an arithmetic, and the bytes of workspace that it needs."""
+    """One of a direction's algorithms, its arithmetic, and its workspace in bytes."""
 
     number: int
     math_type: int
@@ -144,10 +144,11 @@ class Algorithm:
 def choose(direction: Direction, problem: Problem, deterministic: bool) -> Algorithm:
     """Return the algorithm for a problem on the current device: the same one at every call.
 
-    With `deterministic`, it is the first of the direction's deterministic algorithms that cuDNN has for the problem;
-    otherwise the one with the shortest measured time. In both cases the first algorithm within `workspace_limit` is
-    chosen, or, if none is, the one that needs least. An algorithm that fails, with any status, is skipped. Raises
-    CudnnError if none is left, and CUDA's error if the GPU cannot be used after a failure.
+    With `deterministic`, it is the first of the direction's deterministic algorithms that cuDNN supports for the
+    problem; otherwise the one with the shortest measured time. In both cases the first algorithm within
+    `workspace_limit` is chosen, or, if there is none, the one with the smallest workspace. An algorithm that fails,
+    with any status, is skipped. Raises CudnnError if none is left, and CUDA's error if the GPU cannot be used after a
+    failure.
     """
     return remember((direction, problem, deterministic), lambda: _choose(direction, problem, deterministic))
 
@@ -159,8 +160,8 @@ def chosen() -> dict[tuple[Direction, Problem, bool], Algorithm]:
 
 
 def workspace_limit(deterministic: bool) -> int:
-    """Maximum number of bytes of an algorithm's workspace, if there is an algorithm that needs no more. With
-    `deterministic`, it does not depend on the memory that is free, so that two runs choose the same algorithms."""
+    """Maximum size in bytes of an algorithm's workspace, if some algorithm needs no more. With `deterministic`, it does
+    not depend on the free memory, so that two runs choose the same algorithms."""
     return LEAST_LIMIT if deterministic else min(max(api().free_memory() // SHARE_OF_FREE, LEAST_LIMIT), MOST_LIMIT)
 
 
@@ -177,7 +178,7 @@ def _choose(direction: Direction, problem: Problem, deterministic: bool) -> Algo
             failure = _passed_over(error)
     for algorithm in sorted(known, key=lambda one: max(one.workspace - limit, 0)):
         try:
-            if (algorithm.number, algorithm.math_type) not in timed:  # some are refused only when they run
+            if (algorithm.number, algorithm.math_type) not in timed:  # some are rejected only when they run
                 _try(direction, problem, algorithm)
             return algorithm
         except cudnn.CudnnError as error:
@@ -205,8 +206,8 @@ def _workspace(direction: Direction, problem: Problem, number: int, math_type: i
 
 
 def _timed(direction: Direction, problem: Problem, limit: int) -> list[tuple[int, int]]:
-    """Number and arithmetic of the algorithms whose workspace is within the limit, the fastest first. cuDNN runs each
-    on temporary memory. For tensors of 16 bits cuDNN chooses the arithmetic; for others it is the problem's."""
+    """Numbers and arithmetics of the algorithms whose workspace is within the limit, the fastest first. cuDNN runs each
+    on temporary memory. For 16-bit tensors, cuDNN chooses the arithmetic; for others it is the problem's."""
     descriptors, memory = problem.descriptors(), _memory(direction, problem)
     first, second, result = (
         (descriptors[operand], pointer(array)) for operand, array in zip(direction.operands, memory, strict=True)
@@ -222,7 +223,7 @@ def _timed(direction: Direction, problem: Problem, limit: int) -> list[tuple[int
         )
     except cudnn.CudnnError as error:
         _passed_over(error)
-    # The memory is released: no work that uses it may be running.
+    # The memory is released next, so no work that uses it may be running.
     api().runtime.streamSynchronize(current().pointer)
     narrow = problem.x.dtype.name in NARROW
     right = (one for one in found[: count.value] if narrow or one.mathType == problem.math_type)
@@ -230,7 +231,7 @@ def _timed(direction: Direction, problem: Problem, limit: int) -> list[tuple[int
 
 
 def _try(direction: Direction, problem: Problem, algorithm: Algorithm) -> None:
-    """Run an algorithm once, on memory of its own. Raises CudnnError if it fails."""
+    """Run an algorithm once, on temporary memory. Raises CudnnError if it fails."""
     memory, workspace = _memory(direction, problem), api().zeros(max(algorithm.workspace, 1))
     arrays = dict(zip(direction.operands, memory, strict=True))
     try:
@@ -240,7 +241,7 @@ def _try(direction: Direction, problem: Problem, algorithm: Algorithm) -> None:
 
 
 def _memory(direction: Direction, problem: Problem) -> list[Array]:
-    """Zeros for the operands, in their order."""
+    """Zeroed memory for the operands, in their order."""
     tensors = {"x": problem.x, "w": problem.w, "y": problem.y}
     return [api().zeros(tensors[operand].nbytes) for operand in direction.operands]
 
@@ -255,8 +256,8 @@ def _call(
     *,
     add: bool = False,
 ) -> cudnn.CudnnCall:
-    """Return cuDNN's call for x, w and y of a type, in cuDNN's form. descriptors: with the algorithm's arithmetic. add:
-    whether the result is added to what is there."""
+    """Return cuDNN's call for x, w and y of a type, in cuDNN's form. descriptors: descriptors with the algorithm's
+    arithmetic. add: whether the result is added to the target."""
     first, second, last = ((descriptors[operand], pointer(arrays[operand])) for operand in direction.operands)
     alpha, beta = cudnn.scalar(1, dtype), cudnn.scalar(int(add), dtype)
     return cudnn.CudnnCall(
@@ -277,11 +278,11 @@ class Part:
     staged: Tensor
     """The tensor in cuDNN's form."""
     own: Tensor
-    """The tensor itself; it lies inside the staged one if that is larger."""
+    """The tensor itself, which is the inner part of the staged tensor if that is larger."""
     before: tuple[int, ...]
     """Offset within the staged tensor, along each spatial axis."""
     place: slice
-    """The staged tensor's bytes in the workspace."""
+    """The range of the staged tensor in the workspace, in bytes."""
 
     def fill(self, memory: Array, array: Array) -> Launch:
         """Return the call that copies the array to the workspace."""
@@ -356,8 +357,7 @@ class Convolution:
         return f"cudnn:{self.direction.algorithm_name(self.algorithm.number)}"
 
     def calls(self, buffers: Buffers, roles: Mapping[str, str], *, add: bool = False) -> list[Call]:
-        """The calls, for the buffers of the roles that x, w and y have. add: whether the result is added to what is
-        there."""
+        """The calls. roles: the roles of x, w and y. add: whether the result is added to the target."""
         before: list[Call] = []
         after: list[Call] = []
         result = self.direction.operands[-1]
@@ -378,8 +378,8 @@ class Convolution:
 
 
 def _first_possible(direction: Direction, problem: Problem, deterministic: bool) -> tuple[Problem, Algorithm]:
-    """The problem itself or, if cuDNN does not support it, in logical order; and the algorithm. The problem has the
-    algorithm's arithmetic."""
+    """The problem or, if cuDNN does not support it, the problem in logical order; and its algorithm. The problem has
+    the algorithm's arithmetic."""
     plain = problem.plain()
     if plain != problem:
         with contextlib.suppress(cudnn.CudnnError):
@@ -392,7 +392,8 @@ def _first_possible(direction: Direction, problem: Problem, deterministic: bool)
 def problem_of(
     x: Tensor, weights: Variable, y: Tensor, geometry: ConvolutionGeometry, arithmetic: ConvolutionArithmetic
 ) -> tuple[Problem, tuple[int, ...], dict[str, Tensor]]:
-    """The problem for cuDNN, the offset of the input in cuDNN's, and the actual tensors (one spatial axis as two)."""
+    """The problem for cuDNN, the offset of the input in cuDNN's input, and the actual tensors (one spatial axis as
+    two)."""
     last = isinstance(weights.storage, ChannelsLastStorage)
     w = Tensor(weights.shape, weights.dtype, Layout.CHANNELS_LAST if last else Layout.PLAIN)
     padding, stride, dilation = geometry.padding, geometry.stride, geometry.dilation

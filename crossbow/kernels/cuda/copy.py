@@ -15,9 +15,9 @@ from crossbow.kernels.requests import CopyBackward, CopyForward, Request
 from crossbow.types import Array, Shape, Tensor
 
 TILE, AXES = 32, 8
-"""As in sources/copy.cu."""
+"""The constants AXES and TILE of sources/copy.cu."""
 Copy = Callable[[Array, Array], Launch]
-"""A function of source and target that returns the call."""
+"""Function of source and target that returns the call."""
 
 
 @CUDA.kernel(CopyForward)

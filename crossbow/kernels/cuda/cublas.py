@@ -1,8 +1,8 @@
 """cuBLAS through ctypes: functions under the library's names, and products of row-major matrices.
 
 Products are computed in their factors' type, or for 16 bits in float32; the handle's math mode applies to float32. If
-streams run concurrently, each handle needs a workspace of its own for results that are equal bit by bit
-(`cublasSetWorkspace_v2`, after `cublasSetStream_v2`, which resets it).
+streams run concurrently, results are bit-identical only if each handle has its own workspace (`cublasSetWorkspace_v2`,
+after `cublasSetStream_v2`, which resets it).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CUDA_R_32F, CUDA_R_64F, CUDA_R_16F, CUDA_R_16BF = 0, 1, 2, 14
 
 
 class CublasError(CrossbowError, RuntimeError):
-    """A call of the library did not succeed. `status` is the library's number."""
+    """A failed call of the library. `status` is the library's number."""
 
     def __init__(self, call: str, status: int, text: str) -> None:
         super().__init__(f"{call} returned {status} ({text})")
@@ -51,13 +51,13 @@ class CublasMatrix:
     """A row-major matrix, or a stack of them."""
 
     array: Array
-    """The array in whose memory the matrix lies; only its address counts."""
+    """The array that contains the matrix; only its address is used."""
     leading: int
-    """Number of elements from the beginning of a row to the beginning of the next."""
+    """Number of elements from the beginning of one row to that of the next."""
     transposed: bool = False
-    """Whether it is multiplied as its transpose."""
+    """Whether its transpose is multiplied."""
     stride: int = 0
-    """Number of elements from one matrix of a stack to the next; 0 repeats the same matrix."""
+    """Number of elements from one matrix of a stack to the next; with 0, the same matrix is repeated."""
     start: int = 0
     """Number of elements before the first matrix."""
 
@@ -68,7 +68,7 @@ class MatrixProduct:
 
     function: str
     arguments: tuple[object, ...]
-    """All arguments but the handle, which belongs to the stream that the calling thread has set."""
+    """All arguments except the handle, which belongs to the stream that the calling thread has set."""
     references: tuple[object, ...] = field(repr=False, default=())
     capturable: ClassVar[bool] = True
     """Whether it may become a part of a CUDA graph."""
@@ -89,9 +89,9 @@ def matrix_product(
 ) -> MatrixProduct:
     """Return the call y ← a b + beta · y, or one such product for each matrix of a stack. If beta is 0, y is not read.
 
-    sizes: rows of y, columns of y, columns of a; the last are the rows of b, both as they are multiplied.
+    sizes: rows of y, columns of y, columns of a (which are the rows of b), after transposition.
 
-    To cuBLAS, which reads matrices column by column, each of ours is its transpose; so it computes yᵀ = bᵀ aᵀ.
+    cuBLAS reads matrices column by column, so each matrix is the transpose of ours, and it computes yᵀ = bᵀ aᵀ.
     """
     rows, columns, inner = sizes
     if max(*sizes, a.leading, b.leading, y.leading, matrices) >= 2**31:

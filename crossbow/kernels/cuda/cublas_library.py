@@ -37,7 +37,7 @@ RESULTS: Mapping[str, type] = {"cublasGetStatusString": ctypes.c_char_p}
 
 
 def load() -> Any:
-    """Load the library and declare its functions. Raises ConfigurationError, which says what to install, if it is
+    """Load the library and declare its functions. Raises ConfigurationError, with the packages to install, if it is
     absent."""
     library = find(CUBLAS).library
     for name, arguments in PROTOTYPES.items():

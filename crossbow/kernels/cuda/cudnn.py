@@ -47,7 +47,7 @@ DATA_TYPES: Mapping[str, int] = {
 
 
 class CudnnError(CrossbowError, RuntimeError):
-    """A call of cuDNN did not succeed. `status` is the library's number."""
+    """A failed call of cuDNN. `status` is the library's number."""
 
     def __init__(self, call: str, status: int) -> None:
         library = api().cudnn
@@ -59,7 +59,7 @@ class CudnnError(CrossbowError, RuntimeError):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the library does not support the request, rather than having failed."""
+        """Whether the library does not support the request, as opposed to an error."""
         return STATUS_BAD_PARAM <= self.status < STATUS_NOT_SUPPORTED + 1000
 
 
@@ -72,7 +72,7 @@ def check(name: str, *arguments: object) -> None:
 
 @dataclass(frozen=True)
 class CudnnCall:
-    """A function of the library with all its arguments but the first, the handle: a call.
+    """A call: a function of the library with all its arguments except the first, the handle.
 
     The handle belongs to the stream that the calling thread has set. The call keeps its arguments alive.
     """
@@ -95,7 +95,7 @@ class Descriptor:
         check(f"cudnnCreate{kind.__name__}", ctypes.byref(made))
         self._as_parameter_ = made
         destroy: Callable[[c_void_p], int] = getattr(api().cudnn, f"cudnnDestroy{kind.__name__}")
-        weakref.finalize(self, destroy, made).atexit = False  # the process's end frees them too, and in its own order
+        weakref.finalize(self, destroy, made).atexit = False  # the end of the process also frees them, in its own order
 
 
 def tensor_descriptor(sizes: Sequence[int], strides: Sequence[int], dtype: np.dtype[np.generic]) -> Descriptor:

@@ -32,7 +32,7 @@ Handle = c_void_p
 """cudnnHandle_t, and cudaStream_t."""
 
 
-# A type for each kind of descriptor: a descriptor of another kind is refused with a TypeError.
+# A type for each kind of descriptor: a descriptor of another kind raises a TypeError.
 class TensorDescriptor(c_void_p):
     """cudnnTensorDescriptor_t."""
 

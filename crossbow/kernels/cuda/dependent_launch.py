@@ -2,7 +2,7 @@
 
 Its blocks take the places of blocks that have ended, and wait there for the others, so the time between two kernels is
 hidden (CUDA Programming Guide, "Programmatic Dependent Launch and Synchronization"). GPUs support it from compute
-capability 9.0 on. Only Crossbow's own kernels are launched so: each begins with the wait (`with_waits`).
+capability 9.0 on. Only Crossbow's own kernels are launched in this way: each begins with the wait (`with_waits`).
 
 It is off unless the environment variable CROSSBOW_DEPENDENT_LAUNCH is 1, because it has not been measured yet.
 """
@@ -52,7 +52,7 @@ _ATTRIBUTE = LaunchAttribute(PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1)
 
 
 def is_on() -> bool:
-    """Whether kernels are launched so on the current device. Raises ConfigurationError if the switch is neither 0 nor
+    """Whether the current device uses dependent launches. Raises ConfigurationError if the switch is neither 0 nor
     1."""
     switch = os.environ.get(SWITCH, "0")
     if switch not in ("0", "1"):
@@ -66,7 +66,7 @@ def _is_supported() -> bool:
 
 
 def with_waits(source: str) -> str:
-    """The source with kernels that wait for the earlier ones of their stream before they do anything else.
+    """The source, with kernels that first wait for the earlier kernels of their stream.
 
     >>> with_waits("KERNEL add(real *y) { *y += 1; }")
     'KERNEL add(real *y) { WAIT_FOR_EARLIER_KERNELS(); *y += 1; }'

@@ -45,5 +45,6 @@ def _prepared(request: DropoutForward | DropoutBackward, x: Tensor) -> PreparedK
 
 
 def random_key(seed: int, key: int) -> tuple[np.uint32, np.uint32, np.uint32]:
-    """What kernels need to draw the random numbers of operator `key`: key, low and high half of the seed."""
+    """The arguments with which kernels draw the random numbers of operator `key`: the key, and the low and high half of
+    the seed."""
     return np.uint32(key), np.uint32(seed & 0xFFFFFFFF), np.uint32((seed >> 32) & 0xFFFFFFFF)

@@ -105,7 +105,8 @@ def _product(request: Request, y: Tensor) -> PreparedKernel:
 
 
 def _parts(terms: Sequence[Array], target: Array) -> list[tuple[int, Array, Sequence[Array]]]:
-    """The calls for many terms: the number of the first other term; the term that they are added to; the other terms.
+    """The calls for many terms, each as the number of its first further term, the term to which further terms are
+    added, and the further terms.
 
     The first call begins with the first term, and each later one with the result of the call before it.
     """
@@ -116,5 +117,5 @@ def _parts(terms: Sequence[Array], target: Array) -> list[tuple[int, Array, Sequ
 
 
 def _filled(*terms: Array) -> list[Argument]:
-    """As many arguments as a kernel takes."""
+    """The terms, padded with None to the number of a kernel's arguments."""
     return [*terms, *[None] * (MOST - len(terms))]

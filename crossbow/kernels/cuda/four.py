@@ -11,7 +11,7 @@ from crossbow.kernels.strides import strides
 from crossbow.types import Shape, Tensor
 
 MANY_LINES = 8192
-"""Number of threads that keeps a GPU busy, each with a line of its own."""
+"""Number of threads, each with its own line, that keeps a GPU busy."""
 
 
 def four(tensor: Tensor) -> Structure:
@@ -64,10 +64,10 @@ def structure(axes: Sequence[tuple[int, int]]) -> Structure:
 
 
 def threads_per_line(tensor: Tensor, axis: int) -> int:
-    """The number of threads, one block, that share a line along an axis; 1 means that each thread has its own line.
+    """The number of threads of a block that share a line along an axis; 1 means that each thread has its own line.
 
-    Threads that share a line read adjacent elements if the line is contiguous in memory; threads with lines of their
-    own do so if the lines are adjacent.
+    Threads that share a line read adjacent elements if the line is contiguous in memory; threads with separate lines do
+    so if the lines are adjacent.
     """
     length = tensor.shape[axis]
     lines = tensor.elements // max(length, 1)

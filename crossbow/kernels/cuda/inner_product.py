@@ -1,4 +1,4 @@
-"""Inner product and its gradients: cuBLAS's matrix products, and biases and their gradients in passes of our own.
+"""Inner product and its gradients: cuBLAS's matrix products, and biases and their gradients in our own passes.
 
 Weights are row-major (outputs, features). If the rows of x are whole channels-last images, the features have that order
 too (height, width, channels), so that the images are multiplied without a copy; otherwise a tensor that is not in
@@ -33,11 +33,11 @@ Place = str | slice
 """The location of a matrix: a role, or a part of the workspace."""
 
 ALIGNMENT = 256
-"""Bytes: parts of the workspace begin at multiples of this number."""
+"""Alignment in bytes of the parts of the workspace."""
 COLUMNS = 32
 """Number of columns of a matrix, adjacent in memory, that a block sums at once."""
 MANY_ROWS = 1024
-"""From this number of rows on, their sum is divided among the maximum number of threads of a block."""
+"""Minimum number of rows whose sum is divided among the maximum number of threads of a block."""
 
 
 class ProductSteps:
@@ -66,11 +66,11 @@ class ProductSteps:
         return place
 
     def target(self, tensor: Tensor, role: str) -> Place:
-        """Return the place to write the tensor to in logical order. `store` follows."""
+        """Return the place for the result in logical order, which `store` then moves to the tensor."""
         return role if tensor.in_logical_order else self.reserve(tensor.elements)
 
     def store(self, tensor: Tensor, place: Place, role: str) -> None:
-        """Append a reorder of the tensor from logical order to its own, if required."""
+        """Append a reorder of the tensor from logical order to its own order, if required."""
         if place != role:
             reorder = copied(replace(tensor, layout=Layout.PLAIN), tensor)
             self.add(lambda at: reorder(at(place), at(role)))
@@ -126,7 +126,7 @@ class ProductSteps:
         self.add(lambda at: kernel.each(elements, at(source), at(target), *numbers))
 
     def kernel(self, name: str) -> CudaKernel:
-        """A kernel of sources/inner_product.cu."""
+        """Return a kernel of sources/inner_product.cu."""
         return CudaKernel("inner_product", name, self.dtype)
 
     def prepared(self, storages: Mapping[str, Storage] | None = None) -> PreparedKernel:
@@ -190,18 +190,19 @@ def backward_weights(request: InnerProductBackwardWeights) -> PreparedKernel:
 
 
 def _storage(x: Tensor, weights: Variable, y: Tensor) -> Storage:
-    """The best storage of the weights: with features in the order of the input's memory if that holds whole images."""
+    """The best storage of the weights: with features in the order of the input's memory, if the input consists of whole
+    images."""
     whole_images = len(y.shape) == 2 and not x.in_logical_order
     return ChannelsLastStorage(weights.shape, x.shape[1:]) if whole_images else PlainStorage(weights.shape)
 
 
 def _rows(steps: ProductSteps, x: Tensor, role: str, weights: Variable) -> Place:
-    """The place of x as rows of features in the order of the weights."""
+    """The place of x as rows of features, in the order of the weights."""
     return role if _as_it_lies(x, weights) else steps.logical(x, role)
 
 
 def _as_it_lies(x: Tensor, weights: Variable) -> bool:
-    """Whether the weights have their features in the order in which channels-last images x lie."""
+    """Whether the features of the weights have the memory order of channels-last images x."""
     storage = weights.storage
     if not isinstance(storage, ChannelsLastStorage):
         return False

@@ -14,7 +14,7 @@ from crossbow.kernels.requests.interpolation import AxisPass, axis_passes
 from crossbow.types import ConfigurationError, Tensor
 
 ALIGNMENT = 256
-"""Bytes: intermediate results begin at multiples of this number."""
+"""Alignment in bytes of intermediate results."""
 
 
 @CUDA.kernel(InterpolationForward)
@@ -41,7 +41,7 @@ def _prepared(
     lengths: Sequence[int],
     roles: tuple[str, str],
 ) -> PreparedKernel:
-    """The passes one after the other; those between the first and the last write to the workspace."""
+    """The passes, which run one after the other. All except the last write to the workspace."""
     if source.layout is not result.layout:
         raise ConfigurationError(f"Cuda: expected one layout. Received: {source.layout.value}, {result.layout.value}")
     kernel, size = CudaKernel("interpolation", function, source.dtype), source.dtype.itemsize

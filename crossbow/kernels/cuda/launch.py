@@ -20,21 +20,21 @@ from crossbow.types import Array, address
 
 SOURCES = Path(__file__).parent / "sources"
 BLOCK = 256
-"""Number of threads of a block, unless a kernel needs another."""
+"""Number of threads of a block, unless a kernel needs another number."""
 MOST_BLOCKS = 4096
 """Maximum number of blocks of a grid. Beyond it, each thread takes several elements."""
 PACK = 16
 """Number of bytes that a thread of a pointwise kernel reads or writes at once, if the arrays' alignment allows it."""
 LEAST_WIDE = 2**30
-"""Number of elements of an array from which positions have 64 bits: `Index` in the sources."""
+"""Minimum number of elements of an array for which positions (`Index` in the sources) have 64 bits."""
 OPTIONS = ("-std=c++17",)
 WIDE = ("-DWIDE=1",)
 """The option for positions of 64 bits."""
 REALS = {"float32": "float", "float64": "double"}
-"""Types that kernels compute in, by name: REAL in their sources."""
+"""Types in which kernels compute, by name: REAL in their sources."""
 _INCLUDE = re.compile(r'^#include "(.+)"\n', re.MULTILINE)
 NARROW = ("float16", "bfloat16")
-"""Types of 16 bits that tensors may consist of, which are computed with in float32: STORED in the sources."""
+"""16-bit types of tensors, with which kernels compute in float32: STORED in the sources."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def current() -> Stream:
 class on:  # noqa: N801 - read as a word: `with on(stream):`
     """Direct this thread's calls to a stream, and make its device the current one.
 
-    A class, because a generator takes twice as long, and every task does this twice.
+    It is a class, because a generator takes twice as long, and every task does this twice.
     """
 
     __slots__ = ("_before", "_device", "_stream")
@@ -99,20 +99,21 @@ class Launch:
     threads: int
     shared: int
     parameters: int
-    """Address of the array of the arguments' addresses, as cuLaunchKernel takes it."""
+    """Address of the array of the arguments' addresses, for cuLaunchKernel."""
     references: Sequence[object]
     kernel: CudaKernel
     arguments: Sequence[Argument]
     elements: int
-    """Number of elements that the threads of any grid share; 0 if the grid must be this one."""
+    """Number of elements, if they may be divided among the threads of any grid; 0 if the grid is fixed."""
     work: int
-    """Number of elements that are read for one of these, if they are few enough for a series; otherwise 0."""
+    """Number of elements that are read for one of these elements, if it is small enough for a series; otherwise 0."""
     pointwise: bool
-    """Whether a thread reads and writes only its own elements of tensors that any thread writes."""
+    """Whether, of tensors that are written, a thread reads and writes only its own elements."""
     dependent: bool
-    """Whether the kernel is launched before earlier ones have ended, for which it waits (`dependent_launch`)."""
+    """Whether the kernel is launched before earlier kernels have ended, and then waits for them
+    (`dependent_launch`)."""
     capturable: ClassVar[bool] = True
-    """Whether it may become part of a CUDA graph: its work depends on the GPU's memory alone."""
+    """Whether it may become part of a CUDA graph: its work depends only on the GPU's memory."""
 
     def __call__(self) -> None:
         if self.dependent:
@@ -132,7 +133,8 @@ class Structure:
 
 
 Argument = Array | np.generic | Structure | None
-"""An array is passed as its address (None as a null pointer), a number by value, in its type."""
+"""An argument of a kernel. An array is passed as its address (None as a null pointer), a number by value, in its
+type."""
 
 
 @dataclass(frozen=True)
@@ -148,13 +150,13 @@ class CudaKernel:
     generated: str = ""
     """Code that follows the file's, for kernels generated during preparation."""
     constants: tuple[tuple[str, int], ...] = ()
-    """Names and values of constants that the file's code uses, without defining them."""
+    """Names and values of constants that the file's code uses, but does not define."""
 
     def each(
         self, elements: int, *arguments: Argument, shared: int = 0, work: int = 0, pointwise: bool = False
     ) -> Launch:
-        """Return the call with a thread for each element, or for several: for as many as `PACK` bytes hold in pointwise
-        kernels, and for more if there are very many. The kernel must work with any number of blocks. shared, work,
+        """Return the call with a thread for each element, or for several elements: those of `PACK` bytes in pointwise
+        kernels, and more if there are very many elements. The kernel must work with any number of blocks. shared, work,
         pointwise: as in `Launch`."""
         threads = -(-elements // self.pack) if pointwise else elements
         blocks = min(max(1, -(-threads // BLOCK)), MOST_BLOCKS)
@@ -203,7 +205,7 @@ class CudaKernel:
 
     @property
     def pack(self) -> int:
-        """Number of elements that a thread takes at once in pointwise kernels."""
+        """Number of elements that a thread processes at once in pointwise kernels."""
         return max(PACK // self.dtype.itemsize, 1)
 
     def _compiled(self, source: str, wide: bool) -> Callable[[str], int]:
@@ -222,8 +224,8 @@ def is_wide(elements: int) -> bool:
 
 
 def _elements(argument: Argument) -> int:
-    """The number of elements of an array, 0 for other arguments, and for bytes: positions in workspaces are those of
-    other types, and other arrays of bytes have as many elements as a tensor."""
+    """The number of elements of an array; 0 for other arguments and for bytes. (Positions in workspaces count elements
+    of other types, and other arrays of bytes have the number of elements of a tensor.)"""
     if argument is None or isinstance(argument, Structure | np.generic) or argument.dtype == np.uint8:
         return 0
     return argument.size
@@ -242,7 +244,7 @@ def _by_value(argument: Argument) -> NDArray[Any]:
 
 @functools.cache
 def text_of(file: str) -> str:
-    """The text of a .cu file, with the files that it includes; without a name, the code that all files share."""
+    """The text of a .cu file and of the files that it includes; without a name, the code that all files share."""
     text = (SOURCES / (f"{file}.cu" if file else "common.cuh")).read_text("utf-8")
     return _INCLUDE.sub(lambda found: (SOURCES / found[1]).read_text("utf-8"), text)
 
@@ -254,7 +256,8 @@ def options_for(dtype: np.dtype[np.generic]) -> tuple[str, ...]:
 
 
 def computed_in(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
-    """The type that kernels compute in for tensors of this type, and of the numbers that they receive by value."""
+    """The type in which kernels compute for tensors of this type, and the type of numbers that they receive by
+    value."""
     return np.dtype(np.float32) if dtype.name in NARROW else dtype
 
 

@@ -29,7 +29,7 @@ load("crossbow.kernels.cuda")
 class Cuda:
     """Kernels for NVIDIA GPUs, in one floating-point type: cuDNN's and cuBLAS's, and our own for all other requests.
 
-    `narrow`: the name of a type of 16 bits, float16 or bfloat16, that tensors may have in addition to float32. Images
+    `narrow`: the name of a 16-bit type, float16 or bfloat16, that tensors may have in addition to float32. Images
     are channels-last if `channels_last` is true. None means true if factors may have 16 bits or be rounded to TF32,
     because the tensor cores' kernels need this order. Calls go to the stream that the calling thread has set
     (`launch.on`), and return before the GPU is done. The handle's math mode determines the rounding of matrix products.

@@ -23,18 +23,19 @@ from crossbow.kernels.requests import (
 from crossbow.types import Array, ConfigurationError, Layout, Tensor
 
 NOTHING_IGNORED = -(2**40)
-"""Means "no label is ignored": no 32-bit label is equal to it."""
+"""Label that stands for "no label is ignored": no 32-bit label is equal to it."""
 NORMALISERS = {"none": 0, "batch": 1, "full": 2, "valid": 3, "weight": 4}
 """Their numbers in sources/loss.cu."""
 EACH_THREAD = 4
-"""Number of elements that a thread adds up, unless there are very many."""
+"""Number of elements that a thread adds up, unless there are very many elements."""
 MOST_SHARES = 1024
-"""Maximum number of blocks that each add up a share of the sum."""
+"""Maximum number of blocks, each of which adds up a share of the sum."""
 
 
 @CUDA.kernel(SoftmaxLossForward, lambda request: request.targets is None)
 def softmax_loss_forward(request: SoftmaxLossForward) -> PreparedKernel:
-    """With the logits, the kernel also reads the probabilities: only those too small to be exact are computed again."""
+    """With the logits, the kernel also reads the probabilities: only those that are too small to be exact are computed
+    again."""
     p, rows, by = request.p, rows_of(request.p, request.ignored_label), normaliser_of(request.normalisation, request.p)
     shares = shares_of(request.labels.elements)
     if request.logits is not None:
@@ -115,8 +116,8 @@ def accuracy(request: LabelAccuracy) -> PreparedKernel:
 
 
 def is_double(targets: Tensor) -> np.int32:
-    """Whether targets are of type double, for a kernel that takes both: their type may differ from the other
-    numbers'."""
+    """Whether targets are of type double, for a kernel that supports both types: their type may differ from that of the
+    other numbers."""
     if targets.dtype.name not in REALS:
         raise ConfigurationError(f"cuda: expected targets of type {' or '.join(REALS)}. Received: {targets}")
     return np.int32(targets.dtype == np.float64)
@@ -132,10 +133,10 @@ def sum_of(
     threads: int = BLOCK,
     arguments: Sequence[str] = (),
 ) -> PreparedKernel:
-    """A sum: one block computes it, or several blocks compute shares, which one block then adds up.
+    """The kernel for a sum: one block computes it, or several blocks compute shares, which one block then adds up.
 
-    constants: a function returns an array in the GPU's memory, and is called while binding. arguments: the roles that
-    the kernel takes, if they differ from those that the request reads.
+    constants: arguments, or functions that return an array in the GPU's memory and are called while binding. arguments:
+    the roles that the kernel takes, if they differ from those that the request reads.
     """
     roles = tuple(arguments or request.reads)
     kernel, total = CudaKernel("loss", function, dtype), CudaKernel("loss", "total", dtype)
@@ -158,7 +159,7 @@ def sum_of(
 
 
 def shares_of(elements: int) -> int:
-    """The number of blocks that add up this many elements, a few with each thread."""
+    """The number of blocks that add up this many elements, with a few elements for each thread."""
     return min(max(1, -(-elements // (EACH_THREAD * BLOCK))), MOST_SHARES)
 
 

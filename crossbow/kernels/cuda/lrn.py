@@ -1,4 +1,5 @@
-"""Local response normalisation, across channels and within them: passes of our own, which keep nothing."""
+"""Local response normalisation, across channels and within them, by our own passes, which keep nothing for the
+gradient."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def _numbers(x: Tensor, geometry: ResponseGeometry) -> tuple[Structure | np.gene
 
 
 def _sizes(x: Tensor, within: bool) -> Shape:
-    """Outer, rows, columns, inner, in memory order."""
+    """Sizes in memory order: outer, rows, columns, inner."""
     n, channels, *image = x.shape
     if x.layout is Layout.CHANNELS_LAST:
         return (n, *image, channels) if within else (n * math.prod(image), channels, 1, 1)

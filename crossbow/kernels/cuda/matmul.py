@@ -1,7 +1,7 @@
 """The product of two stacks of matrices, and its gradients.
 
-cuBLAS multiplies stacks of matrices at equal distances, in as few calls as possible. If a matrix is broadcast, a kernel
-of our own adds up the gradients of its uses, always in the same order.
+cuBLAS multiplies stacks of matrices at equal distances, in as few calls as possible. If a matrix is broadcast, our own
+kernel adds up the gradients of its uses, always in the same order.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def backward(request: MatmulBackward) -> PreparedKernel:
 
 @dataclass(frozen=True)
 class _Stack:
-    """Row-major matrices, to be multiplied as they are or transposed."""
+    """Row-major matrices, which are multiplied as they are or transposed."""
 
     place: Place
     shape: Shape
@@ -85,7 +85,7 @@ class _Axis:
 
 
 def _input(steps: ProductSteps, tensor: Tensor, geometry: MatrixProductGeometry, number: int) -> _Stack:
-    """An input in the form in which it is multiplied."""
+    """The factor of a product from one of its inputs."""
     return _Stack(steps.logical(tensor, f"input{number}"), geometry.inputs[number], geometry.transposed[number])
 
 
@@ -97,7 +97,7 @@ def _multiply(steps: ProductSteps, left: _Stack, right: _Stack, target: _Stack, 
     if axes:
         size, strides = axes[-1].size, axes[-1].strides
         if not left.turned and strides == (rows * inner, 0, rows * columns):
-            axes, rows = axes[:-1], rows * size  # all times the same matrix: a tall matrix
+            axes, rows = axes[:-1], rows * size  # all multiplied by the same matrix: a tall matrix
         elif left.turned and not right.turned and strides == (inner * rows, inner * columns, 0):
             axes, inner = axes[:-1], inner * size  # the sum of all products: one product along the stack
     added = [axis.strides[2] == 0 for axis in axes]
@@ -137,7 +137,7 @@ def _product(
 
 
 def _joined(axes: Sequence[_Axis]) -> list[_Axis]:
-    """The same matrices on as few axes as possible."""
+    """The same stack of matrices with as few axes as possible."""
     joined: list[_Axis] = []
     for axis in axes:
         if axis.size == 1:
@@ -150,7 +150,7 @@ def _joined(axes: Sequence[_Axis]) -> list[_Axis]:
 
 
 def _apart(axes: Sequence[_Axis], elements: int) -> list[_Axis]:
-    """Axes that place the products, of this many elements each, one after the other."""
+    """Axes with which the products, of this many elements each, are stored one after the other."""
     sizes = [axis.size for axis in axes]
     places = [elements * math.prod(sizes[number + 1 :]) for number in range(len(sizes))]
     return [_Axis(axis.size, (*axis.strides[:2], place)) for axis, place in zip(axes, places, strict=True)]
@@ -171,7 +171,7 @@ def _add_up(
 
 
 def _repeated(steps: ProductSteps, factor: _Stack, stack: Shape) -> _Stack:
-    """The factor with a matrix for every element of the stack."""
+    """The factor, repeated to a matrix for every element of the stack."""
     shape, place = factor.shape, factor.place
     for axis, size in enumerate(stack):
         if shape[axis] != size:

@@ -5,9 +5,9 @@ once, when it begins, and widens the gradients when it ends.
 
 float16 has no numbers between 0 and 6e-8, so its gradients are those of the loss times a scale (Micikevicius et al.,
 "Mixed Precision Training", ICLR 2018). A scale that is too large causes numbers that are not finite. The task's
-gradient then counts as zero, so that the learner takes part in the averaging as usual, and the scale is halved. At the
-smallest scale, the gradient itself is at fault: it is kept, and ends the run as in float32. bfloat16 has float32's
-range, and needs no scale.
+gradient then counts as zero, so that the averaging is unchanged, and the scale is halved. At the smallest scale, the
+gradient itself is the cause: it is kept, and ends the run as in float32. bfloat16 has float32's range, and needs no
+scale.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ STEADY_TASKS = 2000
 RUN = 4096
 """Number of elements of a gradient that a block widens."""
 KINDS = {"narrow": 0, "scaled": 1, "ready": 2}
-"""As in sources/mixed.cu."""
+"""Kinds of gradients, by their numbers in sources/mixed.cu."""
 
 
 def narrow_type(name: str) -> np.dtype[np.generic]:
-    """Return float16 or bfloat16. NumPy alone lacks bfloat16: raises ConfigurationError, which says what to install.
+    """Return float16 or bfloat16. NumPy alone lacks bfloat16: raises ConfigurationError, with the package to install.
 
     >>> narrow_type("bfloat16").itemsize
     2
@@ -113,7 +113,7 @@ class Mixed:
 
 
 def _runs(parts: Sequence[tuple[slice, str]]) -> NDArray[np.int64]:
-    """A row for each block: its beginning, its end, and the kind of its elements."""
+    """A row for each block: the beginning and end of its run, and the kind of its elements."""
     return np.array(
         [
             (start, min(start + RUN, part.stop), KINDS[kind])

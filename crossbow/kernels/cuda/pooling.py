@@ -1,4 +1,4 @@
-"""Pooling over one, two or three spatial axes, and its gradients: kernels of our own."""
+"""Pooling over one, two or three spatial axes, and its gradients, by our own kernels."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from crossbow.types import Array, ConfigurationError, Layout, Tensor, address
 AXES = 3
 """Maximum number of spatial axes."""
 TOGETHER = 4
-"""Number of elements that a thread takes, or as many as `PACK` bytes hold: as in sources/pooling.cu."""
+"""Minimum number of elements of a thread; more if they fit in `PACK` bytes, as in sources/pooling.cu."""
 MOST_ELEMENTS = 2**30
 """Maximum number of elements of a call's input or output: indices have 32 bits. Larger batches take several calls."""
 LARGE = 256
-"""Minimum number of elements of a window that a whole block works on, if the window is contiguous …"""
+"""Minimum number of elements of a window that a whole block processes, if the window is contiguous …"""
 LARGE_STRIDED = 4096
-"""… and if its elements are strided, and neighbouring outputs' elements adjacent."""
+"""… and if its elements are strided, and the elements of neighbouring outputs are adjacent."""
 BYTES = 256
 """Maximum number of elements of a window for which one byte is kept per output; beyond it, four are kept."""
 _MOST_BLOCKS_OF_LARGE = 2**16
 COLUMNS = 32
-"""Number of adjacent outputs of a block that takes whole inputs as windows, channels-last."""
+"""Number of adjacent outputs of a block if whole channels-last inputs are the windows."""
 LANES = 32
 """Minimum number of threads that share the rows of such a window …"""
 ROWS_OF_A_LANE = 4
-"""… and number of rows beyond which more do."""
+"""… and number of rows of a thread beyond which more threads share them."""
 
 
 @CUDA.kernel(PoolingForward)
@@ -124,8 +124,8 @@ class _Windows:
         self.together = max(TOGETHER, PACK // x.dtype.itemsize)
         self.kept_bytes = 1 if math.prod(g.kernel) <= BYTES else 4
         """Bytes kept for each output."""
-        self._kept = self.kept_bytes * (y.elements // self.examples)  # for an example
-        self._elements = max(x.elements, y.elements) // self.examples  # of an example
+        self._kept = self.kept_bytes * (y.elements // self.examples)  # bytes of an example
+        self._elements = max(x.elements, y.elements) // self.examples  # elements of an example
         if self._elements >= MOST_ELEMENTS:
             raise ConfigurationError(
                 f"Cuda: pooling has fewer than 2³⁰ elements in an example. Received: {x.shape} → {y.shape}"
@@ -151,7 +151,7 @@ class _Windows:
     def threads(self, tensor: Tensor, part: slice, *, adjacent: bool) -> int:
         """Number of threads for a part of the batch of a tensor."""
         outer: int = (part.stop - part.start) * self.outer
-        elements = tensor.elements // (self.examples * self.outer)  # of an outer index
+        elements = tensor.elements // (self.examples * self.outer)  # elements of an outer index
         return outer * (elements // self.together) if adjacent else -(-outer // self.together) * elements
 
     def structure(self, part: slice, *, adjacent: bool) -> Structure:

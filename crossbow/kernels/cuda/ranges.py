@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from crossbow.kernels.cuda.api import api
 
 Ranges = Callable[[str], AbstractContextManager[None]]
-"""Makes a context that is shown as a range with this name."""
+"""Function that returns a context, which is shown as a range with this name."""
 
 
 @contextlib.contextmanager

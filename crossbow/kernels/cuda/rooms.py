@@ -1,4 +1,4 @@
-"""The CUDA library's registry that is searched after cuDNN's (`convolution.py`)."""
+"""The CUDA library's registry that is searched after the one of cuDNN (`convolution.py`)."""
 
 from crossbow.kernels.registry import Registry
 

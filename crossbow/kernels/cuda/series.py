@@ -2,12 +2,12 @@
 
 There are two kinds of series:
 
-* Kernels of one block, or of so few elements that one block is enough, run one after the other in one block, with a
+* Kernels of one block, or with few enough elements for one block, run one after the other in one block, with a
   barrier between them.
-* Pointwise kernels on equally many elements run one after the other in every thread, without a barrier: a thread reads
-  only elements that it has written itself. Its elements depend on their number and type alone.
+* Pointwise kernels on the same number of elements run one after the other in every thread, without a barrier: a thread
+reads only elements that it has written itself. Its elements depend only on their number and type.
 
-No result depends on it: every kernel does the same work in the same order as alone.
+Series do not change results: every kernel does the same work in the same order as alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from crossbow.types import address
 SMALL = 8 * BLOCK
 """Maximum number of elements for which one block suffices."""
 MOST_WORK = 2**16
-"""Maximum number of elements that one block reads for these."""
+"""Maximum number of elements that one block reads for these elements."""
 MOST_BYTES = 2048
 """Maximum number of bytes of a kernel's arguments. CUDA's limit is 4096."""
 PARAMETERS = r"\s*\(([^)]*)\)\s*\{"
@@ -53,7 +53,7 @@ def in_series(calls: Sequence[Call]) -> list[tuple[Call, int]]:
 
 
 def _joins_block(run: Sequence[Launch]) -> bool:
-    """Whether one block can run all of these."""
+    """Whether one block can run all of these kernels."""
     return all(each.threads == BLOCK and (each.blocks == 1 or _is_small(each)) for each in run) and _alike(run)
 
 
@@ -62,7 +62,8 @@ def _is_small(launch: Launch) -> bool:
 
 
 def _joins_threads(run: Sequence[Launch]) -> bool:
-    """Whether each thread can run all of these: each element has one thread, which is the same in all kernels."""
+    """Whether each thread can run all of these kernels: each element has one thread, which is the same in all of
+    them."""
     if not all(each.pointwise and each.elements == run[0].elements for each in run) or not _alike(run):
         return False
     *before, last = run
@@ -70,7 +71,7 @@ def _joins_threads(run: Sequence[Launch]) -> bool:
 
 
 def _alike(run: Sequence[Launch]) -> bool:
-    """Whether the kernels have the same types, and their arguments fit."""
+    """Whether the kernels have the same types, and their arguments fit in one kernel's."""
     kinds = {each.kernel.dtype for each in run}
     arguments = [argument for each in run for argument in each.arguments]
     return len(kinds) == 1 and sum(_nbytes(argument) for argument in arguments) <= MOST_BYTES
@@ -81,18 +82,18 @@ def _nbytes(argument: Argument) -> int:
 
 
 def _arrays(launch: Launch) -> list[tuple[int, int, int]]:
-    """First byte, end, and bytes of an element of every array."""
+    """First byte, end, and size of an element in bytes, for every array."""
     arrays: list[Any] = [a for a in launch.arguments if not isinstance(a, Structure | np.generic) and a is not None]
     return [(address(array), address(array) + array.nbytes, array.dtype.itemsize) for array in arrays]
 
 
 def _overlap(one: tuple[int, int, int], other: tuple[int, int, int]) -> bool:
-    """Whether two arrays share memory in another way than element by element."""
+    """Whether two arrays share memory other than element by element."""
     return one[0] < other[1] and other[0] < one[1] and (one[0], one[2]) != (other[0], other[2])
 
 
 def _merged(run: Sequence[Launch]) -> Launch:
-    """The launch of one kernel for all of these."""
+    """The launch of one kernel that replaces all of these."""
     block = _joins_block(run)
     text = series_source([each.kernel for each in run], barrier=block)
     kernel = CudaKernel("series", "series", run[0].kernel.dtype, text)

@@ -1,7 +1,7 @@
-"""Finds NVIDIA's libraries that are called through ctypes: cuDNN and cuBLAS.
+"""Finds the NVIDIA libraries that are called through ctypes: cuDNN and cuBLAS.
 
-Three ways are tried in turn: cuda-pathfinder, if it is installed and knows the library (cuDNN from version 1.7 on);
-the files of NVIDIA's Python packages; and the plain file name, which the system's loader looks up.
+Three ways are tried one after the other: cuda-pathfinder, if it is installed and knows the library (cuDNN from version
+1.7 on); the files of NVIDIA's Python packages; and the plain file name, which the system's loader looks up.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Library:
     files: tuple[str, ...]
     """Possible names of its file."""
     needs: tuple[Library, ...] = ()
-    """Libraries that it loads by plain names, which the system's loader may not find."""
+    """Libraries that it loads by plain file names, which the system's loader may not find."""
 
 
 _CUBLAS_PACKAGES = ("nvidia-cublas", "nvidia-cublas-cu12")
@@ -65,7 +65,7 @@ class Found:
     path: str
     """Its file; a plain name if the system's loader found it."""
     by: str
-    """The way by which it was found."""
+    """The way in which it was found."""
 
     def __str__(self) -> str:
         return f"{self.path} (found by {self.by})"

@@ -21,7 +21,7 @@ LOADERS = {"uint8": "load_bytes", "float32": "load_floats", "float64": "load_dou
 WORD = 4
 """Bytes of a label."""
 SEARCH_BLOCKS = 256
-"""Number of blocks that search for numbers that are not finite, each in its share."""
+"""Number of blocks, each of which searches a share of the numbers for those that are not finite."""
 
 
 @CUDA.kernel(LoadBatch)
@@ -84,7 +84,7 @@ def check_finite(request: CheckFinite) -> PreparedKernel:
 
 @dataclass(frozen=True)
 class BoundFiniteCheck:
-    """The bound call: the search, and the host's report of its result."""
+    """The bound call: a search, and a report of its result on the host."""
 
     search: Launch
     found: Array
@@ -98,7 +98,8 @@ class BoundFiniteCheck:
 
 
 def report(found: Array, what: str, shape: Shape) -> None:
-    """Raise NonFiniteError if a block has found such a number. found: as in `CheckFinite`, on the host."""
+    """Raise NonFiniteError if a block has found a number that is not finite. found: as in `BoundFiniteCheck`, on the
+    host."""
     nans, infinite, first = (int(v) for v in (*found[:, :2].sum(axis=0), found[:, 2].min()))
     if nans or infinite:
         place = ", ".join(str(int(index)) for index in np.unravel_index(first, shape))

@@ -14,11 +14,11 @@ from crossbow.types import Array, address
 
 
 def to_device(values: NDArray[Any]) -> Array:
-    """A copy in the GPU's memory, complete on return. For constants of kernels, while binding."""
+    """A copy in the GPU's memory, which is complete on return. For constants of kernels, while binding."""
     runtime, memory = api().runtime, api().zeros(values.nbytes)
     stage = api().pinned(values.nbytes)
     stage[...] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-    # On the default stream, which need not wait for the device's other streams.
+    # The default stream need not wait for the device's other streams.
     runtime.memcpyAsync(address(memory), address(stage), values.nbytes, runtime.memcpyHostToDevice, 0)
     runtime.streamSynchronize(0)
     array: Array = memory.view(values.dtype).reshape(values.shape)
@@ -34,8 +34,8 @@ def to_host(array: Array) -> NDArray[Any]:
 
 
 def through_host(vector: Array, work: Callable[[Array], None]) -> Callable[[], None]:
-    """A call by which the host changes a vector: `work` gets a copy in the host's memory, after the current stream's
-    earlier work, for which the call waits. The stream's later work sees what `work` has left there."""
+    """Return a call with which the host changes a vector: `work` gets a copy in the host's memory, after the current
+    stream's earlier work, for which the call waits. The stream's later work sees the changed vector."""
     copy = api().pinned(vector.nbytes).view(vector.dtype)
 
     def call() -> None:

@@ -1,6 +1,6 @@
 """Linear combinations of vectors, and their norm: kernels generated for given assignments.
 
-A kernel reads every vector once and writes every target once, also if the assignments share vectors.
+A kernel reads every vector once and writes every target once, even if the assignments share vectors.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def linear_combination(request: LinearCombination) -> PreparedKernel:
 
 
 def launch(kernel: CudaKernel, arrays: Sequence[Array], length: int, *numbers: Array) -> Launch:
-    """The call of a kernel of `kernel_source`. numbers: its coefficients and, if any, its correction."""
+    """The call of a kernel of `kernel_source`. numbers: its coefficients and, if it has one, its correction."""
     itemsize = kernel.dtype.itemsize
     head, body = packed_part([address(array) for array in arrays], length, itemsize)
     threads = max(body // (PACK // itemsize), length - body)
@@ -77,8 +77,8 @@ def combined_vectors(assignments: Sequence[Assignment], signs: Mapping[str, str]
 
 
 def combination_source(assignments: Sequence[Assignment], signs: Mapping[str, str]) -> str:
-    """The source of a kernel for assignments. signs: for each sign, the vector whose elements' signs it has before the
-    call.
+    """The source of a kernel for assignments. signs: for each sign, the vector whose elements' signs before the call it
+    stands for.
 
     >>> print(combination_source([Assignment("w", ("w", "g"))], {}))
     <BLANKLINE>
@@ -138,7 +138,7 @@ def kernel_source(
     reads, writes = {number[each] for each in read}, [number[each] for each in vectors if each in written]
 
     def pointers(kind: str, form: str) -> str:
-        """The vectors as parameters or arguments; `form` may name the number and the type."""
+        """The vectors as parameters or arguments. `form` may contain the number and the type."""
         types = {index: kind if index in writes else f"const {kind}" for index in number.values()}
         return ", ".join(form.format(index=index, type=types[index]) for index in number.values())
 
@@ -193,8 +193,8 @@ def squared_norm(request: SquaredNorm) -> PreparedKernel:
 
 
 def norm_source(terms: int) -> str:
-    """The source of a kernel that adds up the squares of a sum of `terms` terms, each block a share, in double
-    precision."""
+    """The source of a kernel that adds up the squares of a sum of `terms` terms in double precision. Each block adds up
+    a share."""
     vectors = ", ".join(f"const real *v{index}" for index in range(terms))
     total = sum_of_products([f"c{index}" for index in range(terms)], [f"v{index}[i]" for index in range(terms)])
     lines = [
@@ -234,13 +234,14 @@ def clip_coefficients(request: ClipCoefficients) -> PreparedKernel:
 
 
 def first_names(vectors: Mapping[str, Array]) -> dict[str, str]:
-    """For each vector, the first name of its memory: a kernel must not keep two copies of the same memory."""
+    """For each vector, the first name of a vector with the same memory: a kernel must not keep two copies of the same
+    memory."""
     names: dict[int, str] = {}
     return {name: names.setdefault(address(vector), name) for name, vector in vectors.items()}
 
 
 def _read_before_written(assignments: Sequence[Assignment], signs: Mapping[str, str]) -> set[str]:
-    """The vectors whose values before the call matter."""
+    """The vectors whose values before the call are read."""
     read, written = {signs[t] for a in assignments for t in a.terms if t in signs}, set[str]()
     for assignment in assignments:
         read |= set(assignment.terms) - written - signs.keys()

@@ -23,7 +23,7 @@ def adaptive_step(request: AdaptiveStep) -> PreparedKernel:
 
 
 class BoundAdaptiveStep:
-    """The bound call. It allocates nothing that grows with the vectors."""
+    """The bound call. Its allocations do not grow with the vectors."""
 
     def __init__(self, request: AdaptiveStep, buffers: Buffers) -> None:
         self.form, self.assignment, dtype = request.adaptation, request.assignment, request.dtype

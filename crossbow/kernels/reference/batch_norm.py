@@ -107,7 +107,7 @@ def backward(
 
 
 def _normalise(x: Floats, mean: Floats, inverse: Floats, weights: Floats, bias: Floats | None, y: Floats) -> None:
-    # Centred first, so that rounding errors are not relative to the mean.
+    # The values are centred first, so that rounding errors are not relative to the mean.
     np.subtract(x, _channels(mean, x), out=y)
     y *= _channels(weights * inverse, x)
     if bias is not None:

@@ -51,7 +51,7 @@ def product_backward(*, output_gradient: Floats, input_gradient: Floats, **other
 
 @computes(MaximumForward, kept=lambda request: request.y.elements if "kept" in request.writes else 0)
 def maximum_forward(*, output: Floats, kept: Array | None = None, **inputs: Floats) -> None:
-    """The largest input; of equal ones the first. NaN counts as the largest. Keeps the index of the input."""
+    """The largest input, or the first of equal ones. NaN counts as the largest. Keeps the index of the input."""
     np.copyto(output, inputs["input0"])
     first = np.zeros(output.shape, np.uint8)
     for number in range(1, len(inputs)):
@@ -70,5 +70,5 @@ def maximum_backward(*, output_gradient: Floats, kept: Array, input_gradient: Fl
 
 
 def _first(kept: Array, shape: Shape) -> Array:
-    """The index of the input that each element came from."""
+    """The index of the input from which each element came."""
     return kept.reshape(shape)

@@ -1,4 +1,4 @@
-"""Rows of a table that indices choose, and the gradient of the table."""
+"""Rows of a table selected by indices, and the gradient of the table."""
 
 from __future__ import annotations
 

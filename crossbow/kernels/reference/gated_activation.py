@@ -12,7 +12,7 @@ from crossbow.kernels.requests import GatedActivationBackward, GatedActivationFo
 FAR = 100.0
 """Beyond ±FAR, the gates of GELU are 0 or 1 in every type, and powers of x might overflow."""
 CUBIC = 0.044715
-"""Of x³ in the approximation of GELU."""
+"""Factor of x³ in the approximation of GELU."""
 
 _erfc = np.frompyfunc(math.erfc, 1, 1)
 

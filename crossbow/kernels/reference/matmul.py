@@ -48,7 +48,7 @@ def _factor(x: Floats, geometry: MatrixProductGeometry, number: int) -> Floats:
 
 
 def _store(gradient: Floats, target: Floats, geometry: MatrixProductGeometry, number: int) -> None:
-    """Store the gradient of a transposed input as that of the input itself."""
+    """Store the gradient of a transposed input as the gradient of the input itself."""
     turned = _turned(gradient) if geometry.transposed[number] else gradient
     target[...] = _summed(turned, geometry.inputs[number]).reshape(target.shape)
 

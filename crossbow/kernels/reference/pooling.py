@@ -17,8 +17,8 @@ from crossbow.kernels.requests import PoolingBackward, PoolingForward, PoolingGe
 from crossbow.types import Array, Shape
 
 KEPT_TYPE = np.dtype(np.int32)
-"""Type of `kept` in max and stochastic pooling: for every output, in NCHW order, the row-major index of the position in
-the window (u · kw + v in two dimensions) that the output came from."""
+"""Type of `kept` in max and stochastic pooling: for every output, in NCHW order, the row-major index (u · kw + v in two
+dimensions) of the position in the window from which the output came."""
 
 
 def _takes(method: str) -> Callable[[PoolingForward | PoolingBackward], bool]:
@@ -31,8 +31,8 @@ def _kept_bytes(request: PoolingForward) -> int:
 
 @computes(PoolingForward, _takes("max"), kept=_kept_bytes)
 def forward_max(*, input0: Floats, output: Floats, geometry: PoolingGeometry, kept: Array | None = None) -> None:
-    """The largest element of every window; of equal ones the first. NaN counts as the largest; of several NaNs, the
-    last."""
+    """The largest element of every window, or the first of equal ones. NaN counts as the largest, and the last of
+    several NaNs."""
     room = padded(input0, output.shape, geometry, -np.inf)
     output[...] = -np.inf
     first = _first_inside(output.shape, geometry)
@@ -93,7 +93,7 @@ def backward_picked(
     geometry: PoolingGeometry,
     output: Floats | None = None,
 ) -> None:
-    """The gradient of an output goes to the element that it came from. Windows may overlap, so gradients add up.
+    """The gradient of an output goes to the element from which it came. Windows may overlap, so gradients add up.
 
     With a ReLU before the pooling, the gradient is multiplied by the ReLU's derivative, 0 where the output is ≤ 0.
     """

@@ -30,7 +30,7 @@ def linear_combination(request: LinearCombination) -> PreparedKernel:
 
 
 class BoundCombination:
-    """The bound call. Everything is sliced at binding, and a call allocates nothing that grows with the vectors."""
+    """The bound call. All slices are made at binding, and the allocations of a call do not grow with the vectors."""
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class _Chunk:
     """A range of all vectors that fits into the cache."""
 
     signs: list[tuple[Floats, Floats]]
-    """Vector, and memory for its sign."""
+    """Vectors, and memory for their signs."""
     sums: list[tuple[Floats, list[Floats]]]
-    """Target and terms."""
+    """Targets and terms."""
 
 
 def check_lengths(vectors: Mapping[str, Array]) -> int:

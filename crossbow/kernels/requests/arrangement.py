@@ -122,7 +122,7 @@ class TransposeBackward(Request):
 
 @dataclass(frozen=True)
 class SliceForward(Request):
-    """output = the elements start, start + step, … of input0 along `axis`, as many as in y."""
+    """output = the elements start, start + step, … of input0 along `axis`, up to the size of y."""
 
     x: Tensor
     y: Tensor
@@ -171,7 +171,7 @@ class PadBackward(Request):
 
 @dataclass(frozen=True)
 class LargestIndex(Request):
-    """output = the index of the largest value along `axis`, the "first" or "last" of equal ones; NaN counts as the
+    """output = the index of the largest value along `axis`, the "first" or "last" of equal values; NaN counts as the
     largest. y lacks the axis, or has it with size 1."""
 
     name = "classify"
@@ -219,7 +219,7 @@ class ImageTransform:
 
 @dataclass(frozen=True)
 class ImageWindows(Request):
-    """output = transformed windows of the images of input0; the centred ones if seed is None.
+    """output = transformed windows of the images of input0: the centred windows if seed is None.
 
     Otherwise, the words of an image are `crossbow.kernels.random.image_words` of its (epoch, index) in slot_positions
     of the slot: top = below(word 0, tops), left = below(word 1, lefts), and with `mirror` it is mirrored if below(word

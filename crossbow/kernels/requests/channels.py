@@ -15,12 +15,14 @@ class BatchNormSetting:
 
     epsilon: float
     fraction: float | None
-    """Fraction of the running statistics that a training task keeps; None is the mean over all tasks, by a `count`."""
+    """Fraction of the running statistics that a training task keeps; with None, they are means over all tasks, with a
+    `count`."""
     bias: bool
     relu: bool = False
-    """Whether the following ReLU is fused: the output is the ReLU's, and its gradient is part of this one's."""
+    """Whether the following ReLU is fused: the output is that of the ReLU, and the gradient includes that of the
+    ReLU."""
     sum: bool = False
-    """Whether the following sum with another tensor, `addend`, is fused. A fused ReLU is that after the sum."""
+    """Whether the following sum with another tensor, `addend`, is fused. A fused ReLU is then the one after the sum."""
 
     @property
     def parameters(self) -> Roles:

@@ -12,7 +12,8 @@ from crossbow.types import Layout, Tensor
 
 @dataclass(frozen=True)
 class Interpolation:
-    """Where position i of an axis of the output is taken from: position ratio · i + offset of the input, not below 0.
+    """The source of an axis of the output: position i is taken from position ratio · i + offset of the input, not below
+    0.
 
     The position is rounded down; with `linear`, it is between this neighbour and the next one, if there is one.
     """
@@ -24,7 +25,7 @@ class Interpolation:
 
 @dataclass(frozen=True)
 class InterpolationForward(Request):
-    """output = input0 with resized spatial axes. axes: one for each of them."""
+    """output = input0 with resized spatial axes. axes: the source of each of them."""
 
     x: Tensor
     y: Tensor
@@ -46,7 +47,7 @@ class InterpolationBackward(Request):
 
 @dataclass(frozen=True)
 class AxisPass:
-    """The interpolation of one axis, which leaves the others: outer × size × inner becomes outer × target × inner."""
+    """The interpolation of a single axis: outer × size × inner becomes outer × target × inner."""
 
     axis: int
     """Number of the spatial axis."""
@@ -58,8 +59,8 @@ class AxisPass:
 
 
 def axis_passes(x: Tensor, y: Tensor, axes: Sequence[Interpolation]) -> list[AxisPass]:
-    """The passes from x to y in the order of the axes; earlier axes already have y's sizes. An axis that stays as it is
-    has no pass, unless all do."""
+    """The passes from x to y in the order of the axes; earlier axes already have y's sizes. An unchanged axis has no
+    pass, unless all axes are unchanged."""
     n, channels = x.shape[:2]
     before, after = (n, channels) if x.layout is Layout.CHANNELS_LAST else (n * channels, 1)
     sizes, targets = x.shape[2:], y.shape[2:]

@@ -17,7 +17,7 @@ _FACTORS: Roles = (*_EXAMPLES, "users", "items")
 
 @dataclass(frozen=True)
 class Targets:
-    """What a cross-entropy compares probabilities with: a label y stands for the target
+    """The targets of a cross-entropy: a label y stands for the target
     t[c] = w[c] · ((1 − smoothing) · [c = y] + smoothing / classes) of each class c.
 
     w: the class weights; None is 1 for every class.
@@ -33,9 +33,9 @@ class Targets:
 
 @dataclass(frozen=True)
 class SoftmaxLossForward(Request):
-    """output (1,) = the cross-entropy of probabilities, input0, or of the logits whose softmax they are.
+    """output (1,) = the cross-entropy of the probabilities p, input0, or of the logits x whose softmax is p.
 
-    With the logits x: Σ (log Σ exp x − x[label]) / normaliser, which is finite however p is rounded. From
+    With the logits: Σ (log Σ exp x − x[label]) / normaliser, which is finite even if p is rounded to 0. With
     probabilities alone: Σ −log max(p[label], tiny) / normaliser.
 
     p: (N, classes, …); labels: (N, …), or (N,) if p has one row of classes per example. normalisation: "batch" divides

@@ -13,8 +13,7 @@ from crossbow.types import Phase, Shape, Tensor
 
 @dataclass(frozen=True)
 class MatrixProductGeometry:
-    """Two stacks of matrices to multiply, with the same number of dimensions. The dimensions before those of the
-    matrices are broadcast."""
+    """Two stacks of matrices to multiply, with the same number of dimensions. The leading dimensions are broadcast."""
 
     inputs: tuple[Shape, Shape]
     """Shapes of the inputs."""
@@ -113,7 +112,7 @@ class MatmulBackward(Request):
 
 @dataclass(frozen=True)
 class EmbeddingForward(Request):
-    """output (N, T, columns) = for each index of input0 (N, T) that row of the weights (rows, columns); 0 for the
+    """output (N, T, columns) = the row of the weights (rows, columns) for each index of input0 (N, T); 0 for the
     padding of a batch."""
 
     x: Tensor
@@ -155,7 +154,7 @@ class SelfAttentionForward(Request):
 
 @dataclass(frozen=True)
 class SelfAttentionBackward(Request):
-    """The gradient of a self-attention's input, from what `kept` has of the forward pass."""
+    """The gradient of a self-attention's input, from the probabilities in `kept`."""
 
     x: Tensor
     dy: Tensor

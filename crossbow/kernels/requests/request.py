@@ -29,11 +29,11 @@ _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 class Request:
     """The contract of a kernel. Subclasses are frozen dataclasses, whose fields determine the kernel.
 
-    Equal requests may be answered with the same kernel, so lists among the fields become tuples.
+    Equal requests may be answered with the same kernel, so lists in fields become tuples, which can be hashed.
     """
 
     name: ClassVar[str]
-    """Name in listings: the class's, in lower case."""
+    """Name in listings: the name of the class in lower case."""
 
     def __init_subclass__(cls) -> None:
         if "name" not in vars(cls):
@@ -67,7 +67,7 @@ class Request:
 
     @property
     def alias(self) -> RolePair | None:
-        """Roles with the same bytes afterwards: if they share memory, there is nothing to do."""
+        """Roles whose buffers have the same bytes afterwards: if they share memory, there is nothing to do."""
         return None
 
     @property

@@ -43,9 +43,9 @@ class Wait(Request):
     """
 
     averages: bool = False
-    """Whether the kernels up to the next `Signal` average."""
+    """Whether the kernels up to the next `Signal` compute averages."""
     seconds: float = math.inf
-    """Limit of the wait, after which it raises CrossbowError."""
+    """Maximum duration of the wait, after which it raises CrossbowError."""
 
     reads, writes = ("flags", "abort", "state"), ()
 

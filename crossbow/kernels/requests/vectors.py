@@ -17,7 +17,7 @@ class LinearCombination(Request):
 
     `coefficients` is a float64 array with one element per term, in order, which every call reads. A target may be a
     term, and may be a term of later assignments, which then use the new value. signs: (name, vector); the name is a
-    term that stands for the sign (−1, 0 or 1) of that vector's elements before the call.
+    term that stands for the signs (−1, 0 or 1) of that vector's elements before the call.
     """
 
     assignments: tuple[Assignment, ...]

@@ -37,7 +37,7 @@ class WindowGeometry:
 
 @dataclass(frozen=True)
 class ConvolutionGeometry(WindowGeometry):
-    """Geometry of a convolution (cross-correlation, as in every framework)."""
+    """Geometry of a convolution (a cross-correlation, as in other frameworks)."""
 
     groups: int = 1
 
@@ -49,7 +49,7 @@ class PoolingGeometry(WindowGeometry):
     method: str = "max"
     """"max", "average" or "stochastic"."""
     count_padding: bool = True
-    """Average: whether padding counts in the divisor. The part beyond input + padding never does."""
+    """In average pooling, whether padding counts in the divisor. Positions beyond input and padding never count."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class ResponseGeometry:
     """Windows and constants of local response normalisation: y = x · (kappa + share · Σ x²)^−beta."""
 
     axes: tuple[int, ...]
-    """(1,), the channels, or (2, 3), the image."""
+    """(1,) for the channels, or (2, 3) for the image."""
     size: int
     """Size of the window on each axis."""
     share: float
@@ -144,8 +144,9 @@ class ConvolutionBackwardWeights(Request):
 class PoolingForward(Request):
     """output = the maximum, the average or a random element of every window of input0.
 
-    In training, max and stochastic pooling also write `kept`, for the gradient. Of equal maxima in a window, the first
-    (row-major) counts. Stochastic pooling's random numbers are `crossbow.kernels.random.random_words`, one per output.
+    In training, max and stochastic pooling also write `kept`, for the gradient. Among equal maxima in a window, the
+    first one (row-major) is used. Stochastic pooling's random numbers are `crossbow.kernels.random.random_words`, one
+    per output.
     """
 
     x: Tensor

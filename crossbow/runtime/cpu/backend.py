@@ -71,7 +71,7 @@ class CpuBackend:
         """The streams of the learners and, last, of the synchroniser."""
 
     def _check_threads(self, counts: Sequence[int]) -> None:
-        """Raise ConfigurationError for more threads than a system can be expected to start."""
+        """Raise ConfigurationError if there are more threads than a system is likely to start."""
         most = max(THREADS_AT_MOST, sum(len(device.cores) for device in self.devices))
         wanted = sum(count * threads for count, threads in zip(counts, self.threads, strict=True))
         if wanted > most:
@@ -82,7 +82,8 @@ class CpuBackend:
 
     @property
     def shares_memory(self) -> bool:
-        """True for one device, with compiled kernels: only these write flags in an order that other processes see."""
+        """True for one device, with compiled kernels: only these write flags in an order that is visible to other
+        processes."""
         return len(self.devices) == 1 and not isinstance(self.library, Reference)
 
     # Streams
@@ -106,7 +107,7 @@ class CpuBackend:
         self.streams.append(stream)
 
     def call(self, work: Callable[[], T], device: int = 0, *, alone: bool = False) -> T:
-        """Do `work` on the thread of a device's first learner, and return its result."""
+        """Call `work` on the thread of a device's first learner, and return its result."""
 
         def with_one_thread() -> T:
             with one_thread():
@@ -119,14 +120,15 @@ class CpuBackend:
         return self.streams[0].begin(work)
 
     def call_here(self, work: Callable[[], T]) -> T:
-        """Do native work on the calling thread if learners have one thread, else on the first learner's."""
+        """Run native work on the calling thread if learners have one thread, else on the first learner's."""
         if self.threads[0] > 1:
-            return self.call(work)  # every thread with a team of threads would have a team of its own
+            return self.call(work)  # otherwise each calling thread would create another team of threads
         with one_thread():
             return work()
 
     def all_cores(self) -> CpuBackend | None:
-        """A backend with one stream of all cores of the first device, made on first use; None if this one has it."""
+        """A backend with one stream of all cores of the first device, made on first use; None if the streams of this
+        backend have all cores."""
         device = self.devices[0]
         if self._wide is None and self.threads[0] < len(device.cores):
             system = replace(self._system, devices=device.name, learners_per_device=1)
@@ -148,7 +150,7 @@ class CpuBackend:
         return aligned_zeros
 
     def through_host(self, vector: Array, work: Callable[[Array], None]) -> Callable[[], None]:
-        """A call of `work` with the vector itself."""
+        """Return a call of `work` with the vector itself."""
         return lambda: work(vector)
 
     def synchronise(self) -> None:

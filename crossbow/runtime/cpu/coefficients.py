@@ -8,8 +8,8 @@ from crossbow.types import Array
 
 
 class HostNumbers:
-    """The coefficients of a learner. Only its own thread writes them, before a task, because the learner may be
-    several ticks later than the scheduler."""
+    """The coefficients of a learner. Only its own thread writes them, before a task, because the scheduler may be
+    several ticks ahead of the learner."""
 
     def __init__(self, length: int) -> None:
         self.array: Array = np.zeros(length)

@@ -1,4 +1,4 @@
-"""Learners without a barrier on CPUs: their own threads compute the exchanges, immediately."""
+"""Learners without a barrier on CPUs: the learners' threads compute the exchanges immediately."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from crossbow.types import Array
 
 
 class CpuCombination(Generic[About]):
-    """An update, bound to vectors in the host's memory. It runs under the exchange's lock or on one thread."""
+    """An update, bound to vectors in the host's memory. It runs under the exchange's lock, or on one thread only."""
 
     def __init__(self, formula: Formula[About], bind: Bind) -> None:
         self._formula, self._numbers = formula, HostNumbers(formula.length)

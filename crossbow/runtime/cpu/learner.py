@@ -44,8 +44,8 @@ class CpuLearner:
         recorder: Recorder,
         track: str = "",
     ) -> None:
-        """finished: called after each training task under a rule without a barrier. track: name in timelines, if it is
-        not that of a learner."""
+        """finished: called after each training task under a rule without a barrier. track: name of its track in
+        timelines, if it is not a learner's track."""
         self.number, self.stream = number, stream
         self.tasks, self.state, self.finished = tasks, state, finished
         self._numbers, self._abort, self._report = numbers, flags.abort, report
@@ -87,6 +87,7 @@ class CpuLearner:
             seconds, exchanged = time.perf_counter() - began, 0.0
             loss = math.nan
             accuracy = None if bound.accuracy is None else float(bound.accuracy[0])
+            metrics = tuple(float(metric[0]) for metric in bound.metrics)
             if bound.release is not None:
                 bound.release(task.slot)
             if bound.loss is not None:
@@ -110,9 +111,9 @@ class CpuLearner:
             self._abort[0] = 1
             self._report(Failed(number, self.number, operator, error))
         else:
-            if timed is not None:  # before the report, after which the recording may be used
+            if timed is not None:  # before the report, because the recording may be used after it
                 self._record(task, timed, begin, exchanging)
-            self._report(Completed(number, loss, accuracy, task.examples, self.number, seconds))
+            self._report(Completed(number, loss, accuracy, task.examples, self.number, seconds, metrics=metrics))
         finally:
             activity.end()
 

@@ -19,7 +19,7 @@ class CpuLearnerMemory:
         self.arena = aligned_zeros(assembly.needs.arena)
 
     def of(self, pipeline: Pipeline, weights: Array, gradient: Array, statistics: tuple[Array, Array]) -> Memory:
-        """The memory for a program and its batches. statistics: the vectors that it reads, and that it writes."""
+        """The memory for a program and its batches. statistics: the vectors that it reads and those that it writes."""
         vectors = {"weights": weights, "gradient": gradient}
         vectors["statistics"], vectors["statistics_next"] = statistics
         named = {"state": self.state, **_batches(pipeline.loader)}

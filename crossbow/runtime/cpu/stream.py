@@ -60,11 +60,11 @@ class CpuStream:
         self._queue.put(work)
 
     def call(self, work: Callable[[], T]) -> T:
-        """Do `work` after all earlier work. Returns its result, or raises its exception."""
+        """Call `work` after all earlier work. Returns its result, or raises its exception."""
         return self.begin(work)()
 
     def begin(self, work: Callable[[], T]) -> Callable[[], T]:
-        """Submit `work`, and return at once: a function that waits for its result, or raises its exception."""
+        """Submit `work` and return at once. Returns a function that waits for its result, or raises its exception."""
         call = _Call(work)
         self.submit(call.run)
         return call.result
@@ -89,7 +89,7 @@ class Signals:
     library: KernelLibrary
     flags: Flags
     seconds: float = math.inf
-    """Limit of a wait."""
+    """Maximum duration of a wait."""
 
     @classmethod
     def of(cls, assembly: Assembly) -> Signals:
@@ -98,15 +98,15 @@ class Signals:
         return cls(assembly.arithmetic.library, assembly.flags, limit)
 
     def wait(self, name: str, flags: Array, state: Array, *, averages: bool = False) -> list[BoundStep]:
-        """A call that waits until all these flags have reached the task's tick. name: of the flags. averages: whether
-        an average follows, up to the next signal."""
+        """Return a call that waits until all these flags have reached the task's tick. name: name of the flags.
+        averages: whether an average follows, which ends with the next signal."""
         buffers = {"flags": flags, "abort": self.flags.abort, "state": state}
         return [
             BoundStep(f"wait {name}", call) for call in self.library.prepare(Wait(averages, self.seconds)).bind(buffers)
         ]
 
     def signal(self, name: str, flags: Array, index: int, state: Array) -> list[BoundStep]:
-        """A call that sets one of these flags to the task's tick. name: of the flags."""
+        """Return a call that sets one of these flags to the task's tick. name: name of the flags."""
         buffers = {"flag": flags[index : index + 1], "state": state}
         return [BoundStep(f"signal {name}", call) for call in self.library.prepare(Signal()).bind(buffers)]
 
@@ -121,7 +121,7 @@ class _Call(Generic[T]):
         self._done = threading.Event()
 
     def run(self) -> None:
-        """Do the work. Called on the stream's thread."""
+        """Run the work. Called on the stream's thread."""
         try:
             self._results.append(self._work())
         except BaseException as error:

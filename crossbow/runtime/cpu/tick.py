@@ -7,7 +7,7 @@ of z:
 
 (If a kernel offers a large weight gradient in cache-sized blocks, the step computes it block by block. With
 `check_numerics`, the results of a sum, a merge or a step are checked at once, before they are signalled.)
-So the averaging overlaps with the forward pass, and learners wait only if they drift by half a task. A rule that sends
+So the averaging overlaps with the forward pass, and learners wait only if they differ by half a task. A rule that sends
 gradients merges after the backward pass instead:
 
     forward → backward → signal ready → wait ready → merge own slice → signal merged → wait merged
@@ -52,15 +52,15 @@ from crossbow.types import Array
 
 @dataclass(frozen=True)
 class Share:
-    """A learner among those that have its base model together: the learners of its device or, if ranks share memory,
-    of all ranks. Each merges a part of it."""
+    """A learner and the learners that share its base model: those of its device or, if ranks share memory, of all
+    ranks. Each of them merges a part of the base model."""
 
     learner: int
     together: tuple[int, ...]
 
     @property
     def index(self) -> int:
-        """The learner's position among them."""
+        """The learner's position among these learners."""
         return self.together.index(self.learner)
 
     def slice(self, elements: int) -> slice:
@@ -77,7 +77,7 @@ class TickSteps:
     share: Share
     base: BaseModel
     replicas: Sequence[Replica]
-    """Those of the learners in `share`, in order."""
+    """Replicas of the learners in `share`, in order."""
     updates: Mapping[str, BoundUpdate]
     state: Array
 
@@ -87,7 +87,7 @@ class TickSteps:
         return self.replicas[self.share.index]
 
     def synchronising(self, parts: Parts, parity: int) -> list[BoundStep]:
-        """The task that ends a tick."""
+        """Steps of the task that ends a tick."""
         forward, backward, sends = parts.forward, parts.backward, self.merging.rule.sends
         merging, flags = self._merge(parity), self.signals.flags
         signal_ready = self.signals.signal("ready", flags.ready, self.share.learner, self.state)
@@ -102,7 +102,7 @@ class TickSteps:
         return [*signal_ready, *forward, *merging, *backward, *wait_merged, *step]
 
     def local(self, parts: Parts) -> list[BoundStep]:
-        """A task that does not synchronise: the first τ − 1 tasks of a tick."""
+        """Steps of a task that does not synchronise: one of the first τ − 1 tasks of a tick."""
         return [*parts.forward, *parts.backward, *self._step(parts, "local", self.own.vectors())]
 
     def _step(self, parts: Parts, name: str, vectors: dict[str, Array]) -> list[BoundStep]:
@@ -110,7 +110,7 @@ class TickSteps:
         return self.merging.arithmetic.step(parts.blocks, self.updates[name], vectors, clipped=clipped)
 
     def _merge(self, parity: int) -> list[BoundStep]:
-        """Wait for the learners of the base model, then compute a slice of the merge or of the device's sum."""
+        """Wait for the learners that share the base model, then compute a slice of the merge or of the device's sum."""
         merging, arithmetic, flags, learner = (
             self.merging,
             self.merging.arithmetic,
@@ -146,7 +146,7 @@ class TickSteps:
         """Compute this learner's slice of the mean of all learners' statistics, or of its device's part of that mean.
 
         With several devices, the part has a separate vector: learners of this device may begin a tick although a
-        learner of another device failed in the previous one. Recovery then needs the statistics of the tick before,
+        learner of another device failed in the previous one. Recovery then needs the statistics of the previous tick,
         which have the same parity."""
         share = self.share.slice(self.base.statistics[0].size)
         if share.start == share.stop:

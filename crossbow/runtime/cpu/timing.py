@@ -12,7 +12,7 @@ from crossbow.types import Array
 
 
 class TimedTask:
-    """A task with a list of the same calls that notes their times."""
+    """A task with a second list of the same calls, which records their times."""
 
     def __init__(self, task: BoundTask) -> None:
         calls = task.calls
@@ -25,5 +25,5 @@ class TimedTask:
         """Operator and name of each call."""
 
     def times(self) -> Array:
-        """When the first call of the last run began, and when each call ended."""
+        """The time at which the first call of the last run began, and the times at which the calls ended."""
         return self._stamps.times()

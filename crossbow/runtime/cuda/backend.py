@@ -40,7 +40,7 @@ from crossbow.types import Array, ConfigurationError
 T = TypeVar("T")
 
 CONSTANTS = 512 << 10
-"""Bytes reserved for each learner, and for a synchroniser: constants of kernels, coefficients, partial sums."""
+"""Bytes reserved for each learner, and for a synchroniser: the constants of kernels, coefficients and partial sums."""
 
 
 class CudaBackend:
@@ -56,7 +56,7 @@ class CudaBackend:
         _check_system(system)
         there = len(gpus())
         ranks = join()
-        # Each rank of a host takes a GPU of its own, unless it sees only that one.
+        # Each rank of a host uses a different GPU, unless only one GPU is visible to it.
         self.devices = cuda_devices(system.devices, ranks.local_rank % max(1, there))
         if len(self.devices) > 1 or (ranks.several and between_ranks and not ranks.elastic):
             api().nccl  # noqa: B018 - whether it is there
@@ -81,7 +81,7 @@ class CudaBackend:
     # Streams
 
     def open(self, *, synchroniser: bool = False) -> None:
-        """Create the learners' streams. That of a synchroniser is made with it."""
+        """Create the learners' streams. The synchroniser creates its own."""
         numbers = [self.devices[device].number for device in self.device_of]
         compute = [
             self._keep(CudaStream(f"learner-{i}", number, libraries=True, tf32=self._tf32))
@@ -95,16 +95,17 @@ class CudaBackend:
         return stream
 
     def call(self, work: Callable[[], T], device: int = 0, *, alone: bool = False) -> T:
-        """Do work on the stream of a device's first learner, and wait until it is done."""
+        """Run work on the stream of a device's first learner, and wait until it is done."""
         return self._learner_streams[self.device_of.index(device)].compute.call(work)
 
     def begin(self, work: Callable[[], T]) -> Callable[[], T]:
-        """Do work on the first learner's stream, and wait until it is done. Returns a function that has its result."""
+        """Run work on the first learner's stream, and wait until it is done. Returns a function that returns its
+        result."""
         result = self.call(work)
         return lambda: result
 
     def call_here(self, work: Callable[[], T]) -> T:
-        """Do work on the first learner's stream, and wait until it is done."""
+        """Run work on the first learner's stream, and wait until it is done."""
         return self.call(work)
 
     def close(self, timeout: float) -> None:
@@ -114,13 +115,13 @@ class CudaBackend:
                 stream.close(timeout)
 
     def all_cores(self) -> None:
-        """None: a GPU's work is on all of its cores."""
+        """None: work on a GPU can use all of its cores."""
 
     # Memory
 
     @property
     def to_device(self) -> Callable[[Array], Array]:
-        """Function that copies an array to the current GPU."""
+        """The function that copies an array to the current GPU."""
         return to_device
 
     def zeros(self, device: int) -> Zeros:
@@ -128,7 +129,7 @@ class CudaBackend:
         return device_zeros(self.devices[device].number)
 
     def through_host(self, vector: Array, work: Callable[[Array], None]) -> Callable[[], None]:
-        """A call of `work` with a copy of the vector, which is copied back."""
+        """Return a call of `work` with a copy of the vector, which is copied back."""
         return through_host(vector, work)
 
     def synchronise(self) -> None:
@@ -207,7 +208,7 @@ class CudaBackend:
         reports: Reports,
         collective: Collective | None,
     ) -> TickLearners:
-        """Return learners whose streams wait for the synchroniser's; the only learner of a run ends its ticks
+        """Return learners whose streams wait for the synchroniser's. If a run has one learner, it ends its ticks
         itself."""
         if collective is not None:
             raise ConfigurationError("collective must be None on GPUs, whose vectors NCCL adds up. Received: one")
@@ -231,7 +232,7 @@ class CudaBackend:
         return TickLearners(learners, synchroniser, synchroniser.abandon)
 
     def meeting(self, assembly: Assembly) -> CudaMeeting:
-        """The learners' streams and, across ranks, one for all exchanges."""
+        """The learners' streams and, across ranks, one stream for all exchanges."""
         rule, flags = assembly.setting.rule, assembly.flags
         streams = [streams.compute for streams in self._learner_streams]
         if assembly.setting.ranks.several:
@@ -250,7 +251,7 @@ class CudaBackend:
 
 
 def _check_system(system: SystemConf) -> None:
-    """Raise ConfigurationError for settings without a meaning on GPUs."""
+    """Raise ConfigurationError for settings that do not apply to GPUs."""
     if system.kernels != "auto":
         raise ConfigurationError(
             f"SystemConf: kernels must be 'auto' on GPUs, whose kernels are CUDA's. Received: {system.kernels!r}"

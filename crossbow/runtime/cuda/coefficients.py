@@ -9,11 +9,11 @@ from crossbow.kernels.cuda.launch import current
 from crossbow.types import Array, address
 
 STAGES = 64
-"""Maximum number of pending copies: as many as a learner's pending tasks."""
+"""Maximum number of pending copies: that of a learner's pending tasks."""
 
 
 class DeviceNumbers:
-    """The coefficients of updates in a GPU's memory. Create it with this GPU as the current one."""
+    """The coefficients of updates in a GPU's memory. This GPU must be the current one at its creation."""
 
     def __init__(self, length: int, stages: int = STAGES) -> None:
         """stages: maximum number of pending copies."""
@@ -26,13 +26,13 @@ class DeviceNumbers:
 
     def set(self, coefficients: Array) -> None:
         """Set the coefficients for work that is submitted to the current stream from now on. The caller must not change
-        the arrays afterwards."""
+        the array afterwards."""
         if coefficients is not self._set:
             self.send(coefficients)
             self._set = coefficients
 
     def send(self, coefficients: Array) -> None:
-        """Like `set`, but copy the coefficients even if they are the same."""
+        """Like `set`, but for an array that may have been changed. Equal coefficients are not copied again."""
         if np.array_equal(coefficients, self._sent):
             return
         stage = self._stages[self._stage]

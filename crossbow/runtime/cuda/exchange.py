@@ -13,16 +13,16 @@ An update's coefficients are copied before it, in stream order, from separate pi
 only after the learner of the merge, message or reply has arrived again, and so has finished a task that began after the
 copy.
 
-Across ranks, all exchanges run on one more stream, in turn even under a rule without a lock. Vectors pass through
-pinned memory of the host::
+Across ranks, all exchanges run on a separate stream, one after the other, even under a rule without a lock. Vectors
+pass through pinned memory of the host::
 
     stream of exchanges    copy to the host ► (copied)      copy to the GPU ► merge, replies ► (exchanged)
     thread of messages     wait copied, send                wait exchanged, receive
     free learner           wait exchanged ► the next task
 
-Only the thread of messages waits, for work that was submitted before, and does not hold the lock under which work is
-submitted. What it has brought is done before it receives the next message, so that nothing is overwritten that is still
-to be copied: neither a vector nor the coefficients of its update, as no learner's arrival precedes them.
+Only the thread of messages waits for work that was submitted before. It does not hold the lock under which work is
+submitted. The work of a message is done before the thread receives the next one, so that neither a vector nor the
+coefficients of its update are overwritten before they are copied. (No learner's arrival precedes this work.)
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class CudaCombination(Generic[About]):
 
 
 class Passage:
-    """Pinned memory through which a vector passes to other ranks. Create it with its GPU as the current one."""
+    """Pinned memory through which a vector passes to other ranks. Its GPU must be the current one at its creation."""
 
     def __init__(self, vector: Array) -> None:
         self.array: Array = api().pinned(vector.nbytes).view(vector.dtype)
@@ -95,14 +95,14 @@ class Passage:
 
 @dataclass(frozen=True)
 class AcrossRanks:
-    """What exchanges with other ranks use."""
+    """Resources of exchanges with other ranks."""
 
     stream: CudaStream
-    """That of all exchanges."""
+    """Stream of all exchanges."""
     inbox: Array
-    """Pinned bytes, where vectors are received, one after the other."""
+    """Pinned bytes, in which vectors are received one after the other."""
     passages: dict[tuple[int, int], Passage] = field(default_factory=dict)
-    """By a vector's address, and the learner that sends or receives it."""
+    """Passages by a vector's address and the number of the learner that sends or receives it."""
 
 
 class CudaMeeting:
@@ -125,7 +125,7 @@ class CudaMeeting:
         """The end of the last exchange, or of the last copy from another rank."""
 
     def combination(self, formula: Formula[About], bind: Bind) -> Combination[About]:
-        """Bind an update to vectors. Call it with the GPU as the current one."""
+        """Bind an update to vectors. The GPU must be the current one."""
         return CudaCombination(formula, bind)
 
     def exchange(self, learner: int | None, arrive: Callable[[], list[int]]) -> list[int]:
@@ -154,7 +154,7 @@ class CudaMeeting:
             raise Aborted
 
     def settle(self, work: Callable[[], None]) -> None:
-        """Do the work and wait for it: the last exchanges were reported before they were done."""
+        """Run the work and wait for it, after the last exchanges, which were reported before they were done."""
         with self._submitting:
             if self._streams[0].place.pointer:  # otherwise they were destroyed
                 with on(self._streams[0].place):
@@ -164,7 +164,7 @@ class CudaMeeting:
     # Across ranks
 
     def leaving(self, vector: Array, learner: int, *, changes: bool = False) -> Leaving:
-        """Submit a copy of the vector to the host. Raises Aborted as `exchange`."""
+        """Submit a copy of the vector to the host. Raises Aborted as `exchange` does."""
         if not vector.size:
             return Leaving(np.empty(0, vector.dtype))
         between, key = self._between, (address(vector), learner)
@@ -180,13 +180,13 @@ class CudaMeeting:
         return Leaving(passage.array, functools.partial(self._wait, passage.copied))
 
     def arriving(self, vector: Array) -> Arriving:
-        """Return a part of the inbox, once the GPU has done what the last message has brought."""
+        """Return a part of the inbox, as soon as the GPU has done the work of the last message."""
         self._wait(self._exchanged)
         array = self._between.inbox[: vector.nbytes].view(vector.dtype)
         return Arriving(array, functools.partial(self._store, array, vector))
 
     def _store(self, array: Array, vector: Array) -> None:
-        """Submit a copy of what has arrived to the GPU. Raises Aborted as `exchange`."""
+        """Submit a copy of the received vector to the GPU. Raises Aborted as `exchange` does."""
         stream, runtime = self._between.stream, api().runtime
         with self._submitting, on(stream.place):
             self._check_running()

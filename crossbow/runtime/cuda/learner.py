@@ -47,7 +47,7 @@ class _Submitted(NamedTuple):
 
 
 class CudaLearner:
-    """Runs tasks on its stream, in order; implements `Learner`. Create it with its GPU as the current one."""
+    """Runs tasks on its stream, in order; implements `Learner`. Its GPU must be the current one at its creation."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class CudaLearner:
         self.activity = None
         self._recorder, self._ranges = recorder, ranges
         self._clock: StreamClock | None = None
-        """Made when a task is recorded."""
+        """Created when a task is first recorded."""
         self.number, self.stream, self._streams = number, streams.compute, streams
         self.tasks, self.steps, self.finished = tasks, steps, finished
         self.ready = Event(self.stream.device)
@@ -92,7 +92,7 @@ class CudaLearner:
         self._waiting: _Submitted | None = None
         """The task that the synchroniser submits, or its step."""
         self._submitted: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        """Functions that the thread calls in order: the reports of finished tasks."""
+        """Functions that the thread calls in order, which report finished tasks."""
         self._watcher: threading.Thread | None = None
 
     def submit(self, task: Task) -> None:
@@ -113,8 +113,8 @@ class CudaLearner:
                 self._failed(submitted, error)
 
     def go_on(self, parity: int, merged: Event) -> None:
-        """Submit what waits for the merge of the tick, which has been submitted: the synchronising task, or its
-        step."""
+        """Submit the work that waits for the merge of the tick, which has been submitted: the synchronising task, or
+        its step."""
         assert self._waiting is not None
         submitted, self._waiting = self._waiting, None
         self._work = None
@@ -137,11 +137,11 @@ class CudaLearner:
         submitted.bound.input.copy(self._streams, task.slot, task.number, task.examples, task.tick, submitted.turn)
 
     def _compute(self, submitted: _Submitted) -> None:
-        """Submit the task and its end, unless the synchroniser does. Otherwise submit what comes before the merge."""
+        """Submit the task and its end, unless the synchroniser does. Otherwise submit the part before the merge."""
         task, bound, marks = submitted.task, submitted.bound, submitted.marks
         waits = task.purpose == "synchronise" and (self._waits_inside or len(self.steps) > 0)
         if marks is not None and waits and self._sends == "weights":
-            marks.mark("signal ready")  # since the end of the task before
+            marks.mark("signal ready")  # since the end of the previous task
         self._copy(submitted)
         if marks is not None:
             marks.mark("wait for the batch")
@@ -183,7 +183,7 @@ class CudaLearner:
         self._recorder.task(TaskEvent(track, purpose, number, tick, examples, begin, times, marks.calls, 0, end))
 
     def _failed(self, submitted: _Submitted, error: BaseException) -> None:
-        """Report an error of submitting, and prevent other tasks from beginning."""
+        """Report an error during submission, and prevent other tasks from beginning."""
         self._abort[0] = 1
         if not isinstance(error, Exception):  # Ctrl-C
             raise error
@@ -201,7 +201,7 @@ class CudaLearner:
 
     def _start_watching(self) -> None:
         if self._watcher is None:
-            # It refers only to the queue, so that an unused learner can be garbage-collected.
+            # The thread refers only to the queue, so that an unused learner can be garbage-collected.
             arguments = (self._submitted, self.stream.device)
             watcher = threading.Thread(target=_watch, args=arguments, name=f"watcher-{self.number}", daemon=True)
             weakref.finalize(self, self._submitted.put, None).atexit = False
@@ -222,7 +222,9 @@ class CudaLearner:
         task, bound, operator = submitted.task, submitted.bound, "task"
         try:
             self._turns.done[submitted.turn].wait()
-            loss, accuracy = self._turns.results[submitted.turn].tolist()
+            loss, accuracy, *metrics = (
+                value for rows in self._turns.results for value in rows[submitted.turn].tolist()
+            )
             bound.release(task.slot)
             if submitted.marks is not None:
                 self._record(task, submitted.marks)
@@ -238,8 +240,14 @@ class CudaLearner:
             return Failed(task.number, self.number, operator, error)
         finally:
             self._turns.give_back(submitted.turn)
-        found = accuracy if bound.accuracy else None
-        return Completed(task.number, loss if bound.loss else math.nan, found, task.examples, self.number)
+        return Completed(
+            task.number,
+            loss if bound.loss else math.nan,
+            accuracy if bound.accuracy else None,
+            task.examples,
+            self.number,
+            metrics=tuple(metrics[: bound.metrics]),
+        )
 
     # The end
 

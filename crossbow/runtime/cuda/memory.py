@@ -15,6 +15,7 @@ import numpy as np
 
 from crossbow.compile.memory import aligned
 from crossbow.data.loader import Loader
+from crossbow.dataflow.graph import other_measures
 from crossbow.host_memory import Zeros
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import Stream, on
@@ -28,7 +29,7 @@ INPUTS = 2
 """Number of a learner's input buffers: the next batch is copied while the current one is in use."""
 SMALL_RECORD = 128 << 10
 """Maximum number of bytes of a record that the compute stream copies. Such a copy takes a few microseconds, about as
-long as the events that would order the copy of another stream. An estimate, which has not been measured."""
+long as the events that would order a copy on another stream. This is an estimate, not a measurement."""
 TURNS = 64
 """Maximum number of a learner's pending tasks; others wait to be submitted."""
 
@@ -87,7 +88,7 @@ class Slots:
 
 
 class Input:
-    """An input buffer on the GPU: the record of the current task. Create it with its GPU as the current one."""
+    """An input buffer on the GPU: the record of the current task. Its GPU must be the current one at its creation."""
 
     def __init__(self, slots: Slots, device: int) -> None:
         """slots: the source of the records."""
@@ -103,7 +104,7 @@ class Input:
 
     @functools.cached_property
     def arrays(self) -> dict[str, Array]:
-        """The state, and the batch as the only slot (1, B, …), by the names that programs use."""
+        """The state, and the batch as a single slot (1, B, …), by the names that programs use."""
         *batch, state = self._slots.record.arrays(self._memory)
         images, labels, positions = (array.reshape((1, *array.shape)) for array in batch)
         return {"state": state, "slots": images, "slot_labels": labels, "slot_positions": positions}
@@ -126,23 +127,27 @@ class Input:
         runtime.memcpyAsync(self._address, self._slots.addresses[slot], nbytes, kind, stream.place.pointer)
 
     def read_until(self, event: Event) -> None:
-        """Set the event that ends the task that uses the record."""
+        """Set the event that marks the end of the task that uses the record."""
         self._read = event
 
 
 class Turns:
-    """Memory of a learner's pending tasks: the loss, the accuracy and the end event of each."""
+    """Memory of a learner's pending tasks: the loss, the metrics and the end event of each."""
 
-    def __init__(self, device: int) -> None:
-        self.results: Array = api().pinned(2 * 8 * TURNS).view(np.float64).reshape(TURNS, 2)
-        """Loss and accuracy of each turn, which kernels write (`kernels.cuda.task.store_results`)."""
+    def __init__(self, device: int, metrics: int = 0) -> None:
+        """metrics: number of metrics beside the accuracy."""
+        self.results: list[Array] = [
+            api().pinned(2 * 8 * TURNS).view(np.float64).reshape(TURNS, 2) for _ in range(0, 2 + metrics, 2)
+        ]
+        """Loss and accuracy of each turn, and in further arrays two other metrics each. Kernels write them
+        (`kernels.cuda.task.store_results`)."""
         self.done = [Event(device) for _ in range(TURNS)]
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
         for turn in range(TURNS):
             self._free.put(turn)
 
     def take(self) -> int:
-        """Take a free turn; blocks until there is one."""
+        """Take a free turn. Blocks until there is one."""
         return self._free.get()
 
     def give_back(self, turn: int) -> None:
@@ -151,16 +156,16 @@ class Turns:
 
 
 class CudaLearnerMemory:
-    """A learner's arena, shared by its programs, its input buffers, and the memory of its pending tasks. Create it with
-    its GPU as the current one."""
+    """A learner's arena, shared by its programs, its input buffers, and the memory of its pending tasks. Its GPU must
+    be the current one at its creation."""
 
     def __init__(
         self, assembly: Assembly, streams: LearnerStreams, slots: Mapping[Loader, Slots], zeros: Zeros
     ) -> None:
         """slots: the slots of batches, by loader. zeros: allocates the GPU's memory."""
-        device, program = streams.compute.device, assembly.program
+        device, program, check = streams.compute.device, assembly.program, assembly.check
         self.arena = zeros(max(assembly.needs.arena, 1))
-        self.turns = Turns(device)
+        self.turns = Turns(device, 0 if check is None else len(other_measures(check.program.graph)))
         self._narrow = narrow_vectors(program, assembly.arithmetic.library.mixed, zeros)
         self._inputs = {
             loader: tuple(Input(slots[loader], device) for _ in range(INPUTS)) for loader in assembly.loaders
@@ -176,7 +181,8 @@ class CudaLearnerMemory:
         return self._inputs[loader]
 
     def vectors(self, weights: Array, gradient: Array, statistics: tuple[Array, Array]) -> dict[str, Array]:
-        """The memory for a program, by the names that programs use. statistics: the vectors to read and to write."""
+        """The memory for a program, by the names that programs use. statistics: the vector to read, and the vector to
+        write."""
         present, following = statistics
         named = {"weights": weights, "gradient": gradient, "statistics": present, "statistics_next": following}
         return {**self._narrow, **named}

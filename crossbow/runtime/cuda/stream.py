@@ -147,7 +147,7 @@ class WaitFor:
 
     capturable = True
     name = "event"
-    """In timelines."""
+    """Name of the call in timelines."""
 
     def __init__(self, event: Event) -> None:
         self._event = event

@@ -9,8 +9,8 @@ SMA's merge needs the weights from before the synchronising step, so it runs con
 passes of that task. It is submitted before them, and their graph contains the wait. A rule that sends gradients merges
 after them, and a rule that sends new weights after the step.
 
-If ranks may join and leave, their hosts add up instead of NCCL. Then the scheduler's thread waits for the sum of the
-device and for the other ranks. The forward and backward passes of the tick have been submitted before, and run
+If ranks may join and leave, their hosts compute the sums instead of NCCL. Then the scheduler's thread waits for the sum
+of the device and for the other ranks. The forward and backward passes of the tick have been submitted before, and run
 meanwhile.
 """
 
@@ -50,7 +50,7 @@ from crossbow.timeline.recorder import Recorder, TaskEvent, synchroniser_track
 from crossbow.types import Aborted, Array, ConfigurationError, address
 
 SECONDS_TO_END = 2.0
-"""Limit of the wait for NCCL to end."""
+"""Maximum wait for NCCL to end."""
 
 
 class NcclCollective:
@@ -68,12 +68,13 @@ class NcclCollective:
         self._end([communicator.destroy for communicator in self._communicators])
 
     def abort(self) -> None:
-        """End the sums, to which some ranks may never come, and then the communicators. All ranks must do this, not
-        close."""
+        """End the sums, which some ranks may never begin, and then the communicators. All ranks must call this instead
+        of `close`."""
         self._end([communicator.abort for communicator in self._communicators])
 
     def _end(self, calls: Sequence[Callable[[], None]]) -> None:
-        """NCCL may wait for the other ranks of the host here, and they may wait for this one to say that it failed."""
+        """Call these functions with a time limit: NCCL may wait for other ranks of the host, which may wait for this
+        rank to report its failure."""
         self._communicators = []
         thread = threading.Thread(target=lambda: [call() for call in calls], name="nccl-end", daemon=True)
         thread.start()
@@ -114,7 +115,7 @@ def _new_communicators(devices: Sequence[int], ranks: Ranks) -> list[Any]:
 
 
 def _check_not_shared(gpus: Sequence[Sequence[str]], ranks: Ranks) -> None:
-    """Raise ConfigurationError if two ranks have the same GPU of a host. gpus: of each rank, addresses on its bus."""
+    """Raise ConfigurationError if two ranks have the same GPU of a host. gpus: bus addresses of each rank's GPUs."""
     owners: dict[tuple[str, str], Rank] = {}
     for rank, own in zip(ranks.view.ranks, gpus, strict=True):
         for gpu in own:
@@ -134,7 +135,7 @@ class DeviceTick:
     learners: Sequence[CudaLearner]
     merged: Event
     sum: Mapping[int, Work]
-    """By the tick's parity; only with several devices or ranks. It includes the sum between hosts."""
+    """Work by the tick's parity, with several devices or ranks only. It includes the sum between hosts."""
     merge: Mapping[int, Work]
     numbers: DeviceNumbers
     means: Sequence[Array]
@@ -143,7 +144,7 @@ class DeviceTick:
 
 class CudaSynchroniser:
     """Ends ticks. The scheduler's thread submits all work, and does not wait for it. Implements `Learner`; its tasks
-    are the ends of ticks. If a run has one learner, its tasks have done the work, and there are no devices here."""
+    are the ends of ticks. If a run has one learner, its tasks have done this work, and `devices` is empty."""
 
     def __init__(
         self,
@@ -156,10 +157,10 @@ class CudaSynchroniser:
         recorder: Recorder,
         ranges: Ranges,
     ) -> None:
-        """collective: with several devices, of one or several ranks. submitting: as for `LearnerStreams`."""
+        """collective: given with several devices, on one or several ranks. submitting: as for `LearnerStreams`."""
         self._recorder, self._ranges = recorder, ranges
         self._clocks: list[StreamClock] = []
-        """One for each device, made when a tick is recorded."""
+        """A clock for each device, created when a tick is first recorded."""
         self.number, self.devices = number, devices
         self.scaling = self.activity = None
         self._flags, self._submitting, self._report = flags, submitting, report
@@ -223,7 +224,7 @@ class CudaSynchroniser:
         return [Marks(device.stream) for device in self.devices]
 
     def _recorded(self, device: int, task: Task, marks: Marks) -> TaskEvent:
-        """The end of a tick that is done."""
+        """The recorded event of the end of a tick."""
         with on(self.devices[device].stream.place):
             times = marks.times(self._clocks[device])
         begin, end, track = int(times[0]), int(times[-1]), synchroniser_track(device)
@@ -234,7 +235,7 @@ class CudaSynchroniser:
             collective.all_reduce(vectors)
 
     def abandon(self) -> bool:
-        """After a failure, end sums to which other ranks may never come. Returns whether there can be other ticks."""
+        """After a failure, end sums which other ranks may never begin. Returns whether further ticks are possible."""
         if self._collective is None or not self._collective.across_ranks:
             return True
         self._collective.abort()
@@ -271,8 +272,8 @@ def device_tick(
     learners: Sequence[CudaLearner],
     merged: Event,
 ) -> DeviceTick:
-    """The end of a tick on a device, given by its number in this rank. learners: the learners of this device. merged:
-    recorded after the merge."""
+    """The end of a tick on a device. device: its number in this rank. learners: the learners of this device. merged:
+    event that is recorded after the merge."""
     base = assembly.bases[device]
     replicas = [assembly.replicas[learner.number - merging.first] for learner in learners]
     means = [vector for vector in (base.mean, base.statistics_mean) if vector is not None and vector.size]
@@ -290,8 +291,8 @@ def device_tick(
 
 
 def sum_steps(merging: Merging, replicas: Sequence[Replica], base: BaseModel, parity: int) -> list[BoundStep]:
-    """With several devices or ranks: the sum of the vectors that this device's learners send, and its part of the mean
-    statistics."""
+    """Steps with several devices or ranks: the sum of the contributions of this device's learners, and their part of
+    the mean statistics."""
     steps = merging.sum_of_device({**base.vectors(parity), **merging.sent(replicas)}, len(replicas))
     if base.statistics_mean is not None and base.statistics_mean.size:
         steps += merging.mean_statistics(replicas, parity, base.statistics_mean)
@@ -299,7 +300,7 @@ def sum_steps(merging: Merging, replicas: Sequence[Replica], base: BaseModel, pa
 
 
 def between_hosts(assembly: Assembly, merging: Merging, vectors: Sequence[Array]) -> list[BoundStep]:
-    """Each vector ← the sum of those of all ranks, which their hosts add up."""
+    """Steps that replace each vector by its sum over all ranks, which the hosts compute."""
     ranks = assembly.setting.tick_ranks
     mean = Mean(merging, ranks, HostCollective(1), assembly.flags, ranks.check_others, through_host)
     return [step for vector in vectors for step in mean.of("", {}, [vector])]
@@ -308,8 +309,8 @@ def between_hosts(assembly: Assembly, merging: Merging, vectors: Sequence[Array]
 def merge_steps(
     merging: Merging, merge: BoundUpdate, replicas: Sequence[Replica], base: BaseModel, parity: int
 ) -> list[BoundStep]:
-    """The next z and its statistics, from the learners' vectors if one device has all, otherwise from the sum of
-    all."""
+    """Steps that compute the next z and its statistics: from the learners' vectors if one device has all learners,
+    otherwise from their sum."""
     arithmetic, single = merging.arithmetic, not merging.adds_parts
     vectors = {**base.vectors(parity), **(merging.sent(replicas) if single else {})}
     whole, following = slice(0, base.buffers[0].size), base.statistics[1 - parity]

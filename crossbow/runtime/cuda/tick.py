@@ -45,8 +45,8 @@ def tick_learner(
     merged: Event,
     report: Report,
 ) -> CudaLearner:
-    """Create a learner with its work of both parities. number, device: among the learners and devices of this rank.
-    merged: recorded after the device's merge of a tick."""
+    """Create a learner with its work for both parities. number, device: its number and that of its device in this rank.
+    merged: event that is recorded after the device's merge of a tick."""
     base, replica = assembly.bases[device], assembly.replicas[number]
     with on(streams.compute.place):
         numbers = DeviceNumbers(formulas.length)

@@ -32,7 +32,7 @@ class TimedEvent:
 
 
 class StreamClock:
-    """Converts the times of a stream's events to those of the host."""
+    """Converts the times of a stream's events to the host's clock."""
 
     def __init__(self, stream: CudaStream) -> None:
         """Wait for the stream, so that both clocks are read at the same time."""
@@ -57,17 +57,18 @@ class Marks:
         """Operator and name of each call so far."""
 
     def mark(self, operator: str, call: str = "event") -> None:
-        """A call was submitted, or a wait for events."""
+        """Record that a call, or a wait for events, was submitted."""
         self.calls.append((operator, call))
         self._events.append(TimedEvent(self._stream))
 
     def step(self, step: BoundStep) -> None:
-        """The call of this step was submitted."""
+        """Record that the call of this step was submitted."""
         self.mark(step.operator, getattr(step.call, "name", type(step.call).__name__))
 
     def times(self, clock: StreamClock) -> Array:
-        """Wait for all calls. Returns when the first one began, and when each ended. The events are destroyed."""
-        self._events[-1].wait()  # of a synchroniser's events nobody has waited for the last one
+        """Wait for all calls. Returns the time at which the first one began, and the times at which they ended. The
+        events are destroyed."""
+        self._events[-1].wait()  # no thread has waited for the last event of a synchroniser
         times = np.array([clock.time(event) for event in self._events], np.int64)
         for event in self._events:
             event.close()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from crossbow.compile import BoundStep, Memory
-from crossbow.dataflow.graph import reported_loss, reported_measure
+from crossbow.dataflow.graph import other_measures, reported_loss, reported_measure
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import current
 from crossbow.kernels.cuda.ranges import Ranges, no_range, nvtx_range
@@ -35,16 +35,16 @@ class Work:
     """The calls of a task, or of a part of a task, in order.
 
     The first run makes them one by one, so that libraries load their code, which is not possible during a capture. The
-    second run captures them, and later runs launch the graph. So work that is never run, or once, is never captured.
+    second run captures them, and later runs launch the graph. So work that runs at most once is never captured.
     One or two calls are always made directly, because the launch of a graph takes longer.
     """
 
     def __init__(self, steps: Sequence[BoundStep], *, graph: bool, ranges: Ranges = no_range) -> None:
-        """ranges: for calls that are made one by one."""
+        """ranges: profiler ranges for calls that are made one by one."""
         self._ranges = ranges
         self.steps = tuple(steps)
         self.calls = _in_series(steps)
-        """What is submitted, with small kernels joined."""
+        """The calls to submit, with small kernels joined."""
         capturable = all(getattr(step.call, "capturable", False) for step in steps)
         self._graph = graph and capturable and len(self.calls) > DIRECT
         self._launched = False
@@ -71,7 +71,7 @@ class Work:
             self._launched = True
 
     def run_timed(self, marks: Marks) -> None:
-        """Submit the same calls one by one, small kernels on their own, and mark the end of each."""
+        """Submit the same calls one by one, without joining small kernels, and mark the end of each."""
         self._call(marks)
 
     @property
@@ -116,7 +116,7 @@ class Work:
 
 
 def _in_series(steps: Sequence[BoundStep]) -> tuple[BoundStep, ...]:
-    """The steps, those of small kernels joined; their operators are named together."""
+    """The steps, with consecutive small kernels joined; the name of a joined step lists their operators."""
     joined, rest = [], iter(steps)
     for call, count in in_series([step.call for step in steps]):
         names = dict.fromkeys(step.operator for step in itertools.islice(rest, count))
@@ -134,8 +134,8 @@ def run(work: Work, marks: Marks | None) -> None:
 
 @dataclass(frozen=True)
 class BoundWork:
-    """The work of a task, on the record in an input buffer: the forward and backward passes, and what follows them
-    without waiting for other streams."""
+    """The work of a task on the record in an input buffer: the forward and backward passes, and the steps after them
+    that do not wait for other streams."""
 
     compute: Work
     input: Input
@@ -143,6 +143,8 @@ class BoundWork:
     """Whether there is a loss."""
     accuracy: bool
     """Whether there is an accuracy."""
+    metrics: int
+    """Number of metrics beside the accuracy that the task reports."""
     release: Callable[[int], None]
     """Releases the slot of the task's batch."""
 
@@ -154,7 +156,7 @@ def new_work(assembly: Assembly, steps: Sequence[BoundStep]) -> Work:
 
 
 def task_ranges(assembly: Assembly) -> Ranges:
-    """How the host's work is named for profilers."""
+    """Named ranges of the host's work for profilers."""
     return nvtx_range if assembly.setting.system.nvtx else no_range
 
 
@@ -191,16 +193,19 @@ def _bound_work(
     place: Input,
     end: Sequence[BoundStep],
 ) -> BoundWork:
-    program, trained = pipeline.program, assembly.program
+    program, trained, graph = pipeline.program, assembly.program, pipeline.program.graph
     memory = Memory(learner.arena, trained.model, vectors, place.arrays, trained.statistics)
     parts = program.bind(memory)
     steps = list(parts.forward)
     loss, accuracy = (
         None if found is None else program.output(found.order, memory)
-        for found in (reported_loss(program.graph), reported_measure(program.graph))
+        for found in (reported_loss(graph), reported_measure(graph))
     )
-    if loss is not None or accuracy is not None:
-        steps.append(BoundStep("results", store_results(loss, accuracy, place.arrays["state"], learner.turns.results)))
+    metrics = [program.output(found.order, memory) for found in (other_measures(graph) if pipeline.tests else ())]
+    values = [loss, accuracy, *metrics, *[None] * (len(metrics) % 2)]
+    for first, second, results in zip(values[::2], values[1::2], learner.turns.results, strict=False):
+        if first is not None or second is not None:
+            steps.append(BoundStep("results", store_results(first, second, place.arrays["state"], results)))
     steps += [*parts.backward, *end]
     work, release = new_work(assembly, steps), pipeline.loader.release
-    return BoundWork(work, place, loss is not None, accuracy is not None, release)
+    return BoundWork(work, place, loss is not None, accuracy is not None, len(metrics), release)

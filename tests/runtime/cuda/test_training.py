@@ -33,7 +33,7 @@ from examples.custom_operator import Swish
 from models.layers import add, classifier
 from tests.combinations import covering, one_in
 from tests.kernels.cuda.fake import fake_cuda
-from tests.support import Array, chain, pictures
+from tests.support import Array, chain, pictures, with_metrics
 
 DATA = pictures()
 TICKS = 9
@@ -160,6 +160,25 @@ def test_testing_predicting_saving_and_loading(tmp_path: Any) -> None:
         received = running.test()
         assert received.loss == pytest.approx(tested.loss, rel=1e-5)
         assert (received.accuracy, received.examples) == (pytest.approx(tested.accuracy), tested.examples)
+
+
+@pytest.mark.parametrize("metrics", [(1, 2), (1, 2, 3)], ids=str)
+def test_all_metrics(metrics: tuple[int, ...], tmp_path: Any) -> None:
+    def build() -> Dataflow:
+        return with_metrics(network(), *metrics)
+
+    with context("cpu", build=build) as running:
+        running.train(6, TrainingUnit.TASKS)
+        expected = running.test()
+        running.save(tmp_path / "model.safetensors")
+    with fake_cuda(), context("cuda:0", build=build) as running:
+        running.load(tmp_path / "model.safetensors")
+        received = running.test()
+        assert list(received.metrics) == [f"top{k}" for k in metrics[1:]]
+        assert received.metrics == pytest.approx(expected.metrics)
+        assert received.accuracy == pytest.approx(expected.accuracy)
+        running.train(6, TrainingUnit.TASKS)
+        assert running.test().metrics["top2"] > 0
 
 
 def test_training_goes_on_where_it_stopped() -> None:

@@ -62,7 +62,7 @@ class OneDNNError(UnsupportedError):
         self.status = status
 
 
-# A type for each kind of object: an object of another kind is refused with a TypeError.
+# A type for each kind of object: an object of another kind raises a TypeError.
 class DnnlEngine(c_void_p):
     """dnnl_engine_t."""
 
@@ -219,8 +219,8 @@ def create(name: str, *arguments: object) -> Handle:
 
 
 def shared(make: Callable[[], Handle]) -> Callable[[], Handle]:
-    """Decorator: all threads receive the same handle, which is made once. `functools.cache` alone lets two threads make
-    one each, and keeps one; the other would be destroyed while descriptors refer to it."""
+    """Decorator: all threads receive the same handle, which is made once. With `functools.cache` alone, two threads
+    could each make one, of which only one is kept; the other would be destroyed while descriptors refer to it."""
     lock, made = threading.Lock(), list[Handle]()
 
     @functools.wraps(make)
@@ -255,7 +255,7 @@ def equal(left: Handle, right: Handle) -> bool:
 
 
 def size(descriptor: Handle) -> int:
-    """Bytes of a memory descriptor's memory."""
+    """Size in bytes of a memory descriptor's memory."""
     return int(function("dnnl_memory_desc_get_size")(descriptor))
 
 

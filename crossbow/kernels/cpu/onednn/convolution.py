@@ -46,15 +46,15 @@ TRANSPOSED = {
     "aBCde16c16b": dnnl.TAG_ABCDE16B16C,
     "aBCde8c8b": dnnl.TAG_ABCDE8B8C,
 }
-"""The blocked layouts of the forward pass, and the layouts with transposed inner blocks for the data gradient."""
+"""The blocked layouts of the forward pass, and the layouts with transposed inner blocks of the data gradient."""
 
 PADDING_ALLOWED = 1024
 """Maximum number of padding elements that cost less in solver and averaging than a reorder."""
 
 
 FEW_OUTPUTS = 32
-"""With fewer outputs, a reorder to the layout that forward prefers pays off (3×3, 16 → 16 channels: 334 instead of 429
-µs)."""
+"""With fewer outputs, a reorder to the preferred layout of the forward pass is worth its cost (3×3, 16 → 16 channels:
+334 instead of 429 µs)."""
 
 
 class _Convolution:
@@ -217,7 +217,7 @@ def _first_direct(descriptors: Iterable[dnnl.Handle]) -> dnnl.Handle | None:
 
 
 def _reordered(steps: PrimitiveSteps, own: dnnl.Handle, wanted: dnnl.Handle) -> Place:
-    """The place of the weights in the wanted layout, after a reorder if theirs differs."""
+    """The place of the weights in the wanted layout, after a reorder if their own layout differs."""
     if same(own, wanted):
         return "weights"
     place = steps.reserve(nbytes(wanted))

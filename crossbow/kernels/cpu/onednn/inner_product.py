@@ -2,9 +2,10 @@
 
 A replica stores the weights transposed: (features, outputs), without blocks or padding, and with features in the order
 of the input's memory (height, width, channels for an image). Then forward and weight gradient are matrix products
-without transposes. The data gradient is one with a transpose, which the library computes fast only for few rows, so it
-is computed in blocks of rows. One thread, 1024 → 1024, in µs at batch 8 | 16 | 32: transposed 532 | 1011 | 1981, the
-library's own blocked choice 602 | 1053 | 1978, row-major 578 | 1580 | 2500; 800 → 500 is 5 to 20 % faster than blocked.
+without transposes. The data gradient is a product with a transpose, which the library computes fast only for few rows,
+so it is computed in blocks of rows. One thread, 1024 → 1024, in µs at batch 8 | 16 | 32: transposed 532 | 1011 | 1981,
+the library's own blocked choice 602 | 1053 | 1978, row-major 578 | 1580 | 2500; 800 → 500 is 5 to 20 % faster than
+blocked.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ GRANULE = 16
 
 
 class _InnerProduct:
-    """Descriptors that the three kernels of an inner product share. The library sees only matrices."""
+    """Descriptors that the three kernels of an inner product share. To the library, all tensors are matrices."""
 
     def __init__(self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor) -> None:
         self.shape = weights.shape
@@ -197,7 +198,7 @@ def backward_weights(request: InnerProductBackwardWeights) -> PreparedKernel:
 def _with_blocks(
     kernel: PreparedKernel, request: InnerProductBackwardWeights, product: _InnerProduct
 ) -> PreparedKernel:
-    """The kernel, with its gradient also in blocks of features: consecutive rows of the transposed weights."""
+    """The kernel, which also offers its gradient in blocks of features: consecutive rows of the transposed weights."""
     row = 4 * product.outputs
     features = max(1, BLOCK // row // GRANULE) * GRANULE
     multiply.address  # noqa: B018 - compile while preparing
@@ -227,7 +228,7 @@ def _with_blocks(
 
 
 def _shifted(place: Place, distance: int) -> Place:
-    """The place at a distance in bytes from another."""
+    """The place at a distance in bytes from another place."""
     if isinstance(place, int):
         return place + distance
     assert place is not None
@@ -244,7 +245,7 @@ def _sizes(x: Tensor, y: Tensor, outputs: int) -> Shape:
 
 
 def _transposed(sizes: Shape) -> dnnl.Handle:
-    """Features in the order of the input's memory, then outputs."""
+    """The layout of the weights with features in the order of the input's memory, then outputs."""
     if len(sizes) == 2:
         return dnnl.memory_desc(sizes, dnnl.TAG_BA)
     outputs, channels, _, width = sizes
@@ -253,6 +254,6 @@ def _transposed(sizes: Shape) -> dnnl.Handle:
 
 
 def _rows_at_once(rows: int, outputs: int) -> int:
-    """All rows, except for medium batches, in which long rows of weights compete for the same cache lines (1024 → 1024
-    at batch 16: 973 µs as a whole, 372 in blocks)."""
+    """The number of rows to compute at once: all, except for medium batches, in which long rows of weights compete for
+    the same cache lines (1024 → 1024 at batch 16: 973 µs as a whole, 372 µs in blocks)."""
     return ROWS if 12 < rows <= 64 and outputs >= 512 else rows

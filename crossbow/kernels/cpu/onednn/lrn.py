@@ -1,4 +1,4 @@
-"""Local response normalisation by oneDNN's primitive, if that is fast.
+"""Local response normalisation by oneDNN's primitive, where it is fast.
 
 It is fast for β = 3/4 and channels last, on some processors only (AVX-512, or AVX2 within channels). Otherwise it
 computes a power for every pair of neighbours. The fast version keeps two tensors of the input's size for the gradient.
@@ -90,6 +90,6 @@ def _algorithm(geometry: ResponseGeometry) -> int:
 
 
 def _constants(geometry: ResponseGeometry) -> tuple[int, float, float, float]:
-    """Size, α, β, κ; the library divides α itself."""
+    """Size, α, β and κ for the library, which divides α by the size itself."""
     alpha = geometry.share * geometry.size ** len(geometry.axes)
     return geometry.size, alpha, geometry.beta, geometry.kappa

@@ -20,7 +20,7 @@ from crossbow.kernels.requests import MatmulBackward, MatmulForward, MatrixProdu
 from crossbow.types import Shape, Tensor
 
 WORTH_ROWS = 16
-"""Minimum number of products in a row for which a matrix and a vector are multiplied row by row, with smaller
+"""Minimum number of products in a row for which a matrix and a vector are multiplied row by row, which has smaller
 errors."""
 
 
@@ -69,7 +69,7 @@ def backward(request: MatmulBackward) -> PreparedKernel:
 
 
 class _Factor:
-    """A stack of row-major matrices, to be multiplied as they are or transposed."""
+    """A stack of row-major matrices, which are multiplied as they are or transposed."""
 
     def __init__(self, shape: Shape, turned: bool, place: Place) -> None:
         self.shape, self.turned, self.place = shape, turned, place
@@ -86,7 +86,7 @@ class _Factor:
 
 
 def _factor(steps: PrimitiveSteps, tensor: Tensor, role: str, product: MatrixProductGeometry, number: int) -> _Factor:
-    """An input in the form in which it is multiplied."""
+    """The factor of a product from one of its inputs."""
     return _Factor(product.inputs[number], product.transposed[number], _logical(steps, tensor, role))
 
 
@@ -138,7 +138,8 @@ def _sum(steps: PrimitiveSteps, whole: Shape, parts: Place, shape: Shape, place:
 
 
 ADD_MATRICES = Arguments(stack=Address, sums=Address, size=int, matrices=int, length=int, starts=Address)
-"""size: of a matrix; length: of all sums; starts: for each matrix of the stack the index of its sum."""
+"""size: elements of a matrix. length: elements of all sums. starts: for each matrix of the stack, the index of its
+sum."""
 
 
 @native_pass(ADD_MATRICES)

@@ -1,4 +1,5 @@
-"""The library's matrix product as a native call, for parts of matrices, which its inner product does not support."""
+"""The library's matrix product as a native call, for parts of matrices, which the library's inner product does not
+support."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ PRODUCT = Arguments(
     n=int,
     k=int,
 )
-"""function: `dnnl_sgemm`; the operands as `Matrix`; c is (m, n)."""
+"""function: `dnnl_sgemm`. The operands are described as `Matrix`; c is (m, n)."""
 
 
 @native_pass(PRODUCT)

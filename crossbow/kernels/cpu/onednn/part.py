@@ -1,6 +1,6 @@
 """A part of a tensor, and a tensor as a part of a larger one: a reorder from or to a position inside it.
 
-oneDNN rejects interleaved strides, as of every second column: a pass copies such parts.
+oneDNN rejects interleaved strides, such as those of every second column. A pass copies such parts.
 """
 
 from __future__ import annotations

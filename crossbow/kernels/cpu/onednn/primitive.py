@@ -43,7 +43,7 @@ class _PrimitiveStep:
         if self.scratchpad is not None:
             memories[dnnl.ARG_SCRATCHPAD] = memory(self.scratchpad, workspace + self.steps.scratchpad_offset)
         block = dnnl.execution_arguments(memories)
-        # Streams of this engine are cheap, and oneDNN does not promise that threads may share one.
+        # Streams of this engine are cheap, and oneDNN does not guarantee that threads may share one.
         stream = dnnl.create("dnnl_stream_create", engine(), dnnl.STREAM_IN_ORDER)
         return NativeCall(
             f"{label} {self.name}",

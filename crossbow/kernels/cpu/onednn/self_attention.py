@@ -1,6 +1,6 @@
 """Multi-head attention of a sequence to itself: the library's matrix products of each head, and passes between them.
 
-The threads of a learner divide the heads of all examples; each computes the products of its heads by itself.
+The heads of all examples are divided among the learner's threads. Each thread computes the products of its heads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from crossbow.kernels.requests import SelfAttentionBackward, SelfAttentionForwar
 from crossbow.kernels.requests.products import probabilities_of
 
 LOWEST = np.float32(-87.0)
-"""exp of it is near float32's smallest normal number."""
+"""Number whose exp is near float32's smallest normal number."""
 LOG2_E, LN_2_HIGH, LN_2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
 """1 / ln 2; ln 2 in two parts, of which the first has few digits, so that its products with integers are exact."""
 C2, C3, C4, C5, C6 = (np.float32(1 / math.factorial(n)) for n in (2, 3, 4, 5, 6))
@@ -33,7 +33,8 @@ HEADS: dict[str, Any] = {
     "x": Address,
     "probabilities": Address,
 }
-"""count: heads of all examples; heads: of an example; length: positions; depth: numbers of a head; scale: 1 / √depth.
+"""count: heads of all examples. heads: heads of an example. length: positions. depth: numbers of a head. scale: 1 /
+√depth.
 """
 
 
@@ -132,7 +133,7 @@ def attend(block: Any) -> int:
             for s in range(end, length):
                 scores[s] = np.float32(0)
             inverse = ONE / total
-            for s in range(length):  # all, so that NaN reaches all, as in the reference
+            for s in range(length):  # all positions, so that NaN spreads to all, as in the reference
                 scores[s] *= inverse
         status = dnnl_sgemm(block.sgemm, 0, 0, length, depth, length, p, length, x + 8 * row, 3 * row, y, row)
         if status != 0:
@@ -142,7 +143,7 @@ def attend(block: Any) -> int:
 
 @native_pass(Arguments(team=TEAM, **HEADS, dy=Address, dx=Address, scores=Address))
 def attend_gradient(block: Any) -> int:
-    """For each head dp = dy vᵀ and, in the same memory, ds; then dq, dk and dv."""
+    """For each head, dp = dy vᵀ and, in the same memory, ds; then dq, dk and dv."""
     length, depth, scale = block.length, block.depth, np.float32(block.scale)
     thread, threads, row = team_thread(block.team), team_size(block.team), block.heads * block.depth
     ds = block.scores + 4 * length * length * thread

@@ -1,4 +1,4 @@
-"""Softmax and its gradient, with passes that handle non-finite numbers, which oneDNN's primitive ignores."""
+"""Softmax and its gradient, with passes for non-finite numbers, which oneDNN's primitive ignores."""
 
 from __future__ import annotations
 

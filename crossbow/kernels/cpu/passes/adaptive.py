@@ -26,7 +26,7 @@ NO_VELOCITY, OF_GRADIENTS, OF_STEPS = 0, 1, 2
 def _adapt(
     kind: int, step: int, squares: int, velocity: int, numbers: int, correction: int, first: int, last: int
 ) -> None:
-    """step[i] holds the descent of element first + i, and then its step. Every operation is rounded, as in NumPy."""
+    """step[i] contains the descent of element first + i, and then its step. Every operation is rounded, as in NumPy."""
     n, c = float32_at(numbers), float64_at(correction)
     decay, gain, epsilon, keep, part = n[0], n[1], n[2], n[3], n[4]
     a, b = np.float32(c[0]), np.float32(c[1])
@@ -64,7 +64,7 @@ ADAPT = Arguments(
     uses=int,
     tail="rows",
 )
-"""coefficients: float64, as many as `numbers`. rounded, room, step: workspace for the coefficients as float32, for
+"""coefficients: `numbers` float64 coefficients. rounded, room, step: workspace for the coefficients as float32, for
 partial sums, and for the steps of a chunk. rows: the `descent` terms of d, the `terms` terms of the assignment, and for
 each of `uses` uses of the step, the index of its term in `rows`."""
 

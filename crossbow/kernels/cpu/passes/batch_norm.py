@@ -1,10 +1,11 @@
 """Batch normalisation with the running statistics, and with a ReLU after it in the same passes.
 
 oneDNN's primitive adds a channel's values one after the other in float32, so that its error grows with their number.
-These passes add deviations from a number near the mean, as in `rows.py`: a large common offset costs no digits.
+These passes add up deviations from a number near the mean, as in `rows.py`, so that a large common offset costs no
+digits.
 
 Kept for the gradient: the batch's mean, weights / σ and the bias of each column of the grid, and 1 / σ of each channel.
-The latter is float64: with few values the terms of a gradient cancel, and the error of 1 / σ² remains.
+1 / σ is float64: with few values, the terms of a gradient cancel, and the error of 1 / σ² remains.
 """
 
 from __future__ import annotations
@@ -41,12 +42,13 @@ MEAN, SCALE, SHIFT, COMMON, SLOPE = range(5)
 dx = (dy − common − (x − mean) · slope) · scale."""
 
 STREAMED = 2**22
-"""Minimum bytes of a gradient that is written past the cache, which its operands need, unless it is in place."""
+"""Minimum size in bytes of a gradient that is written past the cache, so that its operands stay in the cache, unless it
+is in place."""
 
 
 WORKSPACE: dict[str, Any] = dict.fromkeys(("channel_sums", "channel_numbers", "column_sums", "column_numbers"), Address)
-"""Two float64 sums and three numbers of each channel; for each thread, two float64 sums of each column; numbers of each
-column."""
+"""Workspace for two float64 sums and three numbers of each channel; for each thread, two float64 sums of each column;
+and numbers of each column."""
 TRAINING = Arguments(
     team=TEAM,
     x=Address,
@@ -182,18 +184,18 @@ def backward(request: BatchNormBackward) -> PreparedKernel:
 
 
 def _count(cut: Grid) -> int:
-    """How many numbers a channel has."""
+    """Number of elements of a channel."""
     return cut.outer * cut.groups * cut.matrix // cut.channels
 
 
 def _inverse(cut: Grid) -> int:
-    """Where 1 / σ is kept, in bytes: in float64, after three numbers for each column."""
+    """Offset in bytes of the kept 1 / σ, which is float64, after three numbers for each column."""
     return -(-3 * 4 * cut.columns // 8) * 8
 
 
 def _workspace(steps: Steps, cut: Grid, threads: int, *, moving: bool) -> dict[str, Place]:
-    """Reserve the workspace. moving: whether `column_moments` needs two numbers of each column and thread; else the
-    gradient needs five of each column."""
+    """Reserve the workspace. moving: whether `column_moments` needs two numbers for each column and thread; otherwise
+    the gradient needs five for each column."""
     sizes = {
         "channel_sums": 2 * 8 * cut.channels,
         "channel_numbers": 3 * 4 * cut.channels,
@@ -203,7 +205,7 @@ def _workspace(steps: Steps, cut: Grid, threads: int, *, moving: bool) -> dict[s
     return {name: steps.reserve(size) for name, size in sizes.items()}
 
 
-# Steps of the passes; see `rows.py`.
+# Steps of the passes; see `rows.py`
 
 
 def _normalised(code: Emitter, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
@@ -217,7 +219,7 @@ def _rectified(code: Emitter, values: Sequence[Any], numbers: Sequence[Any]) -> 
 
 
 def _of_relu(code: Emitter, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
-    """dy times the derivative of a ReLU: 0 if the normalised value is ≤ 0, else 1. A product, so that non-finite
+    """dy times the derivative of a ReLU: 0 if the normalised value is ≤ 0, else 1. It is a product, so that non-finite
     gradients propagate."""
     builder, zero, one = code.builder, code.constant(0.0), code.constant(1.0)
     flat = builder.fcmp_ordered("<=", _normalised(code, values, numbers), zero)
@@ -260,15 +262,15 @@ _stream_everywhere, _stream_relu_everywhere = everywhere(_stream), everywhere(_s
 _moments_everywhere = everywhere(column_moments)
 
 
-# The passes.
+# The passes
 
 
 @inlined
 def _moments(grid: Any, thread: int, threads: int, x: int, first: int, known: int, totals: int) -> None:
     """A thread's Σ (x − origin) and Σ (x − origin)² for every column; the origin is the channel's first number.
 
-    known: room for the columns' numbers near the mean, and their origins. The former are moved along, from block to
-    block; so that the first one is near too, it is added up twice.
+    known: memory for the columns' numbers near the mean, and for their origins. The former are updated from block to
+    block. The first block is added up twice, so that its number is near the mean, too.
     """
     values = float32_at(x)
     wide, height = 4 * grid.groups * grid.width, grid.height
@@ -295,8 +297,8 @@ def _moments(grid: Any, thread: int, threads: int, x: int, first: int, known: in
 
 @inlined
 def _statistics(block: Any) -> None:
-    """The batch's statistics from the sums of all columns: mean, factor and bias as the channels' numbers, 1 / σ where
-    it is kept, and mean and variance in the place of the sums."""
+    """Compute the batch's statistics from the sums of all columns. They are stored as the channels' numbers (mean,
+    factor and bias), in the memory for 1 / σ, and over the sums (mean and variance)."""
     channels, first, part = block.grid.channels, block.first, 1.0 / block.count
     sums, squares = float64_at(block.channel_sums), float64_at(block.channel_sums + 8 * channels)
     values, weights, bias = float32_at(block.x), float32_at(block.weights), float32_at(block.bias)
@@ -316,8 +318,8 @@ def _statistics(block: Any) -> None:
 
 @inlined
 def _observe(block: Any) -> None:
-    """The next running statistics. The batch's share in them is `factor`, or, with a count of tasks, the share that
-    makes them the mean of all tasks."""
+    """Compute the next running statistics. The batch's share in them is `factor` or, with a count of tasks, the share
+    that makes them the mean over all tasks."""
     factor, channels, count = block.factor, block.grid.channels, block.count
     if block.tasks != 0:
         tasks = float32_at(block.tasks)[0]
@@ -334,7 +336,7 @@ def _observe(block: Any) -> None:
 
 @inlined
 def _fold_threads(grid: Any, threads: int, sums: int, totals: int) -> None:
-    """The two sums of each channel from the sums of all columns and threads."""
+    """Add up the two sums of each channel from the sums of all columns and threads."""
     columns, channels = grid.groups * grid.width, grid.channels
     clear(totals, 2 * channels)
     for thread in range(threads):
@@ -344,7 +346,7 @@ def _fold_threads(grid: Any, threads: int, sums: int, totals: int) -> None:
 
 @inlined
 def _spread_all(grid: Any, count: int, channels: int, columns: int) -> None:
-    """Copy `count` rows of numbers of channels to their columns."""
+    """Copy `count` rows of the channels' numbers to the channels' columns."""
     for row in range(count):
         spread(grid, channels + 4 * row * grid.channels, columns + 4 * row * grid.groups * grid.width)
 
@@ -377,7 +379,7 @@ def training_pass(block: Any) -> int:
 
 @inlined
 def _running(block: Any) -> None:
-    """Mean, factor and bias from the running statistics, as the channels' numbers."""
+    """Compute the channels' numbers (mean, factor and bias) from the running statistics."""
     channels, numbers = block.grid.channels, float32_at(block.channel_numbers)
     weights, bias = float32_at(block.weights), float32_at(block.bias)
     mean, variance = float32_at(block.running_mean), float32_at(block.running_variance)
@@ -401,7 +403,7 @@ def inference_pass(block: Any) -> int:
 
 @inlined
 def _variable_gradients(block: Any) -> None:
-    """Gradients of weights and bias, and what all gradients of a channel share: an offset and a slope."""
+    """Compute the gradients of weights and bias, and the offset and slope that all gradients of a channel share."""
     channels, part = block.grid.channels, 1.0 / block.count
     sums, products = float64_at(block.channel_sums), float64_at(block.channel_sums + 8 * channels)
     weights_gradient, bias_gradient = float32_at(block.weights_gradient), float32_at(block.bias_gradient)

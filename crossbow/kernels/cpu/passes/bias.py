@@ -1,4 +1,4 @@
-"""A bias along the channels, and its gradient: for operators whose own kernels have none."""
+"""A bias along the channels, and its gradient, for operators whose own kernels add no bias."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def backward(request: BiasBackward) -> PreparedKernel:
 
 
 def _sizes(y: Tensor) -> tuple[int, int, int]:
-    """Sizes in the order of memory: outside the channels, the channels, and inside them."""
+    """Sizes in memory order: the axes outside the channels, the channels, and the axes inside them."""
     examples, channels, *places = y.shape
     if y.layout is Layout.CHANNELS_LAST:
         return examples * math.prod(places), channels, 1

@@ -32,7 +32,7 @@ def forward(request: LargestIndex) -> PreparedKernel:
 
 @native_pass(Arguments(x=Address, indices=Address, outer=int, classes=int, inner=int))
 def largest(block: Any) -> int:
-    """inner: distance between the values of two classes."""
+    """inner: distance between the values of neighbouring classes."""
     x, indices, classes, inner = float32_at(block.x), float32_at(block.indices), block.classes, block.inner
     for outer in range(block.outer):
         for place in range(inner):

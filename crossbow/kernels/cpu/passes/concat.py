@@ -69,14 +69,14 @@ def backward(request: ConcatBackward) -> PreparedKernel:
 
 
 def _rows(tensor: Tensor, axis: int) -> tuple[int, int]:
-    """Number and length of rows of the tensor's memory, of which each has all elements from the axis on."""
+    """Number and length of the rows of a tensor's memory, where a row contains all elements from the axis on."""
     axes = axes_in_memory(tensor)
     outer = math.prod(tensor.shape[dimension] for dimension in axes[: axes.index(axis)])
     return outer, tensor.elements // outer
 
 
 COPY_ROWS = Arguments(source=Address, target=Address, rows=int, length=int, source_row=int, target_row=int)
-"""length: of a row; source_row, target_row: distances between rows; all in elements."""
+"""length: length of a row. source_row, target_row: distances between rows. All in elements."""
 
 
 @native_pass(COPY_ROWS)

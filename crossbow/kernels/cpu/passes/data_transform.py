@@ -83,7 +83,7 @@ def _rows(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.ascontiguousarray(values.transpose(1, 2, 0)).reshape(values.shape[1], -1)
 
 
-# The passes. A window begins at (top, left) of the image, which may be in the padding.
+# The passes. A window begins at (top, left) of the image, which may be in the padding
 
 WINDOW = Arguments(
     channels=int,
@@ -96,8 +96,8 @@ WINDOW = Arguments(
     scale=Address,
     border=Address,
 )
-"""Sizes of image and window. mean, scale, border: numbers of a row of memory; mean_row: from one row of means to the
-next, in elements, or 0 if all rows have the same."""
+"""Sizes of image and window. mean, scale, border: numbers for a row of memory. mean_row: distance in elements between
+rows of means, or 0 if all rows have the same means."""
 
 
 @inlined
@@ -105,7 +105,7 @@ def _transform(image: int, target: int, window: Any, top: int, left: int, mirror
     """Copy one image's window."""
     channels, height, width, rows, columns = window.channels, window.height, window.width, window.rows, window.columns
     scale, border = float32_at(window.scale), float32_at(window.border)
-    # Columns of the window on the image. A whole window may be in the padding.
+    # Columns of the window that are on the image. A whole window may be in the padding.
     first = min(max(0, -left), columns)
     last = max(first, min(columns, width - left))
     before, behind = (columns - last, columns - first) if mirrored else (first, last)
@@ -153,7 +153,7 @@ PICK = Arguments(
     seed_low=int,
     seed_high=int,
 )
-"""positions: epoch and index of each example in each slot. tops, lefts: numbers of choices."""
+"""positions: epoch and index of each example in each slot. tops, lefts: numbers of possible positions."""
 
 
 @native_pass(PICK)

@@ -69,7 +69,7 @@ DROP = Arguments(
     seed_low=int,
     seed_high=int,
 )
-"""words: workspace for CHUNK words. channels, positions: C and H·W of channels-last images, else 1 and 1."""
+"""words: workspace for CHUNK words. channels, positions: C and H·W of channels-last images, otherwise 1 and 1."""
 
 
 @native_pass(DROP)

@@ -81,7 +81,8 @@ def maximum_backward(request: MaximumBackward) -> PreparedKernel:
 def _prepared(
     request: Request, function: NativeFunction, y: Tensor, terms: Sequence[str], **kept: Value
 ) -> PreparedKernel:
-    """A pass over terms of y's shape. kept: the role of the buffer for the number of each element's term, if any."""
+    """A prepared kernel with a pass over terms of y's shape. kept: the role of the buffer for the number of each
+    element's term, if any."""
     function.address  # noqa: B018 - compile while preparing
     target = request.writes[0]
 
@@ -100,8 +101,8 @@ def _prepared(
     return request.prepared("numba", bind, kept=y.elements if kept else 0)
 
 
-# Chunk by chunk: the first term is copied, and the others are applied to the chunk in the cache. So the same code works
-# in place, and the compiler need not check for overlap.
+# The passes work chunk by chunk: the first term is copied, and the others are applied to the chunk in the cache. So the
+# same code works in place, and the compiler need not check for overlap.
 
 
 @inlined
@@ -145,7 +146,7 @@ def largest(block: Any) -> int:
 
 @native_pass(Arguments(length=int, target=Address, kept=Address, count=int, tail="terms"))
 def first_largest(block: Any) -> int:
-    """kept: the number of the term that each element comes from."""
+    """kept: the number of the term from which each element comes."""
     target, first, terms = float32_at(block.target), uint8_at(block.kept), int64_at(tail(block))
     for start in range(0, block.length, CHUNK):
         stop = min(start + CHUNK, block.length)

@@ -1,4 +1,4 @@
-"""Rows of a table that indices choose, and the gradient of the table."""
+"""Rows of a table selected by indices, and the gradient of the table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from crossbow.kernels.reference.embedding import chosen_rows
 from crossbow.kernels.requests import EmbeddingBackward, EmbeddingForward
 
 ROWS = Arguments(x=Address, state=Address, weights=Address, y=Address, examples=int, length=int, rows=int, columns=int)
-"""length: indices of an example. rows, columns: of the table, or of its gradient."""
+"""length: number of indices of an example. rows, columns: sizes of the table, or of its gradient."""
 
 
 @PASSES.kernel(EmbeddingForward)

@@ -71,7 +71,7 @@ def row_of(number: Any, rows: int) -> Any:
 
 @in_any_order
 def _error(rating: Any, users: Any, u: int, items: Any, v: int, latents: int) -> Any:
-    """rating − u · v, for the rows that start at these indices."""
+    """rating − u · v for the rows that start at these indices."""
     product = np.float32(0)
     for k in range(latents):
         product += users[u + k] * items[v + k]

@@ -1,4 +1,4 @@
-"""Waiting for other learners, and signalling one's own progress to them."""
+"""Waits for other learners, and signals to them."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ SPINS, YIELDS, SLEEP_MICROSECONDS = 200, 2000, 50
 """A wait spins for some microseconds, then yields its core for about a millisecond, then sleeps between checks. A sleep
 lasts at least twice as long as requested, and learners wait for each other at every tick."""
 LONGEST_SLEEP_MICROSECONDS, SLEEPS_IN_A_WAIT = 5000, 16
-"""A long wait sleeps longer, up to a part of the time that it has slept. So it keeps no core busy, as when a learner
-waits for another machine, and ends only a few per cent later."""
+"""A long wait sleeps longer, up to a fraction of the time that it has slept. So a wait for another machine keeps no
+core busy, and ends only a few per cent later."""
 
 WAITED, AVERAGED, SINCE = State.WAITED, State.AVERAGED, State.SINCE
 
@@ -53,8 +53,8 @@ WAIT = Arguments(
     clock_gettime=Address,
     timespec=Address,
 )
-"""stride: bytes between flags. averages: 1 if an average follows, else 0. microseconds: limit of the sleeps; 0: none.
-timespec: memory for the clock's time."""
+"""stride: bytes between flags. averages: 1 if an average follows, else 0. microseconds: maximum total sleep; 0:
+unlimited. timespec: memory for the clock's time."""
 
 
 @native_pass(WAIT)

@@ -28,7 +28,7 @@ def backward(request: InterpolationBackward) -> PreparedKernel:
 
 
 def _steps(steps: Steps, passes: list[AxisPass], function: Any, first: str, last: str) -> PreparedKernel:
-    """The passes one after the other; those between the first and the last write to the workspace."""
+    """The passes, which run one after the other. All except the last write to the workspace."""
     source: Place = first
     for number, each in enumerate(passes):
         length = each.target if function is interpolate else each.size
@@ -59,13 +59,13 @@ ALONG_AXIS = Arguments(
 
 @inlined
 def _lower(i: int, size: int, ratio: float, offset: float) -> int:
-    """The position of x from which position i of y is taken, or the lower one of two."""
+    """The position of x from which position i of y is taken, or the lower one of its two positions."""
     return min(math.floor(max(ratio * i + offset, 0.0)), size - 1)
 
 
 @inlined
 def _part(i: int, lower: int, size: int, ratio: float, offset: float, linear: int) -> Any:
-    """The factor of the position after the lower one."""
+    """The factor of the position that follows the lower one."""
     if linear == 0 or lower == size - 1:
         return np.float32(0)
     return np.float32(max(ratio * i + offset, 0.0) - lower)
@@ -91,7 +91,7 @@ def interpolate(block: Any) -> int:
 
 @native_pass(ALONG_AXIS)
 def interpolate_gradient(block: Any) -> int:
-    """x and y are the gradients; x is written."""
+    """x and y are gradients; x is written."""
     size, target, inner, ratio, offset = block.size, block.target, block.inner, block.ratio, block.offset
     for row in range(block.outer):
         x, y = float32_at(block.x + 4 * row * size * inner), float32_at(block.y + 4 * row * target * inner)

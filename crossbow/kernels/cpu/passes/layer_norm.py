@@ -1,6 +1,6 @@
 """Layer normalisation and its gradients, by all threads of a learner. Sums are in float64.
 
-A *line* is a group of numbers that are normalised together: `length` numbers, each `inner` after the one before.
+A *line* is a group of numbers that are normalised together: `length` numbers at distances of `inner`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BACKWARD = Arguments(
 
 
 def _evenly_spaced(request: LayerNormForward | LayerNormBackward) -> bool:
-    """Whether neighbours on a line, in the order of the variables, are equally far apart."""
+    """Whether neighbours on a line, in the order of the variables, have equal distances."""
     return _spacing(request) is not None
 
 
@@ -101,7 +101,7 @@ def _lines(request: LayerNormForward | LayerNormBackward) -> dict[str, int]:
 
 @inlined
 def _start(line: int, length: int, inner: int) -> Any:
-    """Distance of a line's first number from the tensor's, in bytes."""
+    """Distance in bytes of a line's first number from the tensor's first number."""
     return 4 * (line // inner * length * inner + line % inner)
 
 
@@ -135,7 +135,7 @@ def _normalise(x: Any, y: Any, weights: Any, bias: Any, count: int, step: int, e
 
 @native_pass(FORWARD)
 def normalise_lines(block: Any) -> int:
-    """Contiguous lines have a loop of their own, which becomes vector code."""
+    """Contiguous lines have a separate loop, which is compiled to vector code."""
     length, inner, thread, threads = block.length, block.inner, team_thread(block.team), team_size(block.team)
     weights, bias, epsilon, has_bias = float32_at(block.weights), float32_at(block.bias), block.epsilon, block.bias != 0
     for line in range(block.lines * thread // threads, block.lines * (thread + 1) // threads):
@@ -181,7 +181,8 @@ def _gradients(
 
 @native_pass(BACKWARD)
 def normalise_lines_gradient(block: Any) -> int:
-    """dx, and each thread's sums of its lines; then the sums over the threads, each thread some variables."""
+    """Compute dx and each thread's sums of its lines; then add up the sums of all threads, where each thread handles
+    some variables."""
     length, inner, thread, threads = block.length, block.inner, team_thread(block.team), team_size(block.team)
     weights, own = float32_at(block.weights), float64_at(block.sums + 16 * length * thread)
     for i in range(2 * length):

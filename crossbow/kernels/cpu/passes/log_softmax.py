@@ -1,4 +1,4 @@
-"""The logarithm of softmax, and its gradient. oneDNN's has errors of 3e-6, where float32 rounds by 1e-7."""
+"""The logarithm of softmax, and its gradient. oneDNN's kernel has errors of 3e-6, while float32 rounds by 1e-7."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from crossbow.types import Layout, Tensor
 NOTHING_IGNORED = -(2**40)
 """Used if no label is ignored: no 32-bit label is equal to it."""
 
-# What the normaliser counts.
+# Kinds of normalisers
 BY_ONE, BY_EXAMPLES, BY_LABELS, BY_VALID = 0, 1, 2, 3
 NORMALISERS = {"none": BY_ONE, "batch": BY_EXAMPLES, "full": BY_LABELS, "valid": BY_VALID}
 TINY = np.float32(np.finfo(np.float32).tiny)
@@ -176,7 +176,7 @@ def normaliser_of(kind: int, examples: int, places: int, valid: int) -> Any:
 CROSS_ENTROPY = Arguments(
     values=Address, labels=Address, state=Address, loss=Address, sizes=CLASSES, ignored=int, normaliser=int
 )
-"""values: probabilities or logits. ignored: a label. normaliser: what it counts."""
+"""values: probabilities or logits. ignored: the ignored label. normaliser: kind of the normaliser."""
 
 
 @native_pass(CROSS_ENTROPY)
@@ -243,7 +243,7 @@ CROSS_ENTROPY_GRADIENT = Arguments(
     normaliser=int,
     batch=int,
 )
-"""batch: number of examples, with padding."""
+"""batch: number of examples, including padding."""
 
 
 @native_pass(CROSS_ENTROPY_GRADIENT)
@@ -274,7 +274,7 @@ def cross_entropy_gradient(block: Any) -> int:
 
 @native_pass(Arguments(x=Address, labels=Address, state=Address, loss=Address, elements=int))
 def squares(block: Any) -> int:
-    """elements: of an example."""
+    """elements: elements of an example."""
     x, labels, examples = float32_at(block.x), float32_at(block.labels), int64_at(block.state)[EXAMPLES]
     total = 0.0
     for index in range(examples * block.elements):
@@ -286,7 +286,7 @@ def squares(block: Any) -> int:
 
 @native_pass(Arguments(x=Address, labels=Address, state=Address, gradient=Address, elements=int, batch=int))
 def squares_gradient(block: Any) -> int:
-    """elements: of an example; batch: number of examples, with padding."""
+    """elements: elements of an example. batch: number of examples, including padding."""
     x, labels, examples = float32_at(block.x), float32_at(block.labels), int64_at(block.state)[EXAMPLES]
     gradient, divisor = float32_at(block.gradient), np.float32(max(examples, 1))
     for index in range(examples * block.elements):
@@ -298,7 +298,7 @@ def squares_gradient(block: Any) -> int:
 
 @native_pass(Arguments(x=Address, labels=Address, state=Address, loss=Address, elements=int, normaliser=int))
 def binary_cross_entropy(block: Any) -> int:
-    """elements: of an example; normaliser: what it counts."""
+    """elements: elements of an example. normaliser: kind of the normaliser."""
     x, labels, examples = float32_at(block.x), float32_at(block.labels), int64_at(block.state)[EXAMPLES]
     total = 0.0
     for index in range(examples * block.elements):
@@ -313,7 +313,8 @@ def binary_cross_entropy(block: Any) -> int:
     Arguments(x=Address, labels=Address, state=Address, gradient=Address, elements=int, batch=int, normaliser=int)
 )
 def binary_cross_entropy_gradient(block: Any) -> int:
-    """elements: of an example; batch: number of examples, with padding; normaliser: what it counts."""
+    """elements: elements of an example. batch: number of examples, including padding. normaliser: kind of the
+    normaliser."""
     x, labels, examples = float32_at(block.x), float32_at(block.labels), int64_at(block.state)[EXAMPLES]
     gradient, divisor = float32_at(block.gradient), normaliser_of(block.normaliser, examples, block.elements, 0)
     for index in range(examples * block.elements):

@@ -165,7 +165,7 @@ def cross_entropy_with_targets(block: Any) -> int:
     )
 )
 def cross_entropy_gradient_with_targets(block: Any) -> int:
-    """batch: number of examples, with padding."""
+    """batch: number of examples, including padding."""
     p, labels, examples = float32_at(block.p), int32_at(block.labels), int64_at(block.state)[EXAMPLES]
     sizes, smoothing, weights = block.targets.classes, block.targets.smoothing, float64_at(block.targets.weights)
     classes, places, step = sizes.classes, sizes.places, sizes.next_class

@@ -40,7 +40,7 @@ def backward(request: LRNBackward) -> PreparedKernel:
 
 
 REACH = Arguments(rows=int, columns=int, inner=int)
-"""How far windows reach beyond an element on each axis of an image."""
+"""Extent of windows before or after an element, on each axis of an image."""
 SETTING = Arguments(
     images=int,
     height=int,
@@ -52,7 +52,7 @@ SETTING = Arguments(
     beta=float,
     kappa=float,
 )
-"""The tensor's memory as images of (height, width, inner), to whose insides all windows are clipped."""
+"""The tensor's memory as images of (height, width, inner), and the windows, which are clipped to the images."""
 
 
 def _setting(x: Tensor, geometry: ResponseGeometry) -> dict[str, Value]:
@@ -76,7 +76,7 @@ def _setting(x: Tensor, geometry: ResponseGeometry) -> dict[str, Value]:
 
 
 def _images(x: Tensor, geometry: ResponseGeometry) -> tuple[Shape, tuple[bool, bool, bool]]:
-    """The four sizes, and along which of the last three a window extends."""
+    """The four sizes, and for each of the last three, whether a window extends along it."""
     n, channels, places = x.shape[0], x.shape[1], math.prod(x.shape[2:])
     if geometry.axes == (1,):
         if x.layout is Layout.CHANNELS_LAST or places == 1:
@@ -135,7 +135,7 @@ def normalise(block: Any) -> int:
 
 @native_pass(Arguments(x=Address, dy=Address, dx=Address, room=Address, setting=SETTING))
 def normalise_gradient(block: Any) -> int:
-    """room: for dy · s^−β and dy · x · s^(−β−1) of an image, and for a row."""
+    """room: workspace for dy · s^−β and dy · x · s^(−β−1) of an image, and for a row."""
     g = block.setting
     share, beta, kappa = np.float32(g.share), np.float32(g.beta), np.float32(g.kappa)
     inner, size, factor = g.inner, g.height * g.width * g.inner, np.float32(2 * g.share * g.beta)

@@ -1,4 +1,4 @@
-"""Products of matrices and vectors, row by row. The library adds up most of a row one product after the other."""
+"""Products of matrices and vectors, row by row. (The library adds up most products of a row one after the other.)"""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ ROW_PRODUCTS = Arguments(
     length=int,
     starts=Address,
 )
-"""starts: for each of `count` matrices, the index of its start and of its vector's. rows, length: of a matrix."""
+"""starts: for each of `count` matrices, the index of its first element, and that of its vector. rows, length: sizes of
+a matrix."""
 
 
 def add_row_products(
     steps: Steps, matrices: tuple[Shape, Place], vectors: tuple[Shape, Place], stack: Shape, target: Place
 ) -> None:
-    """Append: target[s, r] = Σ_k matrices[s, r, k] · vectors[s, k], everything in row-major order.
+    """Append target[s, r] = Σ_k matrices[s, r, k] · vectors[s, k], with all arrays in row-major order.
 
     matrices, vectors: shapes (…, rows, length) and (…, length), whose first axes are broadcast to `stack`.
     """
@@ -58,7 +59,7 @@ def add_row_products(
 
 
 def _numbers(own: Shape, stack: Shape) -> NDArray[np.int64]:
-    """For every place in a stack, the number of the matrix that is used there."""
+    """The number of the matrix that is used at each place of a stack."""
     numbers = np.arange(math.prod(own), dtype=np.int64).reshape(own)
     return np.broadcast_to(numbers, stack).reshape(-1)
 

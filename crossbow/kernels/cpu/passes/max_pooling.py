@@ -27,25 +27,25 @@ from crossbow.types import Phase, Tensor
 LANES = 16
 """Channels of a vector."""
 WRITTEN_OUT = 9
-"""Maximum number of positions of a window for whose size a pass is compiled."""
+"""Maximum number of positions of a window whose size is compiled into the pass."""
 
 
 class _Form(NamedTuple):
     """The parameters for which a pass is compiled."""
 
     kept: int
-    """Bytes of the number of a position: 0, 1 or 4."""
+    """Size in bytes of a kept position number: 0, 1 or 4."""
     masked: bool
-    """Whether there are fewer channels than a vector has."""
+    """Whether there are fewer channels than lanes."""
     rows: int
     """Size of the window; 0 if it is large."""
     columns: int
     disjoint: bool
-    """Gradients: whether no element is in two windows."""
+    """In gradients, whether no element is in two windows."""
 
     @property
     def code(self) -> int:
-        """The form as a number, which compiled functions have as a literal; its digits are the fields."""
+        """The form as a number, which is a literal in compiled functions. Its digits are the fields."""
         return int("".join(str(int(field)) for field in self))
 
     @staticmethod
@@ -96,7 +96,7 @@ def _form(x: Tensor, geometry: PoolingGeometry, phase: Phase) -> _Form:
     return _Form(kept, x.shape[1] < LANES, *written, disjoint)
 
 
-# Instructions on vectors of channels.
+# Instructions on vectors of channels
 
 _register: Callable[[Any, Any], Any] = cgutils.alloca_once_value
 
@@ -109,7 +109,7 @@ class _Windows(Emitter):
         self.number = ir.IntType(8 * kept or 32)
 
     def load_numbers(self, place: Any) -> Any:
-        """Numbers of positions."""
+        """Load position numbers."""
         return self.builder.zext(self.load(place, self.number), self.vector(self.lane))
 
     def store_numbers(self, value: Any, place: Any) -> None:
@@ -218,7 +218,7 @@ def _emit_scatter_part(builder: Any, form: _Form, window: Sequence[Any], dy: Any
 def _add_shares(
     vectors: _Windows, form: _Form, positions: Iterator[tuple[Any, Any]], dy: Any, kept: Any, last: Any
 ) -> None:
-    """Scatter dy to the positions: dy where the position's number was kept, else 0."""
+    """Scatter dy to the positions: dy at the position whose number was kept, else 0."""
     builder, gradient, picked = vectors.builder, vectors.load(dy), vectors.load_numbers(kept)
     zero = ir.Constant(gradient.type, None)
     if not form.masked:
@@ -230,17 +230,17 @@ def _add_shares(
 
 
 _largest_whole = _whole(types.int64, _emit_largest)
-"""The largest value of a window and the number of its position, unless there is NaN; returns whether there is.
-last: the number of channels, if there are few."""
+"""Write the largest value of a window and the number of its position, unless the window contains NaN. Returns whether
+it does. last: the number of channels, if there are few."""
 _largest_part = _part(_emit_largest_part)
-"""The largest value of a part of a window; NaN is larger than every number, and the last NaN than all."""
+"""The largest value of a part of a window. NaN is larger than every number, and the last NaN is the largest."""
 _scatter_whole = _whole(types.void, _emit_scatter)
-"""Scatter dy to the positions of a window: written if windows are disjoint, else added. last: the number of channels if
-there are few, else the number of lanes that the vector before has already scattered."""
+"""Scatter dy to the positions of a window. It is written if windows are disjoint, otherwise added. last: the number of
+channels if there are few, otherwise the number of lanes that the previous vector has already scattered."""
 _scatter_part = _part(_emit_scatter_part)
 
 
-# Passes.
+# Passes
 
 MAXIMA = Arguments(x=Address, y=Address, kept=Address, windows=WINDOWS)
 MAXIMA_GRADIENT = Arguments(dy=Address, kept=Address, dx=Address, windows=WINDOWS, covered=int)
@@ -266,7 +266,7 @@ def _clear(place: int, count: int) -> None:
 @functools.cache
 def _maxima(form: _Form) -> NativeFunction:
     """The compiled pass of a form."""
-    code = form.code  # an integer, as numba's cache compares closures by value
+    code = form.code  # an integer, because numba's cache compares closures by value
     size, few, rows, columns = form.kept, form.masked, form.rows, form.columns
 
     def maxima(block: Any) -> int:
@@ -285,7 +285,8 @@ def _maxima(form: _Form) -> NativeFunction:
                     element, number = n * w.y.n + i * w.y.h + j * w.y.w, u * w.kernel_columns + v
                     y, kept = block.y + 4 * element, block.kept + size * element
                     for start in range(0, channels, LANES):
-                        # The last vector overlaps the one before if the channels are no multiple.
+                        # The last vector overlaps the previous one unless the number of channels is a multiple of
+                        # LANES.
                         c = start if few else min(start, channels - LANES)
                         general = 1
                         if rows != 0 and high == rows and wide == columns:

@@ -1,4 +1,4 @@
-"""Elements of a tensor in another one: copies, transposes, parts, and tensors as parts of larger ones."""
+"""Moves of elements between tensors: copies, transposes, parts, and tensors as parts of larger ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from crossbow.types import Shape, Tensor
 @PASSES.kernel(TransposeForward, lambda request: request.alias is not None)
 @PASSES.kernel(TransposeBackward, lambda request: request.alias is not None)
 def unchanged(request: Request) -> PreparedKernel:
-    """Where the elements lie in the order in which they are wanted."""
+    """A copy of elements that are already in the wanted order."""
     return combination(request, (1.0,))
 
 
@@ -114,7 +114,7 @@ def taken(request: Request, whole: Tensor, part: Tensor, starts: Sequence[int], 
 def put(
     request: Request, part: Tensor, whole: Tensor, starts: Sequence[int], by: Sequence[int], value: float
 ) -> PreparedKernel:
-    """A tensor as a part of a larger one, whose other elements have a value."""
+    """A tensor as a part of a larger one, whose other elements have the given value."""
     steps, (read,), (write,) = Steps(request), request.reads, request.writes
     offset, distances = inside(whole, starts, by)
     if part.elements < whole.elements:
@@ -124,7 +124,7 @@ def put(
 
 
 def inside(whole: Tensor, starts: Sequence[int], by: Sequence[int]) -> tuple[int, list[int]]:
-    """Offset of a part in bytes, and the distances of its elements along each axis."""
+    """Offset of a part in bytes, and the distance between neighbours along each axis, in elements."""
     own = strides(whole)
     offset = sum(start * distance for start, distance in zip(starts, own, strict=True))
     return whole.dtype.itemsize * offset, [step * distance for step, distance in zip(by, own, strict=True)]
@@ -133,7 +133,7 @@ def inside(whole: Tensor, starts: Sequence[int], by: Sequence[int]) -> tuple[int
 def add_move(
     steps: Steps, sizes: Shape, source: tuple[Sequence[int], Place], target: tuple[Sequence[int], Place]
 ) -> None:
-    """Append a copy from one place to another, each with its strides."""
+    """Append a copy from `source` to `target`, each given by its strides and place."""
     (from_, read), (to, write) = source, target
     # In the order of the target's memory; the last axis is a row.
     *axes, (to_step, from_step, length) = sorted(zip(to, from_, sizes, strict=True), reverse=True)
@@ -152,7 +152,7 @@ def add_move(
 
 
 def add_fill(steps: Steps, place: Place, elements: int, value: float) -> None:
-    """Append: `elements` numbers in a place become the value."""
+    """Append a pass that sets `elements` numbers at a place to the value."""
     steps.add_pass("fill", fill, target=place, length=elements, value=float(value))
 
 
@@ -166,7 +166,8 @@ MOVE = Arguments(
     outer_axes=int,
     tail="axes",
 )
-"""length, steps: of a row, in elements. axes: for each other axis its strides in target and source, and its size."""
+"""length, source_step, target_step: length and strides of a row, in elements. axes: for each other axis, its strides in
+target and source, and its size."""
 
 
 @native_pass(MOVE)

@@ -29,7 +29,7 @@ def global_forward(request: PoolingForward) -> PreparedKernel:
 
 
 def after_windows(x: Shape, y: Shape, geometry: PoolingGeometry) -> Shape:
-    """How far the last windows reach beyond the input, below and on the right; negative if they end before."""
+    """Extent of the last windows beyond the input, below and on the right; negative if they end before it."""
     g = geometry
     return tuple(
         (windows - 1) * s + extent - before - size
@@ -38,14 +38,14 @@ def after_windows(x: Shape, y: Shape, geometry: PoolingGeometry) -> Shape:
 
 
 def overhangs(x: Shape, y: Shape, geometry: PoolingGeometry) -> bool:
-    """Whether windows reach beyond the padding while padding counts: the library would count the overhang too."""
+    """Whether windows extend beyond the padding, and padding counts. The library would also count the overhang."""
     after = after_windows(x, y, geometry)
     beyond = any(reach > padding for reach, (_, padding) in zip(after, geometry.padding, strict=True))
     return geometry.count_padding and beyond
 
 
 def whole_images(x: Shape, geometry: PoolingGeometry) -> bool:
-    """Whether it is global average pooling: a single window, of the whole input without padding."""
+    """Whether this is global average pooling: a single window, which is the whole input without padding."""
     padded = any(before or after for before, after in geometry.padding)
     return geometry.extent == x[2:] == geometry.kernel and not padded
 
@@ -65,7 +65,8 @@ def own_backward(request: PoolingBackward) -> PreparedKernel:
 
 @inlined
 def _counted(start: int, size: int, before: int, after: int, kernel: int, dilation: int, counts: int) -> int:
-    """Number of positions of a window on one axis that count: on input or padding, or, unless `counts`, on input."""
+    """Number of counted positions of a window on one axis: positions on input or padding or, unless `counts`, only on
+    input."""
     if counts == 0:
         before, after = 0, 0
     first = max(0, -((start + before) // dilation))

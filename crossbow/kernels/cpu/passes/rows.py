@@ -26,13 +26,13 @@ from crossbow.types import Layout, Shape, Tensor
 LANES = 16
 """Number of lanes of a vector."""
 VECTORS = 4
-"""Number of vectors that are processed together, because a sum waits for its previous addition."""
+"""Number of vectors that are processed together, because an addition to a sum waits for the previous one."""
 BLOCK = 64
 """Maximum number of rows that are added up in float32."""
 TOGETHER = 8
 """Number of rows that are added pairwise before they are added to a sum, for smaller rounding errors."""
 FIRST_LEVEL = 2**14
-"""Bytes of a block, which is read several times or written after it is read: half a first-level cache."""
+"""Size in bytes of a block, which is read several times, or read and then written: half of a first-level cache."""
 WIDEST = 1024
 """Maximum number of columns of a row of several pixels, which fills whole vectors."""
 
@@ -42,7 +42,7 @@ GRID = Arguments(outer=int, groups=int, rows=int, width=int, rest=int, height=in
 
 @dataclass(frozen=True)
 class Grid:
-    """How a tensor's memory is cut into matrices."""
+    """The division of a tensor's memory into matrices."""
 
     outer: int
     groups: int
@@ -56,7 +56,7 @@ class Grid:
 
     @property
     def columns(self) -> int:
-        """Of all groups."""
+        """Columns of all groups."""
         return self.groups * self.width
 
     @property
@@ -66,7 +66,7 @@ class Grid:
 
     @property
     def matrix(self) -> int:
-        """Numbers from one matrix to the next."""
+        """Distance from one matrix to the next, in elements."""
         return self.rows * self.width + self.rest
 
     @property
@@ -96,7 +96,8 @@ def pixels(count: int, channels: int, outer: int = 1) -> Grid:
 
 
 Step = Callable[[Emitter, Sequence[Any], Sequence[Any]], Any]
-"""From a number of each operand and the column's parameters: the number to write, or those to add to the sums."""
+"""Function of a number of each operand and the column's parameters. It returns the number to write, or the numbers to
+add to the sums."""
 _register: Callable[[Any, Any], Any] = cgutils.alloca_once
 
 
@@ -180,7 +181,7 @@ def _added(builder: Any, left: Sequence[Any], right: Sequence[Any]) -> list[Any]
 
 
 def _moved(code: Emitter, count: Any, numbers: Sequence[Any], values: Sequence[Any]) -> tuple[list[Any], Any]:
-    """Σ d and Σ d² of `count` deviations from one number, converted to deviations from another; and the mean."""
+    """Convert Σ d and Σ d² of `count` deviations from one number to deviations from another. Also returns the mean."""
     builder, (near, origin) = code.builder, map(code.widened, numbers)
     distance, (first, second) = builder.fsub(near, origin), values
     moved = builder.fadd(builder.fmul(count, distance), first)
@@ -199,8 +200,8 @@ def over(
     past_cache: bool = False,
 ) -> Any:
     """The function (a, b, out, rows, width, height, parameters, wide, totals) that applies the step to a matrix, in
-    blocks of rows and vectors of columns. Unused addresses are 0. Rows of parameters are `wide` bytes apart, sums twice
-    as far. past_cache: results, at multiples of 64 bytes, are written directly to memory."""
+    blocks of rows and vectors of columns. Unused addresses are 0. Rows of parameters are `wide` bytes apart, sums 2 ·
+    `wide` bytes. past_cache: results, at multiples of 64 bytes, are written directly to memory."""
     code = _block(operands, parameters, step, sums, moving, past_cache)
 
     def run(
@@ -226,8 +227,8 @@ def over(
 
 def everywhere(run: Any) -> Any:
     """The function (grid, thread, threads, a, b, out, parameters, wide, totals) that applies `over`'s function to a
-    thread's share of a tensor: of the outer axis if it is longer than 1, else of the rows. The last thread also has the
-    partial row."""
+    thread's share of a tensor: of the outer axis if it is longer than 1, otherwise of the rows. The last thread also
+    processes the partial row."""
 
     def walk(
         grid: Any, thread: int, threads: int, a: int, b: int, out: int, parameters: int, wide: int, totals: int
@@ -251,18 +252,19 @@ def everywhere(run: Any) -> Any:
 
 
 def _inlined_as(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function for passes to call, under a name of its own: code that comes from the cache is linked by name."""
+    """The function, compiled for calls from passes. It has a unique name, because code from the cache is linked by
+    name."""
     function.__name__ = function.__qualname__ = name
     return inlined(function)
 
 
 @inlined
 def share(count: int, number: int, parts: int) -> int:
-    """Start of part `number` of `parts`; the start of part `parts` is the end."""
+    """The start of part `number` of `parts` parts. The start of part `parts` is the end."""
     return count * number // parts
 
 
-# Steps of a number x (and dy), with the parameters in order.
+# Steps, functions of a number x (and dy), with the parameters in order
 
 
 def _plain_sum(code: Emitter, values: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
@@ -278,15 +280,15 @@ def _deviations(code: Emitter, values: Sequence[Any], numbers: Sequence[Any]) ->
 column_sums = over(1, (), _plain_sum, sums=1)
 """Σ a."""
 column_moments = over(1, (0, 1), _deviations, sums=2, moving=True)
-"""Σ (a − parameter 1) and Σ (a − parameter 1)²; parameter 0 is to be near the mean, and is moved along."""
+"""Σ (a − parameter 1) and Σ (a − parameter 1)². Parameter 0 should be near the mean, and is updated."""
 
 
-# Between columns and channels.
+# Between columns and channels
 
 
 @inlined
 def clear(totals: int, count: int) -> None:
-    """float64 sums become 0."""
+    """Set float64 sums to 0."""
     sums = float64_at(totals)
     for index in range(count):
         sums[index] = 0.0

@@ -66,7 +66,7 @@ def variable_axes(x: Tensor, variable: Shape, axis: int) -> tuple[dict[str, int]
         size, distance = x.shape[dimension], distances.get(dimension, 0)
         if size == 1:
             continue
-        if axes and axes[-1][1] == size * distance:  # the two are one longer axis
+        if axes and axes[-1][1] == size * distance:  # the two axes form one longer axis
             axes[-1] = (axes[-1][0] * size, distance)
         else:
             axes.append((size, distance))
@@ -77,7 +77,7 @@ def variable_axes(x: Tensor, variable: Shape, axis: int) -> tuple[dict[str, int]
 
 @inlined
 def _scale(y: Any, weights: Any, distance: int, count: int) -> None:
-    """y ← weights · y, for a row. Distances of 1 and 0 have loops of their own, which become vector code."""
+    """y ← weights · y, for a row. Distances of 1 and 0 have separate loops, which are compiled to vector code."""
     if distance == 1:
         for i in range(count):
             y[i] = weights[i] * y[i]

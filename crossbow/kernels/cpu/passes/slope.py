@@ -43,8 +43,8 @@ def backward(request: SlopeBackward) -> PreparedKernel:
 
 @inlined
 def _bend(target: Any, values: Any, x: Any, weights: Any, own: Any, count: int) -> None:
-    """target = values where x > 0, and weights · values elsewhere, for a row. own: whether each position has a weight
-    of its own; otherwise all have the first. Each case has a loop of its own, which becomes vector code."""
+    """target = values where x > 0, and weights · values elsewhere, for a row. own: whether each position has its own
+    weight; otherwise all have the first one. Each case has a separate loop, which is compiled to vector code."""
     if own:
         for i in range(count):
             target[i] = values[i] if x[i] > 0 else weights[i] * values[i]
@@ -56,7 +56,7 @@ def _bend(target: Any, values: Any, x: Any, weights: Any, own: Any, count: int) 
 
 @native_pass(Arguments(x=Address, y=Address, weights=Address, sizes=AXES, steps=AXES))
 def bend_rows(block: Any) -> int:
-    """steps: distances between variables; within a row 0 or 1."""
+    """steps: distances between variables, which are 0 or 1 within a row."""
     sizes, steps, row = block.sizes, block.steps, 0
     for i in range(sizes.outer):
         for j in range(sizes.middle):

@@ -42,8 +42,8 @@ EXPONENT = np.uint32(0x7F800000)
 
 
 MARK_ROWS = Arguments(x=Address, marks=Address, outer=int, length=int, inner=int)
-"""The first mark is the number of x that are not finite. If there are any, each row has a mark, too: 0 or, if its
-largest x is not finite, NaN, as x − max x is."""
+"""The first mark is the number of x that are not finite. If there are any, each row also has a mark: NaN if its largest
+x is not finite, because x − max x is NaN; otherwise 0."""
 
 
 @native_pass(MARK_ROWS)

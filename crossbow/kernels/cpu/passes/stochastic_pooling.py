@@ -1,4 +1,5 @@
-"""Two-dimensional stochastic pooling: compiled passes that pick what the reference kernels pick, bit for bit."""
+"""Two-dimensional stochastic pooling: compiled passes that select exactly the same elements as the reference
+kernels."""
 
 from __future__ import annotations
 

@@ -19,9 +19,10 @@ from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import PoolingForward
 
 BIAS_GRADIENT = Arguments(team=TEAM, matrix=Address, sums=Address, channel_sums=Address, column_sums=Address, grid=GRID)
-"""Matrix and result; workspace for the sums of channels, and of each thread's columns."""
+"""matrix, sums: operand and result. channel_sums, column_sums: workspace for the sums of channels, and of each thread's
+columns."""
 AVERAGES = Arguments(team=TEAM, x=Address, y=Address, channel_sums=Address, column_sums=Address, grid=GRID, pixels=int)
-"""The same; the workspace for channels is each thread's too. pixels: of an image."""
+"""As in `BIAS_GRADIENT`, but each thread has its own channel_sums. pixels: pixels of an image."""
 
 
 def add_bias_gradient(steps: Steps, positions: int, outputs: int, output_gradient: Place = "output_gradient") -> None:

@@ -25,7 +25,7 @@ from crossbow.kernels.requests import LoadBatch
 from crossbow.types import Layout
 
 WORD = 4
-"""Bytes of a label, of any type."""
+"""Size of a label in bytes, for all types."""
 
 
 def _takes(request: LoadBatch) -> bool:
@@ -78,7 +78,7 @@ def _copy_labels(source: int, target: int, count: int) -> None:
 
 @inlined
 def _load(block: Any, slots: Any) -> None:
-    """Convert the images of the task's slot, of any type, to scaled ones, channels last, and copy its labels."""
+    """Convert the images of the task's slot, of any type, to scaled, channels-last images, and copy its labels."""
     slot, target, scale = int64_at(block.state)[SLOT], float32_at(block.input), np.float32(block.scale)
     images, channels, positions = block.images, block.channels, block.positions
     first = slot * images * channels * positions

@@ -21,7 +21,7 @@ WORTH_A_THREAD = 2**15
 
 
 def threads_for(nbytes: int) -> int:
-    """The number of threads for an operand of this size: at most those of the calling thread's team, and so few that
+    """The number of threads for an operand of this size: at most that of the calling thread's team, and few enough that
     the work outweighs the barriers."""
     return max(1, min(max_threads(), nbytes // WORTH_A_THREAD))
 
@@ -59,6 +59,6 @@ def team_size(team: Any) -> Any:
 
 @inlined
 def team_barrier(team: Any) -> None:
-    """Wait for all threads; what they wrote before can be read afterwards."""
+    """Wait for all threads. Afterwards, all their earlier writes can be read."""
     if team.threads != 1:
         call_address(team.barrier, 0, 0, 0, 0)

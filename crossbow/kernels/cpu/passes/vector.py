@@ -47,8 +47,8 @@ _SPAN = types.void(*[types.int64] * 6)
 def _span(count: int, *, carried: bool = False, relu: bool = False) -> Any:
     """Compiled code for target[i] = Σ coefficients[j] · terms[j][i] with `count` terms and first ≤ i < last.
 
-    Vectors, because a loop over numbers is not vectorised if the target is one of the terms. Products and sums are
-    rounded one by one, as in NumPy.
+    It uses vectors explicitly, because a loop over numbers is not vectorised if the target is one of the terms.
+    Products and sums are rounded one by one, as in NumPy.
 
     carried: the sum starts at carry[i]. relu: max(target, 0).
     """
@@ -110,8 +110,8 @@ def round_coefficients(coefficients: int, count: int, rounded: int) -> None:
 
 @inlined
 def add_up(target: int, terms: int, factors: int, count: int, room: int, start: int, stop: int, relu: int) -> None:
-    """target[i] = Σ factors[j] · terms[j][i] for start ≤ i < stop: four terms at a time, and what they make in `room`,
-    which has a place for each i. Neither is the target written before its last terms are read."""
+    """target[i] = Σ factors[j] · terms[j][i] for start ≤ i < stop, four terms at a time. Partial sums are stored in
+    `room`, which has a place for each i, so the target is not written before its last terms are read."""
     whole = start + (stop - start) // WIDTH * WIDTH
     first, carry, done = whole, room - 4 * start, 4
     if relu != 0:
@@ -163,7 +163,7 @@ COMBINE = Arguments(
 """coefficients: float64, one for each of `terms` terms of `sums` sums. relu: whether targets are max(sum, 0). rounded,
 room: workspace for the coefficients as float32, and for partial sums. rows: for each of `signs` signs, its vector and
 workspace; for each of `uses` uses of a sign, the index of the term in `rows`, and the sign; then, for each sum, its
-target, its number of terms, and these."""
+target, its number of terms, and the terms."""
 
 
 @native_pass(COMBINE)
@@ -228,7 +228,7 @@ def add_squares(block: Any) -> int:
 CLIP = Arguments(
     squares=Address, count=int, limit=float, coefficients=Address, clipped=Address, length=int, marks=Address
 )
-"""Scales the marked ones of `length` coefficients if the norm, from `count` squares, exceeds the limit."""
+"""Scales the marked coefficients, of `length` in all, if the norm, from `count` squares, exceeds the limit."""
 
 
 @native_pass(CLIP)
@@ -267,7 +267,7 @@ def linear_combination(request: LinearCombination) -> PreparedKernel:
 def combination_call(
     name: str, sums: Sequence[tuple[Array, Sequence[Array]]], coefficients: Array, relu: bool = False
 ) -> NativeCall:
-    """The call that does the sums, each (target, terms), over arrays whose memory is contiguous.
+    """The call that computes the sums, each given as (target, terms), over arrays whose memory is contiguous.
 
     relu: each target is max(sum, 0).
     """

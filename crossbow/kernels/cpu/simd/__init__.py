@@ -1,1 +1,1 @@
-"""Convolutions and matrix products of our own, in vectors of the width that the processor has."""
+"""Our own convolutions and matrix products, in vectors of the processor's width."""

@@ -1,9 +1,9 @@
 """Inner products of one or two examples with large weights, which are read once, in the order of memory.
 
-The time of such a product is that of reading the weights. A replica keeps them transposed, (features, outputs), so y is
+Such a product takes the time of reading the weights. A replica keeps them transposed, (features, outputs), so y is
 the sum of rows of weights, each times a feature. Several rows are added at a time, while y stays in the cache. The
-library's product for two rows takes 1.3 times as long. Each call computes some of the outputs, and the calls are
-independent: if a prediction has a thread to spare, it takes some of them.
+library's product for two rows takes 1.3 times as long. Each call computes some of the outputs. The calls are
+independent, so a free thread can take some of them in a prediction.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ ROWS = 2
 LARGE = 2**20
 """Minimum size of the weights in bytes: half of a second-level cache."""
 CALLS = 2
-"""Number of calls that compute some of the outputs each."""
+"""Number of calls, each of which computes some of the outputs."""
 FEATURES = 4
-"""Rows of weights that are added at a time."""
+"""Number of rows of weights that are added at a time."""
 
 
 def _taken(request: InnerProductForward) -> bool:

@@ -77,11 +77,11 @@ class ImageConvolution:
     outputs: int
     rows: int
     columns: int
-    """Of the output."""
+    """Rows and columns of the output."""
     kernel: tuple[int, int]
     stride: tuple[int, int]
     dilation: int
-    """Of rows; columns have none."""
+    """Dilation of rows. Columns have none."""
 
     @property
     def channels(self) -> int:
@@ -89,12 +89,12 @@ class ImageConvolution:
 
     @property
     def window(self) -> int:
-        """Elements of a row of a window."""
+        """Number of elements of a row of a window."""
         return self.kernel[1] * self.channels
 
     @property
     def positions(self) -> int:
-        """Of windows, in all images."""
+        """Number of positions of windows, in all images."""
         return self.input.images * self.rows * self.columns
 
     @property
@@ -108,7 +108,7 @@ Convolution = ConvolutionForward | ConvolutionBackwardData | ConvolutionBackward
 
 
 def own_sizes(request: Convolution) -> ImageConvolution | None:
-    """The sizes of a convolution that our own kernels support, with these weights; None if they do not."""
+    """The sizes of a convolution; None if our own kernels do not support it with these weights."""
     if isinstance(request, ConvolutionForward):
         x, y = request.x, request.y
     else:
@@ -156,9 +156,10 @@ def clear_image(sizes: Any, image: int) -> None:
 
 @inlined
 def image_with_padding(sizes: Any, images: int, number: int, padded: int) -> int:
-    """The address of an image with its padding: in `images` if `padded` is 0, else `padded`, where it is copied to.
+    """The address of an image with its padding. If `padded` is 0, it is in `images`; otherwise it is `padded`, to which
+    the image is copied.
 
-    Image 0 must be the first: for this image the padding is cleared, which stays clear.
+    Image 0 must be the first one: only then the padding is cleared, and it stays clear.
     """
     row = sizes.width * sizes.channels
     own: int = images + 4 * number * sizes.height * row
@@ -177,7 +178,7 @@ def image_with_padding(sizes: Any, images: int, number: int, padded: int) -> int
 
 @inlined
 def image_without_padding(sizes: Any, padded: int, images: int, number: int) -> None:
-    """Copy the inside of the padding to an image. Nothing if `padded` is 0."""
+    """Copy the inside of the padding to an image. Does nothing if `padded` is 0."""
     row = sizes.width * sizes.channels
     if padded != 0:
         pixels, copy = float32_at(padded), float32_at(images + 4 * number * sizes.height * row)

@@ -120,7 +120,7 @@ def multiply(block: Any) -> int:
 
 
 BLOCK = 16
-"""Rows and columns that are transposed at once: whole cache lines of both matrices."""
+"""Number of rows and columns that are transposed at once: whole cache lines of both matrices."""
 
 
 @inlined
@@ -133,7 +133,7 @@ def _transpose_block(source: int, target: int, rows: int, columns: int, first: i
 
 @native_pass(Arguments(source=Address, target=Address, rows=int, columns=int))
 def transpose(block: Any) -> int:
-    """target = sourceᵀ. rows, columns: of the source."""
+    """target = sourceᵀ. rows, columns: sizes of the source."""
     for first in range(0, block.rows, BLOCK):
         for start in range(0, block.columns, BLOCK):
             _transpose_block(block.source, block.target, block.rows, block.columns, first, start)

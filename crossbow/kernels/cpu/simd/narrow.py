@@ -1,9 +1,9 @@
 """Convolutions whose numbers of channels do not fill vectors of 16, as products of overlapping windows.
 
-The library pads 20 → 50 channels to 32 → 64, twice the work. In channels-last order a row of a window, kw pixels of C
-channels, is contiguous, and so is the same row of the next window, sw · C elements on. So a row of the output is, for
-each row u of the kernel, the product of a matrix of overlapping rows and a matrix of weights. Tiles (`tile.py`) have
-smaller vectors for the edges. With the weights as (kh, kw · C, O):
+The library pads 20 → 50 channels to 32 → 64, which doubles the work. In channels-last order a row of a window, kw
+pixels of C channels, is contiguous, and so is the same row of the next window, sw · C elements on. So a row of the
+output is, for each row u of the kernel, the product of a matrix of overlapping rows and a matrix of weights. Tiles
+(`tile.py`) use smaller vectors at the edges. With the weights as (kh, kw · C, O):
 
     y[i, j]      = b + Σ_u  x[i·sh + u, j·sw …] · w[u]
     dw[u]        = Σ_{n, i, j}  x[i·sh + u, j·sw …]ᵀ · dy[n, i, j]
@@ -165,7 +165,7 @@ def backward_data(request: ConvolutionBackwardData) -> PreparedKernel:
     return steps.prepared()
 
 
-# The passes. padded: an image of the input with its padding, or 0 if there is none.
+# The passes. padded: an image of the input with its padding, or 0 if there is no padding
 
 FORWARD = Arguments(
     x=Address, weights=Address, y=Address, padded=Address, bias=Address, sizes=CONVOLUTION, product=PRODUCT
@@ -214,7 +214,7 @@ def data_pass(block: Any) -> int:
     window, outputs = sizes.kernel_columns * x.channels, sizes.outputs
     weights, transposed = float32_at(block.weights), float32_at(block.transposed)
     for u in range(sizes.kernel_rows):
-        for first in range(0, window, 8):  # a few rows at a time: else each number is in a cache line of its own
+        for first in range(0, window, 8):  # a few rows at a time: otherwise each number is in a separate cache line
             for o in range(outputs):
                 for index in range(first, min(first + 8, window)):
                     transposed[(u * outputs + o) * window + index] = weights[(u * window + index) * outputs + o]

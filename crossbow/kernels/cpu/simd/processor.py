@@ -1,4 +1,4 @@
-"""What the processor's vectors hold, and how many registers there are for them."""
+"""The size of the processor's vectors, and of a tile that fits in its registers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Vectors:
     """Vectors of float32, and the largest tile of sums that fits in the registers together with its operands."""
 
     lanes: int
-    """Numbers of a vector."""
+    """Number of elements of a vector."""
     rows: int
-    """Rows of a tile."""
+    """Number of rows of a tile."""
     columns: int
-    """Vectors in a row of a tile."""
+    """Number of vectors in a row of a tile."""
     fused: bool
-    """Whether a product and a sum are one instruction."""
+    """Whether one instruction computes a product and a sum."""
 
 
 def _features() -> set[str]:
@@ -44,7 +44,7 @@ def _vectors() -> Vectors:
 
 VECTORS = _vectors()
 MEASURED_LANES = 8, 16
-"""Lanes of the vectors for which our own convolutions were compared with oneDNN's. With others, oneDNN's come first."""
+"""Numbers of lanes for which our own convolutions were compared with oneDNN's. With others, oneDNN's are preferred."""
 
 
 def measured() -> bool:

@@ -1,7 +1,7 @@
 """A register tile of a matrix product, compiled for its size, and products of tiles, which our own convolutions use.
 
-C[r, :] ← bias + Σ_k A[r, k] · B[k, :], or C[r, :] ← C[r, :] + …, for at most as many rows and columns as the registers
-hold (with AVX-512 8 and 48). k runs over two nested loops, each with its strides, so that A and B may be windows that
+C[r, :] ← bias + Σ_k A[r, k] · B[k, :], or C[r, :] ← C[r, :] + …, for as many rows and columns as fit in the registers
+(8 and 48 with AVX-512). k runs over two nested loops, each with its strides, so that A and B may be windows that
 overlap in memory. The columns of a row are contiguous in B, C and bias; the elements of A need not be. NaN passes
 through the ReLU, as in the reference (oneDNN's returns 0).
 """
@@ -31,9 +31,10 @@ from crossbow.kernels.cpu.emitter import Emitter
 from crossbow.kernels.cpu.simd import processor
 
 LANES = processor.VECTORS.lanes
-"""Columns of a vector."""
+"""Number of columns of a vector."""
 ROWS, VECTORS = processor.VECTORS.rows, processor.VECTORS.columns
-"""Maximum rows and vectors of a tile. With AVX-512 its 24 sums and their operands fill the 32 registers."""
+"""Maximum number of rows, and of vectors in a row, of a tile. With AVX-512 its 24 sums and their operands fill the 32
+registers."""
 
 TILE = Arguments(
     a=Address,
@@ -52,8 +53,8 @@ TILE = Arguments(
     relu=int,
     rest=int,
 )
-"""outer, inner: lengths of k's two loops. a_row, …: strides in elements. add: whether C is added to; relu: whether C
-becomes max(C, 0). rest: the columns of the last, partial vector."""
+"""outer, inner: lengths of k's two loops. a_row, …: strides in elements. add: whether the products are added to C.
+relu: whether C becomes max(C, 0). rest: number of columns of the last, partial vector."""
 
 _register: Callable[[Any, Any], Any] = cgutils.alloca_once
 
@@ -109,7 +110,7 @@ class _Tile:
         with builder.if_else(builder.icmp_signed("!=", arguments["add"], self.word(0))) as (adding, replacing):
             with adding:
                 for offset, column, total, _ in self._sums(sums, zeros):
-                    # One row after the other: rows of C may overlap.
+                    # One row after the other, because rows of C may overlap.
                     self._store(
                         builder.fadd(total, self._load(arguments["c"], offset, column)), arguments["c"], offset, column
                     )
@@ -138,7 +139,7 @@ class _Tile:
 
 @instruction
 def _tile(typing_context: Any, block: Any, rows: Any, vectors: Any, tail: Any) -> Any:
-    """The tile of the literal sizes, with the arguments in the block at an address."""
+    """Compute a tile of the literal sizes, with the arguments in the block at an address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _Tile(context, builder, arguments[0], rows.literal_value, vectors.literal_value, tail.literal_value).write()
@@ -168,15 +169,15 @@ def _compiled(rows: int, vectors: int, tail: int) -> NativeFunction:
 PRODUCT = Arguments(tile=TILE, chunks=int, table=Address)
 """A `Product` in an argument block."""
 CHUNK = 8
-"""Integers of a chunk of columns in the table: its first column, the columns of its partial vector, and twice a number
-of tiles, their rows, and the tile's address."""
+"""Number of integers of a chunk of columns in the table: its first column, the number of columns of its partial vector,
+and, for two kinds of tiles, the number of tiles, their rows, and the address of the compiled tile."""
 
 
 class Product:
-    """A product, cut into tiles of nearly equal sizes: a tile with few sums waits for its additions."""
+    """A product, divided into tiles of nearly equal sizes, because a tile with few sums waits for its additions."""
 
     def __init__(self, rows: int, columns: int, **arguments: int) -> None:
-        """rows, columns: of C. arguments: fields of `TILE`, such as lengths and strides; the others are 0."""
+        """rows, columns: sizes of C. arguments: fields of `TILE`, such as lengths and strides; the others are 0."""
         vectors = -(-columns // LANES)
         chunks = -(-vectors // VECTORS)
         bounds = [-(-vectors * part // chunks) * LANES for part in range(chunks)] + [columns]

@@ -1,6 +1,7 @@
-"""Convolutions of 3×3 and 5×5 by Winograd's minimal filtering: with two to four times fewer products than windows have.
+"""Convolutions of 3×3 and 5×5 by Winograd's minimal filtering, with two to four times fewer products than a direct
+convolution.
 
-The output is cut into tiles of m×m, each computed from the (m + r − 1)² pixels below it, as Lavin and Gray, "Fast
+The output is cut into tiles of m×m, each computed from the (m + r − 1)² pixels below it, as in Lavin and Gray, "Fast
 Algorithms for Convolutional Neural Networks" (2015). With A, G and B as in `winograd_transforms.py`, for every tile t
 and every point p of a grid of (m + r − 1)²:
 
@@ -12,7 +13,7 @@ the transposes of that:
     D[p, t] = (A dy[t] Aᵀ)[p]       P[p] = Σ_t V[p, t]ᵀ · D[p, t]       dw = Gᵀ P G
                                     Q[p, t] = D[p, t] · U[p]ᵀ           dx = Σ_t B Q[:, t] Bᵀ, where t lies
 
-A block of tiles at a time passes through all steps, so that its points stay in the cache. One thread only.
+Blocks of tiles go through all steps one after the other, so that their points stay in the cache. One thread only.
 
 Rounding: with 6 points in a row the errors are five to ten times those of a sum of products, with 4 about as large as
 those (docs/numerics.md). They are relative to the largest number of a tile's input, not of a window: a number that is
@@ -57,17 +58,18 @@ from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import ConvolutionBackwardData, ConvolutionBackwardWeights, ConvolutionForward
 
 TILES = {3: (4, 2), 5: (2,)}
-"""Candidate outputs in a row of a tile, by kernel size; larger tiles would lose digits. 4×4 outputs of a 3×3 kernel
-take 1.2 to 1.5 times as long in tiles of 2×2, with a third of the error (`python -m benchmarks.winograd_tiles`)."""
+"""Candidate numbers of outputs in a row of a tile, by kernel size. Larger tiles would lose digits. 4×4 outputs of a 3×3
+kernel take 1.2 to 1.5 times as long in tiles of 2×2, with a third of the error (`python -m
+benchmarks.winograd_tiles`)."""
 BLOCK = 64
-"""Approximate number of tiles in a block: enough for products that are worth their calls, few enough for the cache."""
+"""Approximate number of tiles in a block: enough that products are worth their calls, few enough for the cache."""
 
 
 TRANSFORM = 6
 """Cost of the transform of a number of the input or output to or from a point, in products."""
 CACHE, IN_CACHE, IN_MEMORY = 2**20, 8, 40
-"""Bytes of a core's cache; cost of the transform of a weight to a point and of reading it, in products, if all points
-of the weights are in the cache, and if not."""
+"""Size of a core's cache in bytes; cost of transforming a weight to a point and reading it, in products, if all points
+of the weights fit in the cache, and if not."""
 GAIN = 1.15
 """Minimum estimated gain before Winograd is chosen."""
 LARGER_GAIN = 1.2
@@ -76,7 +78,7 @@ LARGER_GAIN = 1.2
 
 @dataclass(frozen=True)
 class Tiling:
-    """A convolution's output in tiles, in blocks of whole rows of tiles; a block may go over several images."""
+    """A convolution's output in tiles, in blocks of whole rows of tiles. A block may extend over several images."""
 
     sizes: ImageConvolution
     outputs: int
@@ -88,7 +90,7 @@ class Tiling:
 
     @property
     def side(self) -> int:
-        """Points in a row."""
+        """Number of points in a row."""
         return self.outputs + self.kernel - 1
 
     @property
@@ -101,12 +103,12 @@ class Tiling:
 
     @property
     def rows(self) -> int:
-        """Rows of tiles, in all images."""
+        """Number of rows of tiles, in all images."""
         return self.sizes.input.images * self.down
 
     @property
     def block(self) -> int:
-        """Rows of tiles in a block; the last one may have fewer."""
+        """Number of rows of tiles in a block. The last block may have fewer."""
         blocks = -(-self.rows // max(1, BLOCK // self.across))
         return -(-self.rows // blocks)
 
@@ -134,13 +136,13 @@ def _taken(request: Convolution) -> bool:
 
 
 def larger_tiles_pay(tiling: Tiling, smallest: Tiling) -> bool:
-    """Whether tiles that are not the smallest save enough work for their larger errors."""
+    """Whether larger tiles save enough work to justify their larger errors."""
     return LARGER_GAIN * tiling.work <= smallest.work
 
 
 @functools.cache
 def _tiling(sizes: ImageConvolution) -> Tiling | None:
-    """The tiles with the least work, or None if the library has less."""
+    """The tiles with the least work, or None if the library needs less work."""
     (kernel, width), around = sizes.kernel, max(map(max, sizes.input.padding))
     if kernel != width or kernel not in TILES or sizes.stride != (1, 1) or sizes.dilation != 1 or around >= kernel:
         return None
@@ -254,14 +256,14 @@ class _Blocks:
         self.tiling, sizes = tiling, tiling.sizes
         m, r, down, across, x = tiling.outputs, tiling.kernel, tiling.down, tiling.across, sizes.input
         (top, _), (left, _) = x.padding
-        # Room for whole tiles at the lower and right edges of input and output.
+        # Memory for whole tiles at the lower and right edges of input and output.
         below, beside = m * down + r - 1 - top - x.height, m * across + r - 1 - left - x.width
         self.inside = PaddedImages(x.images, x.height, x.width, x.channels, ((top, below), (left, beside)))
         rest = ((0, m * down - sizes.rows), (0, m * across - sizes.columns))
         self.outside = PaddedImages(x.images, sizes.rows, sizes.columns, sizes.outputs, rest)
         tiles = tiling.block * across
         elements = (tiles * sizes.channels, tiles * sizes.outputs, sizes.channels * sizes.outputs)
-        # A gap between the points: at distances of whole pages, all would map to the same lines of the cache.
+        # A gap between the points: at distances of whole pages, they would all map to the same cache lines.
         self.steps = tuple(4 * (count + LANES) for count in elements)
         counts = (tiling.rows, tiling.block, down, across, m, tiling.side**2, r**2)
         self.arguments: dict[str, Value] = {
@@ -276,7 +278,7 @@ class _Blocks:
         return dict(zip(WORKSPACE, (self.inside.reserve(steps), self.outside.reserve(steps), *points), strict=True))
 
     def products(self, inner: int, columns: int) -> tuple[Value, Value]:
-        """Products of a block's tiles with weights: for whole blocks, and for the last one."""
+        """Products of a block's tiles and weights, for whole blocks and for the last one."""
         rows, block = self.tiling.rows, self.tiling.block
         whole, last = (
             Product(
@@ -317,14 +319,14 @@ class _Blocks:
         return self._taps(transforms.WEIGHTS_GRADIENT, reads=False)
 
     def _pixels(self, which: int, images: PaddedImages, step: int, reads: bool, floor: float = 0.0) -> dict[str, Value]:
-        """A transform from a row of tiles of images to points, or back."""
+        """The transform from a row of tiles of images to points, or back."""
         pixel = 4 * images.channels
         grid = (self.tiling.outputs * pixel, images.padded[1] * pixel, pixel)
         points = (pixel, self.tiling.side * step, step)
         return self._bound(which, grid, points, reads, tiles=self.tiling.across, elements=images.channels, floor=floor)
 
     def _taps(self, which: int, reads: bool) -> dict[str, Value]:
-        """A transform from weights to points, or back."""
+        """The transform from weights to points, or back."""
         elements, step = self.tiling.sizes.channels * self.tiling.sizes.outputs, self.steps[2]
         grid, points = (0, self.tiling.kernel * 4 * elements, 4 * elements), (0, self.tiling.side * step, step)
         return self._bound(which, grid, points, reads, tiles=1, elements=elements)
@@ -332,7 +334,8 @@ class _Blocks:
     def _bound(
         self, which: int, grid: tuple[int, ...], points: tuple[int, ...], reads: bool, **more: int | float
     ) -> dict[str, Value]:
-        """reads: from the grid to points. grid, points: distances in bytes between tiles, rows and columns."""
+        """reads: whether the transform is from the grid to points. grid, points: distances in bytes between tiles, rows
+        and columns."""
         ends = {"source": grid, "target": points} if reads else {"source": points, "target": grid}
         distances = {
             f"{end}_{name}": distance
@@ -342,7 +345,7 @@ class _Blocks:
         return bound_transform(which, self.tiling.outputs, self.tiling.kernel, **distances, **more)
 
 
-# The passes.
+# The passes
 
 TILES_OF_BLOCKS = Arguments(
     count=int,
@@ -356,11 +359,11 @@ TILES_OF_BLOCKS = Arguments(
     output_step=int,
     weights_step=int,
 )
-"""Rows of tiles, in all and in a block; rows and columns of tiles in an image; outputs in a row of a tile; numbers of
-points and of the kernel's taps; bytes between two points of the input, the output and the weights."""
+"""Numbers of rows of tiles in all and in a block; of rows and columns of tiles in an image; of outputs in a row of a
+tile; of points and of the kernel's taps. Bytes between two points of the input, the output and the weights."""
 WORKSPACE = ("padded_input", "padded_output", "input_points", "output_points", "weights_points")
-"""An image of the input and one of the output with padding, or 0 without padding; the points of a block and of the
-weights."""
+"""Addresses of an image of the input and of the output with padding, or 0 without padding; of the points of a block;
+and of the points of the weights."""
 _SHARED: dict[str, Value] = {
     **dict.fromkeys(WORKSPACE, Address),
     "tiles": TILES_OF_BLOCKS,
@@ -372,9 +375,9 @@ _SHARED: dict[str, Value] = {
     "product": PRODUCT,
 }
 FORWARD = Arguments(x=Address, weights=Address, y=Address, bias=Address, zeros=Address, **_SHARED, last_product=PRODUCT)
-"""zeros: in the place of the bias if there is none. product, last_product: for whole blocks and for the last one."""
+"""zeros: used instead of a missing bias. product, last_product: products for whole blocks and for the last one."""
 DATA = Arguments(dy=Address, weights=Address, dx=Address, transposed=Address, **_SHARED, last_product=PRODUCT)
-"""transposed: room for the transposed weights."""
+"""transposed: memory for the transposed weights."""
 WEIGHTS = Arguments(x=Address, dy=Address, dw=Address, **_SHARED)
 
 
@@ -382,7 +385,7 @@ WEIGHTS = Arguments(x=Address, dy=Address, dw=Address, **_SHARED)
 def _read_rows(
     tiles: Any, sizes: Any, transform: Any, first: int, count: int, source: int, image: int, points: int
 ) -> None:
-    """Points from rows of tiles of images, by way of an image with padding unless `image` is 0."""
+    """Compute points from rows of tiles of images, through an image with padding unless `image` is 0."""
     pixel, start = 4 * sizes.channels, image
     for row in range(count):
         number, i = (first + row) // tiles.down, (first + row) % tiles.down
@@ -396,7 +399,8 @@ def _read_rows(
 def _write_rows(
     tiles: Any, sizes: Any, transform: Any, first: int, count: int, points: int, image: int, target: int, clear: bool
 ) -> None:
-    """Rows of tiles of images from points. clear: the transform adds to the image, which must be 0 at first."""
+    """Compute rows of tiles of images from points. clear: whether the transform adds to the image, which must then be
+    cleared first."""
     pixel = 4 * sizes.channels
     for row in range(count):
         number, i = (first + row) // tiles.down, (first + row) % tiles.down
@@ -418,7 +422,7 @@ def _multiply_points(points: int, product: Any, a: int, a_step: int, b: int, b_s
 
 @inlined
 def _transpose_taps(weights: int, target: int, taps: int, rows: int, columns: int) -> None:
-    """Transpose matrices of columns × rows, in squares; the last squares overlap those before."""
+    """Transpose matrices of columns × rows, in squares. The last squares overlap the previous ones."""
     for tap in range(0, taps * 4 * rows * columns, 4 * rows * columns):
         for row in range(0, rows, LANES):
             r = min(row, rows - LANES)

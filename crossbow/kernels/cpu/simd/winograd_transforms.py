@@ -1,13 +1,14 @@
 """Winograd's transforms F(m×m, r×r), compiled: from r×r weights or (m + r − 1)² pixels to points and back.
 
 A polynomial of degree m + r − 2 is known from its values at m + r − 1 points, and a convolution is a product of
-polynomials. With the points 0, ±1, ±2 and ∞ (the leading coefficient), as Toom and Cook, transposed by Winograd:
+polynomials. With the points 0, ±1, ±2 and ∞ (the leading coefficient), as in the algorithm of Toom and Cook, transposed
+by Winograd:
 
     y = Aᵀ [(G w Gᵀ) ⊙ (Bᵀ x B)] A
 
 With N_j = Π_{l≠j} (a_j − a_l), for the finite points a_j: A[j, i] = a_j^i, G[j, k] = a_j^k / N_j, and row j of Bᵀ holds
-the coefficients of Π_{l≠j} (x − a_l). Those of ∞ are the unit vectors of the highest powers, and the coefficients of
-Π_l (x − a_l).
+the coefficients of Π_{l≠j} (x − a_l). The rows for ∞ are the unit vectors of the highest powers, and the coefficients
+of Π_l (x − a_l).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from crossbow.kernels.cpu.simd.tile import LANES
 Matrix = tuple[tuple[Fraction, ...], ...]
 
 POINTS = (0, 1, -1, 2, -2)
-"""The finite points, in the order of their use. Pairs of opposite sign share half of their arithmetic."""
+"""The finite points, in the order in which they are used. Pairs of opposite sign share half of their arithmetic."""
 
 
 def matrices(outputs: int, kernel: int) -> Mapping[str, Matrix]:
@@ -67,12 +68,13 @@ def _transposed(matrix: Matrix) -> Matrix:
 
 
 INPUT, WEIGHTS, OUTPUT, INPUT_GRADIENT, WEIGHTS_GRADIENT, OUTPUT_GRADIENT = range(6)
-"""Bᵀ x B, G w Gᵀ and Aᵀ M A, and their transposes: B Q Bᵀ, which is added to what is there, as tiles of the input
+"""Bᵀ x B, G w Gᵀ and Aᵀ M A, and their transposes: B Q Bᵀ, which is added to the target, because tiles of the input
 overlap; Gᵀ P G; and A dy Aᵀ."""
 
 
 def _matrix(which: int, outputs: int, kernel: int) -> tuple[Matrix, bool]:
-    """What a transform multiplies by from the left, and whether that goes from points (its columns are theirs)."""
+    """The left factor of a transform, and whether the transform is from points (then the factor's columns are
+    points)."""
     found = matrices(outputs, kernel)
     a, g, b = found["A"], found["G"], found["B"]
     return {
@@ -99,9 +101,9 @@ TRANSFORM = Arguments(
     shift=Address,
     floor=float,
 )
-"""The first tile, and distances in bytes between tiles, and between rows and columns of a tile. elements: numbers in
-every place of a tile, at least LANES. Only OUTPUT has `shift`, an array of as many numbers that are added, and `floor`,
-a lower bound (NaN stays NaN)."""
+"""source, target: the first tile, and distances in bytes between tiles, and between rows and columns of a tile.
+elements: numbers at each place of a tile, at least LANES. Only OUTPUT uses `shift`, an array of `elements` numbers that
+are added, and `floor`, a lower bound (NaN stays NaN)."""
 BOUND_TRANSFORM = Arguments(function=Address, block=TRANSFORM)
 """A transform in a pass's argument block."""
 
@@ -114,7 +116,7 @@ class _Sandwich:
         self.code = Emitter(builder, LANES)
 
     def write(self, source: Sequence[Any], target: Sequence[Any], finish: Callable[[Any, Any], Any]) -> None:
-        """finish: maps a result and its address to the vector that is written."""
+        """Emit one transform. finish: function that maps a result and its address to the vector to write."""
         rows, columns = len(self.matrix), len(self.matrix[0])
         grid = [[self.code.load(place) for place in line] for line in self._places(source, columns)]
         half = [self._multiply(column) for column in zip(*grid, strict=True)]
@@ -130,7 +132,8 @@ class _Sandwich:
         return [[builder.add(row, step) for step in steps] for row in rows]
 
     def _multiply(self, values: Sequence[Any]) -> list[Any]:
-        """matrix · values. Points of opposite sign are taken together: sums and differences are made once for both."""
+        """matrix · values. Points of opposite sign are processed together: their sums and differences are computed
+        once."""
         pairs = range(1, max(map(len, (self.matrix, values))) - 2, 2)
         builder = self.builder
         if self.from_points:
@@ -151,7 +154,7 @@ class _Sandwich:
         return [made[row] if row in made else self._sum(factors, values) for row, factors in enumerate(self.matrix)]
 
     def _sum(self, factors: Sequence[Fraction], values: Sequence[Any]) -> Any:
-        """Σ factor · value, those that need no product first."""
+        """Σ factor · value, beginning with terms that need no product."""
         builder, total = self.builder, None
         terms = [(factor, value) for factor, value in zip(factors, values, strict=True) if factor]
         for factor, value in sorted(terms, key=lambda term: (abs(term[0]) != 1, term[0] < 0)):
@@ -165,12 +168,13 @@ class _Sandwich:
         return total
 
     def raised(self, shift: Any, floor: Any) -> Callable[[Any, Any], Any]:
-        """max(value + shift, floor), in which NaN stays NaN. shift: the address of a vector; floor: a number."""
+        """The function for max(value + shift, floor), in which NaN stays NaN. shift: the address of a vector. floor: a
+        number."""
         added, least = self.code.load(shift), self.code.splat(floor)
         return lambda value, place: self.code.floored(self.builder.fadd(value, added), least)
 
     def added(self, skipped: Any) -> Callable[[Any, Any], Any]:
-        """The value added to the target, except in the first `skipped` lanes. None: in all lanes, which is faster."""
+        """The function for target + value, except in the first `skipped` lanes. None: all lanes, which is faster."""
         builder, code = self.builder, self.code
         if skipped is None:
             return lambda value, place: builder.fadd(code.load(place), value)
@@ -188,7 +192,7 @@ def _sandwich(
     typing_context: Any, which: Any, outputs: Any, kernel: Any, source: Any, source_row: Any, source_column: Any,
     target: Any, target_row: Any, target_column: Any, shift: Any, floor: Any, skipped: Any,
 ) -> Any:  # fmt: skip
-    """The transform of the literal sizes on one grid of vectors."""
+    """Apply the transform of the literal sizes to one grid of vectors."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         sandwich = _Sandwich(builder, *_matrix(which.literal_value, outputs.literal_value, kernel.literal_value))
@@ -209,7 +213,8 @@ def _sandwich(
 
 @functools.cache
 def transform(which: int, outputs: int, kernel: int) -> NativeFunction:
-    """The compiled transform of a row of tiles. which: INPUT, WEIGHTS, …; outputs, kernel: their number in a row."""
+    """The compiled transform of a row of tiles. which: INPUT, WEIGHTS, … outputs, kernel: numbers of outputs and of
+    kernel elements in a row."""
 
     def transform_pass(block: Any) -> int:
         source, source_row, source_column = block.source, block.source_row, block.source_column
@@ -223,7 +228,7 @@ def transform(which: int, outputs: int, kernel: int) -> NativeFunction:
                     which, outputs, kernel, here + place, source_row, source_column,
                     there + place, target_row, target_column, shift + place, floor, 0,
                 )  # fmt: skip
-            if rest != 0:  # the last vector overlaps the one before
+            if rest != 0:  # the last vector overlaps the previous one
                 place = 4 * last
                 _sandwich(
                     which, outputs, kernel, here + place, source_row, source_column,
@@ -237,7 +242,7 @@ def transform(which: int, outputs: int, kernel: int) -> NativeFunction:
 
 @instruction
 def transpose_square(typing_context: Any, source: Any, source_row: Any, target: Any, target_row: Any) -> Any:
-    """The transpose of LANES × LANES numbers: addresses, and distances in bytes between rows."""
+    """Transpose LANES × LANES numbers, given addresses, and distances in bytes between rows."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         code = Emitter(builder, LANES)
@@ -269,6 +274,6 @@ def bound_transform(which: int, outputs: int, kernel: int, **arguments: Value) -
 
 @inlined
 def run_transform(transform: Any, source: int, target: int) -> None:
-    """Run a `BOUND_TRANSFORM` from a first tile to a first tile."""
+    """Run a `BOUND_TRANSFORM`, given the addresses of its first source tile and its first target tile."""
     transform.block.source, transform.block.target = source, target
     call_address(transform.function, address_of(transform.block), 0, 0, 0)

@@ -15,7 +15,7 @@ KERNEL activation_forward(const stored *x, stored *y, Size n, int mode, real slo
 
 KERNEL activation_backward(const stored *y, const stored *dy, stored *dx, Size n, int mode, real slope, real ceiling) {
     stored largest;
-    largest = ceiling;  // as the configuration gives it
+    largest = ceiling;  // as given by the configuration
     auto derivative = [=](real v) {
         if (mode == RELU) return v <= 0 ? slope : (real)1;
         if (mode == CLIPPED) return v > 0 && v < (real)largest ? (real)1 : (real)0;

@@ -1,7 +1,7 @@
 #include "channels.cuh"
 #include "batch_norm.cuh"
 
-// Batch normalisation in two kernels each way, each of which divides channels among blocks.
+// Batch normalisation in two kernels for each direction, which divide channels among blocks.
 
 // The first of two kernels. count (may be null) is copied, because count_next may share its memory.
 KERNEL batch_norm_statistics(const stored *x, const real *count, double *sums, real *counted, Channels g) {

@@ -1,7 +1,7 @@
 #include "channels.cuh"
 #include "batch_norm.cuh"
 
-// Batch normalisation in one kernel each way, in which a block takes all values of its channels.
+// Batch normalisation in one kernel for each direction, in which a block processes all values of its channels.
 
 // A block takes all values of `width` channels.
 KERNEL __launch_bounds__(1024) batch_norm_training(

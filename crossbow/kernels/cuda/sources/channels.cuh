@@ -29,7 +29,8 @@ struct Channels {
 
 enum { RUN = VALUES * CHANNELS };
 
-// Elements that a thread loads before it uses the first one: 8, or 4 in double precision, which takes twice the registers.
+// Number of elements that a thread loads before it uses the first one: 8, or 4 in double precision, which needs twice
+// the registers.
 enum { CHUNK = 32 / sizeof(real), RUNS = CHUNK / RUN };
 
 // The runs of a thread.
@@ -173,7 +174,7 @@ __device__ inline Sums reduce_parts(const Channels &g, const Walk &w, const doub
     return reduce_lanes(own, shared, (unsigned)g.width);
 }
 
-// Whether the thread is the one of all blocks that writes its channels' variables.
+// Whether this thread, alone of all blocks' threads, writes its channels' variables.
 __device__ inline bool writes_variables(const Channels &g, const Walk &w) {
     return w.valid && w.part == 0 && (Index)threadIdx.x < g.width;
 }

@@ -17,7 +17,7 @@ typedef int64 Index;
 typedef int Index;
 #endif
 
-// A number of elements, or a distance between them, as the host passes it: with 64 bits, read as an Index.
+// A number of elements, or a distance between them, as the host passes it: with 64 bits. It is read as an Index.
 struct Size {
     int64 value;
 
@@ -72,8 +72,9 @@ typedef real stored;
 
 #define KERNEL extern "C" __global__ void
 
-// Begins kernels that are launched before the earlier ones of their stream have ended (dependent_launch.py): the next one
-// may be launched, too, and memory is not touched before the earlier ones are done.
+// The beginning of kernels that are launched before the earlier kernels of their stream have ended
+// (dependent_launch.py). The next kernel may be launched, too, and memory is not accessed before the earlier kernels
+// are done.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define WAIT_FOR_EARLIER_KERNELS()                        \
     asm volatile("griddepcontrol.launch_dependents;");    \
@@ -99,11 +100,11 @@ template <class T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16
     T value[N];
 };
 
-// Number of elements that a thread of a pointwise kernel takes (launch.py), whatever the arrays' alignment: series.py joins
-// such kernels, and each thread must have the same elements in all of them.
+// Number of elements that a thread of a pointwise kernel takes (launch.py), for any alignment of arrays: series.py
+// joins such kernels, and each thread must have the same elements in all of them.
 enum { PACK = 16 / sizeof(stored) };
 
-// For the first one of every PACK elements of n, distributed over the threads with a stride.
+// For the first of every PACK elements of n, distributed over the threads with a stride.
 #define EACH_PACK(at, n)                                                                    \
     for (Index at = PACK * (blockIdx.x * (Index)blockDim.x + threadIdx.x); at < (Index)(n); \
          at += PACK * (gridDim.x * (Index)blockDim.x))
@@ -113,7 +114,7 @@ template <class T> __device__ inline bool is_pack(const T *x, Index at, Index n)
     return n - at >= PACK && (uint64)x % alignof(Pack<T, PACK>) == 0;
 }
 
-// Elements from position `at` of n on; zeros where there are none, or x is null.
+// Elements from position `at` of n on. Missing elements are 0, and all are if x is null.
 template <class T> __device__ inline Pack<T, PACK> load(const T *x, Index at, Index n) {
     if (x && is_pack(x, at, n)) return *(const Pack<T, PACK> *)(x + at);
     Pack<T, PACK> pack = {};
@@ -192,7 +193,7 @@ template <class T> __device__ inline T reduce(T value, T *shared) {
     return sum;
 }
 
-// The largest value of a block's threads, to all of them. NaN may lose.
+// The largest value of a block's threads, returned to all of them. NaN may be ignored.
 template <class T> __device__ inline T reduce_largest(T value, T *shared) {
     shared[threadIdx.x] = value;
     __syncthreads();

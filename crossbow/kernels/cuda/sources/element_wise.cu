@@ -1,5 +1,5 @@
-// Element-wise operations on up to eight tensors, unused ones null. With more tensors, the next call continues with the
-// result of the previous one as its first tensor.
+// Element-wise operations on up to eight tensors; unused ones are null. With more tensors, the next call continues with
+// the result of the previous one as its first tensor.
 
 KERNEL weighted_sum(const stored *x0, const stored *x1, const stored *x2, const stored *x3, const stored *x4, const stored *x5,
                     const stored *x6, const stored *x7, real c0, real c1, real c2, real c3, real c4, real c5, real c6,

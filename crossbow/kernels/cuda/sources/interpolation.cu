@@ -4,7 +4,7 @@ struct Along {
     Size size, target, inner, linear;
 };
 
-// Where position i of the output is taken from: `lower` and the position after it, with the factors 1 − part and part.
+// The source of position i of the output: `lower` and the position after it, with the factors 1 − part and part.
 struct Source {
     Index lower;
     double part;
@@ -34,7 +34,7 @@ KERNEL interpolate_backward(const stored *dy, stored *dx, Size n, Along a, doubl
     EACH(i, n) {
         Index rest = i / a.inner, k = i - rest * a.inner, outer = rest / a.size, at = rest - outer * a.size;
         Index begin = 0, end = a.target;
-        if (ratio > 0) {  // with a margin of one, as divisions round
+        if (ratio > 0) {  // with a margin of one, because divisions round
             double low = ((double)(at - 1) - offset) / ratio - 1, high = ((double)(at + 1) - offset) / ratio + 2;
             if (at > 0 && low > 0) begin = (Index)low;
             if (at < a.size - 1 && high < (double)end) end = high > 0 ? (Index)high : 0;

@@ -7,7 +7,7 @@ struct Statistics {
     double mean, inverse;  // the inverse is that of the standard deviation
 };
 
-// To all threads of a block, which must all call it. The mean is subtracted before squares are added up.
+// Returned to all threads of a block, which must all call it. The mean is subtracted before squares are added up.
 __device__ inline Statistics reduce_statistics(const stored *x, const Four &own, double epsilon, double *shared) {
     Index length = elements(own);
     double sum = 0, squares = 0;
