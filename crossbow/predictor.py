@@ -13,6 +13,7 @@ import numpy as np
 
 from crossbow.conf import is_integer, shown
 from crossbow.data.dataset import checked_images, checked_like
+from crossbow.data.pictures import read_pictures
 from crossbow.dataflow import SubGraph
 from crossbow.dataflow.derive import derive_check, derive_prediction
 from crossbow.dataflow.graph import Graph, build
@@ -23,16 +24,16 @@ from crossbow.runtime.device import available_cores
 from crossbow.runtime.predicting import NetworkPrediction
 from crossbow.runtime.prediction import ImageKind, most_at_once
 from crossbow.tracebacks import without_own_frames
-from crossbow.types import Array, ConfigurationError, CrossbowError, GraphError, Shape
+from crossbow.types import Array, ConfigurationError, CrossbowError, DataError, GraphError, Shape
 
 
 @dataclass(frozen=True)
 class _Saved:
-    """What a predictor knows of a model from a file."""
+    """The settings and variables of a model from a file."""
 
     settings: ModelSettings
     variables: Mapping[tuple[int, str], Array]
-    """By the operator's id and their name in the operator."""
+    """Variables by the id of the operator and their name in the operator."""
     source: str
 
 
@@ -46,12 +47,12 @@ class Predictor:
         with Predictor(crossbow.onnx.load("model.onnx")) as predictor:
             probabilities = predictor(images)
 
-    Of a network, variables have their initial values; random initial values depend on `SystemConf.seed`. It needs
-    neither a loss (an existing one is omitted) nor variables.
+    The variables of a network have their initial values; random initial values depend on `SystemConf.seed`. A network
+    needs neither a loss (an existing one is omitted) nor variables.
 
-    Several threads may use a predictor at once; those with images of another shape or type wait for each other. It uses
-    all cores of the first of the system's devices. Use it as a context manager, or `close` it, because it owns threads.
-    In a forked process a predictor that has predicted raises CrossbowError.
+    Several threads may use a predictor at once; threads with images of different shapes or types wait for each other.
+    It uses all cores of the first of the system's devices. Use it as a context manager, or `close` it, because it owns
+    threads. In a forked process, a predictor that has predicted raises CrossbowError.
     """
 
     @without_own_frames
@@ -75,8 +76,8 @@ class Predictor:
 
         Its output equals that of the context's `predict`, bit for bit, on the same machine and device.
 
-        device: "cpu", a part of its cores as "cpu:0/2", or a GPU as "cuda:0". operators: the classes of the graph that
-        are not Crossbow's, as [MyOperator]; no code is read from the file.
+        device: "cpu", a part of its cores, such as "cpu:0/2", or a GPU, such as "cuda:0". operators: the classes of the
+        graph that are not Crossbow's, for example [MyOperator]; no code is read from the file.
 
         Raises DataError if the file is missing, damaged, of a newer version, or without a graph, or if a class is not
         known; and ConfigurationError if the device is not available.
@@ -101,7 +102,7 @@ class Predictor:
         self._made_for: ImageKind | None = None
         self._turn, self._changed, self._users = threading.Lock(), threading.Condition(), 0
         self._process = 0
-        """The process that owns the prediction's threads."""
+        """Id of the process that owns the threads of the prediction."""
         self._closed = False
 
     def __enter__(self) -> Predictor:
@@ -120,7 +121,8 @@ class Predictor:
 
     @property
     def settings(self) -> ModelSettings | None:
-        """What the file of a model tells of images and classes; None for a network that is not from a file."""
+        """The settings of a model from a file, including its images and classes; None for a network that is not from a
+        file."""
         return None if self._saved is None else self._saved.settings
 
     @without_own_frames
@@ -132,8 +134,8 @@ class Predictor:
         they are. The network is then compiled on the first call, and again when the shape or type of the images
         changes.
 
-        Raises DataError if they are not images or do not fit, GraphError if the network does not accept them, and
-        TaskError if an operator fails; a task is then a part of the images.
+        Raises DataError if the arguments are not images or do not fit, GraphError if the network does not accept them,
+        and TaskError if an operator fails; a task is then a part of the images.
         """
         if self._closed:
             raise CrossbowError("the predictor is closed")
@@ -147,19 +149,43 @@ class Predictor:
 
     __call__ = predict
 
-    def top(self, image: Array, number: int = 5) -> list[tuple[str | int, float]]:
-        """The most probable classes of an image (C, H, W) or (features,), the most probable one first: pairs of the
-        class and its probability. A class is its name, or its number if names are not known.
+    def read_images(self, *paths: str | os.PathLike[str]) -> Array:
+        """The images of files, as `predict` takes them: (N, C, H, W), all in memory.
 
-        number: of classes, at most all. Raises ConfigurationError for another number, CrossbowError if the network does
-        not end with SoftMax, and otherwise what `predict` raises.
+        A path is an image file, a folder with image files, or an .npy file. Images of another size than the model's
+        are resized like the check examples of `image_folder`. Only a model from a file knows its images.
+
+        Raises DataError if a file cannot be read or does not fit, and CrossbowError if the network is not from a file.
+        """
+        if self.settings is None:
+            raise CrossbowError("read_images: expected a model from a file, Predictor.load(path). Received: a network")
+        found = read_pictures(paths, self.settings.image_shape, self.settings.image_dtype)
+        images = [picture.image for picture in found]
+        if not images:
+            raise DataError("read_images: expected the paths of images. Received: none")
+        return np.stack(images)
+
+    @without_own_frames
+    def top(self, image: Array | str | os.PathLike[str], number: int = 5) -> list[tuple[str | int, float]]:
+        """The most probable classes of an image, the most probable one first, as pairs of a class and its probability.
+        A class is given by its name, or by its number if names are not known.
+
+        image: an array (C, H, W) or (features,), or the path of an image file (`read_images`). number: number of
+        classes to return, ≥ 1; at most all are returned.
+
+        Raises ConfigurationError for another number, CrossbowError if the network does not end with SoftMax, DataError
+        if a file does not have exactly one image, and the errors of `predict` and `read_images`.
         """
         if not is_integer(number) or number < 1:
             raise ConfigurationError(f"top: number must be an integer ≥ 1. Received: number={shown(number)}")
-        return self.ranked(self.predict(np.asarray(image)[None]), number)[0]
+        images = self.read_images(image) if isinstance(image, str | os.PathLike) else np.asarray(image)[None]
+        if len(images) != 1:
+            raise DataError(f"{image}: expected one image. Received: {len(images):,}")
+        return self.ranked(self.predict(images), number)[0]
 
     def ranked(self, probabilities: Array, number: int) -> list[list[tuple[str | int, float]]]:
-        """For each row of a prediction, (N, classes), its classes as `top` returns them. Raises CrossbowError."""
+        """The classes, as returned by `top`, of each row of a prediction (N, classes). Raises CrossbowError if the
+        network does not end with SoftMax."""
         last = derive_prediction(self._graph)[-1]
         if not isinstance(last.kernel, SoftMax) or probabilities.ndim != 2:
             received = f"{type(last.kernel).__name__}, of shape {probabilities.shape}"
@@ -175,12 +201,12 @@ class Predictor:
 
     @property
     def gives_probabilities(self) -> bool:
-        """Whether the output is probabilities: whether the network ends with SoftMax."""
+        """Whether the output consists of probabilities, because the network ends with SoftMax."""
         return isinstance(self.prediction_graph[-1].kernel, SoftMax)
 
     @property
     def prediction_graph(self) -> Graph:
-        """The graph that is computed: without loss and metrics."""
+        """The graph that the predictor computes, without loss and metrics."""
         return derive_prediction(self._graph)
 
     @property
@@ -211,9 +237,9 @@ class Predictor:
         return ImageKind(shape, dtype, scale if self._saved is None else self._saved.settings.scale, self._batch_size)
 
     def _take(self, kind: ImageKind) -> NetworkPrediction:
-        """The prediction for images of this kind, to be given back after use. That of another kind is closed when no
-        thread uses it any more."""
-        with self._turn, self._changed:  # a thread that waits keeps its turn, so others do not overtake it
+        """The compiled prediction for images of this kind, which must be given back after use. A prediction for another
+        kind is closed when no thread uses it any more."""
+        with self._turn, self._changed:  # a waiting thread keeps its turn, so that no other thread overtakes it
             self._changed.wait_for(lambda: not self._users or kind == self._made_for)
             if self._closed:
                 raise CrossbowError("the predictor is closed")
@@ -240,7 +266,7 @@ class Predictor:
 
     @property
     def _is_forked(self) -> bool:
-        """Whether another process owns the prediction's threads; this one would wait for them forever."""
+        """Whether another process owns the threads of the prediction. This process would wait for them forever."""
         return self._prediction is not None and os.getpid() != self._process
 
     def _check_process(self) -> None:
@@ -258,7 +284,7 @@ class Predictor:
 
 
 def _system(file: ModelFile, device: str) -> SystemConf:
-    """The system of a model's context, on this device. A GPU's precision becomes float32 on a CPU."""
+    """The system configuration of a model's context, with this device. A precision of GPUs becomes float32 on a CPU."""
     settings = file.settings
     on_gpu = device.startswith("cuda")
     return SystemConf(
@@ -271,5 +297,5 @@ def _system(file: ModelFile, device: str) -> SystemConf:
 
 
 def _threads(wanted: int | None) -> int | None:
-    """As many threads of a stream as the context's learners had, unless there are fewer cores."""
+    """Number of threads of a stream: as many as a learner of the context had, but at most one per core."""
     return wanted if wanted is None else min(wanted, len(available_cores()))

@@ -41,6 +41,7 @@ from crossbow.ops import (
 )
 from crossbow.runtime.device import available_cores
 from crossbow.runtime.prediction import PARTS, divide
+from tests.data.picture_files import picture, write_folder
 from tests.kernels.cuda.fake import fake_cuda
 from tests.onnx.models import draw, run_crossbow
 from tests.support import KERNELS, SECONDS, blobs, chain, context, perceptron, pictures, training
@@ -377,6 +378,28 @@ def test_the_most_probable_classes(tmp_path: Path) -> None:
                 predictor.top(image, number)  # type: ignore[arg-type]
     with Predictor.load(saved(tmp_path / "numbered")) as predictor:
         assert [kind for kind, _ in predictor.top(image)] == np.argsort(-predictor(image[None])[0]).tolist()
+
+
+def test_images_are_read_from_files(tmp_path: Path) -> None:
+    pytest.importorskip("PIL.Image", reason="Pillow, of the extra zoo, is not installed")
+    folder = tmp_path / "images"
+    write_folder(folder, {f"{name}.jpg": picture(seed) for seed, name in enumerate("abc")})
+    data = pictures()
+    with context(training(InnerProduct(number_of_outputs=3)), data=data) as running:
+        running.save(tmp_path / "m")
+    with Predictor.load(tmp_path / "m") as predictor:
+        images = predictor.read_images(folder, str(folder / "a.jpg"))
+        assert (images.shape, images.dtype) == ((4, 1, 8, 8), np.uint8)
+        np.testing.assert_array_equal(images[0], images[3])
+        assert predictor.top(folder / "b.jpg", 2) == predictor.top(images[1], 2)
+        with pytest.raises(DataError, match=r"images: expected one image\. Received: 3"):
+            predictor.top(folder)
+        with pytest.raises(DataError, match="expected the paths of images. Received: none"):
+            predictor.read_images()
+        with pytest.raises(DataError, match=r"nowhere\.png: .*Received: "):
+            predictor.top("nowhere.png")
+    with Predictor(network()) as other, pytest.raises(CrossbowError, match="expected a model from a file"):
+        other.read_images(folder)
 
 
 def test_no_probabilities(tmp_path: Path) -> None:

@@ -163,6 +163,7 @@ def losses(dataflow: Dataflow, data: Dataset, *, batch: int, steps: int, learnin
 
     from benchmarks.torch_network import torch_network
 
+    torch.set_num_threads(1)  # its idle threads would spin on the cores that learners and other tests need
     module = torch_network(dataflow, data.image_shape)
     optimiser = torch.optim.SGD(module.parameters(), lr=learning_rate, momentum=0.9)
     order, indices = TrainingOrder(len(data.train), batch, 0), np.empty(batch, np.intp)
