@@ -1,11 +1,11 @@
 """A character model: `python -m models.transformer` trains it; `--help` lists the options.
 
-A transformer that predicts each character of a text from those before it: A. Vaswani et al., Attention Is All You Need
+A transformer that predicts each character of a text from those before: A. Vaswani et al., Attention Is All You Need
 (arXiv:1706.03762, 2017), without the encoder, and with normalisation before each part, as in A. Radford et al.,
 Language Models are Unsupervised Multitask Learners (GPT-2, 2019). By default it has two layers of width 128 with four
 heads, and reads 64 characters; 437,856 parameters, of which the 8,192 factors of `positions` stay 1.
 
-The text is that of Python's `help()`, which comes with Python; `crossbow.data.characters` makes a data set of another.
+The text is that of `help()`, which is part of Python; `crossbow.data.characters` makes a data set of another text.
 `generate` continues a text with a trained model.
 """
 
@@ -38,11 +38,12 @@ def transformer(
 ) -> Dataflow:
     """The training dataflow, for sequences of indices (N, T) with labels (N, T), the characters that follow.
 
-    number_of_characters: classes of the data set. layers: attention and inner products, each. width: numbers for each
-    character. heads: of each attention; they divide the width.
+    number_of_characters: number of classes of the data set. layers: number of layers, each of which has an attention
+    and two inner products. width: number of features of each position. heads: number of heads of each attention, which
+    divides the width.
 
-    The loss is the mean over all characters, in nats; the accuracy, too, is that of characters. Raises
-    ConfigurationError for sizes that are not integers ≥ 1, and if `heads` does not divide `width`.
+    Loss (in nats) and accuracy are means over all characters. Raises ConfigurationError for sizes that are not integers
+    ≥ 1, and if `heads` does not divide `width`.
 
     >>> [node.operator.name for node in transformer(layers=1).subgraph.nodes][:4]
     ['embedding', 'positions', 'layer1-norm1', 'layer1-qkv']
@@ -73,13 +74,13 @@ def generate(
 ) -> str:
     """`count` characters that continue the prompt, drawn one by one from the model's probabilities.
 
-    predict: a `Predictor` of the model, or `context.predict`: the probabilities (1, classes, length) for indices
-    (1, length).
-    prompt: at least one character. The last `length` characters of prompt and continuation are read.
-    temperature: > 0. Smaller values prefer probable characters.
+    predict: a `Predictor` of the model, or `context.predict`. It returns the probabilities (1, classes, length) for
+    indices (1, length).
+    prompt: at least one character. The model reads the last `length` characters of prompt and continuation.
+    temperature: number > 0. With smaller values, probable characters are chosen more often.
     seed: the same seed gives the same text.
 
-    Raises DataError for other values.
+    Raises DataError for invalid values.
     """
     if not prompt:
         raise DataError("prompt: expected at least one character. Received: ''")
@@ -90,7 +91,7 @@ def generate(
     given = len(indices)
     for _ in range(count):
         read = indices[-length:]
-        x = np.zeros((1, length), np.int32)  # what follows is not attended to
+        x = np.zeros((1, length), np.int32)  # the zeros after the text have no effect, because attention is causal
         x[0, : len(read)] = read
         p = np.asarray(predict(x))[0, :, len(read) - 1].astype(np.float64)
         p = np.exp((np.log(np.maximum(p, 1e-30)) - np.log(p.max())) / temperature)
@@ -99,7 +100,7 @@ def generate(
 
 
 def _synthetic(options: argparse.Namespace, source: DataSource) -> Dataset:
-    """Random sequences of 64 words, always the same."""
+    """Random sequences of 64 words, which are the same in every run."""
     generator = np.random.default_rng(0)
     words = ["".join(map(chr, generator.integers(97, 123, size))) for size in generator.integers(1, 9, 64)]
     count = LENGTH * (source.training + source.check) + 1
@@ -122,7 +123,7 @@ SCRIPT = ModelScript(
     paper="arXiv:1706.03762",
     build=lambda options: transformer(options.classes, layers=options.layers, width=options.width, heads=options.heads),
     defaults=Defaults(
-        epochs={"topics": 5, "synthetic": 3},
+        epochs={"topics": 5, "text": 5, "synthetic": 3},
         batch_size=32,
         solver=SolverConf(method="adamw", learning_rate=0.001, weight_decay=0.01),
         image_shape=(LENGTH,),
@@ -136,7 +137,7 @@ SCRIPT = ModelScript(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train by the command line. Returns the exit status."""
+    """Train as the command line says. Returns the exit status."""
     return SCRIPT.main(arguments)
 
 

@@ -14,7 +14,7 @@ from crossbow.data.records import Record, RecordFile, write_records
 from crossbow.data.sequences import sequence
 from crossbow.data.stored import batch_files
 from crossbow.data.synthetic import synthetic
-from crossbow.data.text import characters, topics
+from crossbow.data.text import characters, text_files, topics
 
 __all__ = [
     "BatchFiles",
@@ -34,6 +34,7 @@ __all__ = [
     "records",
     "sequence",
     "synthetic",
+    "text_files",
     "topics",
     "write_batch_files",
     "write_records",

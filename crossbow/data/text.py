@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.conf import is_integer
 from crossbow.data.dataset import Dataset
+from crossbow.files import checked_path, file_error, kind_of_file
 from crossbow.types import DataError
 
 ALPHABET = "\n" + "".join(map(chr, range(32, 127)))
@@ -18,7 +21,7 @@ UNKNOWN = "?"
 
 
 def encode(text: str, alphabet: str = ALPHABET) -> NDArray[np.int32]:
-    """The index of each character in the alphabet: int32 (len(text),). Others than these become "?".
+    """The index of each character in the alphabet: int32 (len(text),). Characters that it lacks become "?".
 
     Raises DataError if a character is unknown, and the alphabet has no "?".
 
@@ -40,14 +43,14 @@ def _code_points(text: str) -> NDArray[np.uint32]:
 def characters(text: str, length: int = 64, *, check_fraction: float = 0.1, alphabet: str = ALPHABET) -> Dataset:
     """A text as sequences of characters: int32 (N, length), and the characters that follow, (N, length), as labels.
 
-    The label of a character is the next one. Sequences follow each other without overlap, and what remains at the end
-    is left out. The end of the text is for checks.
+    The label of a character is the next one. Sequences follow each other without overlap, and an incomplete sequence at
+    the end is left out. The end of the text is for checks.
 
-    length: characters of a sequence, ≥ 1.
+    length: number of characters in a sequence, ≥ 1.
     check_fraction: fraction of the sequences for checks, in [0, 1); 0 is none.
     alphabet: all characters, each once, numbered in this order; others become "?".
 
-    Raises DataError for other values, and for a text that is too short for a sequence of each part.
+    Raises DataError for invalid values, and for a text that is too short for one sequence of each part.
 
     >>> data = characters("abcabcab", 3, check_fraction=0.5, alphabet="abc")
     >>> data.train.images.tolist(), data.train.labels.tolist(), len(data.check)
@@ -75,8 +78,43 @@ def characters(text: str, length: int = 64, *, check_fraction: float = 0.1, alph
     return data
 
 
+def text_files(path: str | os.PathLike[str], length: int = 64, *, check_fraction: float = 0.1) -> Dataset:
+    """The text of a file, or of all files NAME.txt of a directory in the order of their names, as a data set of
+    `characters`. Files are UTF-8 text.
+
+    Raises DataError if there is no such file, if one cannot be read or is not UTF-8, and as `characters` does.
+    """
+    place = checked_path("text_files", path)
+    files = [place] if kind_of_file(place) == "a file" else _text_files(place)
+    texts = []
+    for file in files:
+        try:
+            texts.append(file.read_text("utf-8-sig"))
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{file}: expected UTF-8 text. Received: other bytes at position {error.start:,}"
+            ) from error
+        except OSError as error:
+            raise file_error(error, file, "a readable text file") from error
+    try:
+        return characters("\n".join(texts), length, check_fraction=check_fraction)
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from error
+
+
+def _text_files(directory: Path) -> list[Path]:
+    try:
+        found = sorted(file for file in directory.iterdir() if file.suffix.lower() == ".txt")
+    except OSError as error:
+        raise file_error(error, directory, "a text file, or a directory with files NAME.txt") from error
+    if not found:
+        raise DataError(f"{directory}: expected files NAME.txt. Received: none")
+    return found
+
+
 def topics(length: int = 64) -> Dataset:
-    """The texts of Python's `help()` on topics of the language, as `characters`: about 460,000, without a download.
+    """The texts of Python's `help()` on topics of the language, as a data set of `characters`. They have about 460,000
+    characters, and need no download.
 
     They differ between versions of Python. Raises DataError if this Python was installed without them, and for an
     invalid length.

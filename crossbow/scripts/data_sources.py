@@ -1,4 +1,4 @@
-"""Data sets of model scripts: their descriptions, and how they are read."""
+"""Data sets of model scripts: their descriptions, and functions that read them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from crossbow.data import (
     records,
     sequence,
     synthetic,
+    text_files,
     topics,
 )
 from crossbow.files import check_readable, file_error
@@ -37,11 +38,11 @@ SEQUENCE_FILE = "dataset.py"
 MODULE_OF_SEQUENCES = "crossbow_user_dataset"
 """Name of the module that `SEQUENCE_FILE` becomes."""
 IMAGES = (IMAGE_FOLDER, RECORDS)
-"""Data sets of image files, which are resized."""
+"""Data sets of image files, whose images are resized."""
 NUMBERED = (BATCH_FILES, RECORDS, SEQUENCE)
 """Data sets whose labels are numbers, so their number of classes must be stated or guessed."""
 OF_FILES = (BATCH_FILES, *IMAGES, SEQUENCE)
-"""Data sets whose shape and number of classes are known when their files are read. All scripts support them."""
+"""Data sets whose shape and number of classes are known only after their files are read. All scripts support them."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class DataSource:
     """Directory of its files; None if it is downloaded, or needs no files."""
     image_shape: Shape
     number_of_classes: int | None
-    """None if the labels are numbers."""
+    """Number of classes; None if the labels are numbers."""
     training: int
     """Number of training examples of the synthetic data set; other data sets have a fixed number."""
     check: int
@@ -61,11 +62,11 @@ class DataSource:
     image_size: int = 224
     """Height and width to which the images of `IMAGES` are resized."""
     colour_distortion: bool = False
-    """Whether the colours of their training images are distorted at random."""
+    """Whether the colours of the training images of `IMAGES` are distorted at random."""
     classes: int | None = None
-    """Number of classes of `NUMBERED` data sets; None: as many as there are labels."""
+    """Number of classes of `NUMBERED` data sets; None: the largest label + 1."""
     loaded: Dataset | None = field(default=None, compare=False, repr=False)
-    """The data set, if it was read already."""
+    """The data set, if it has already been read."""
 
     def load(self) -> Dataset:
         """The data set. Raises DataError if files are missing or damaged, or cannot be downloaded."""
@@ -79,10 +80,10 @@ class Known:
     summary: str
     """Text for `--help` of `--dataset`."""
     without_options: str
-    """Its name in the sentence that describes a script's defaults."""
+    """Name of the data set in the sentence that describes a script's defaults."""
     load: Callable[[DataSource], Dataset]
     image_shape: Shape | None
-    """None if it is an option, or that of the files."""
+    """Shape of an image; None if an option or the files determine it."""
     number_of_classes: int = 10
     files: str = ""
     """Required contents of `--data-directory`; empty if the data set has no files."""
@@ -130,6 +131,14 @@ KNOWN = {
         load=lambda source: topics(),
         image_shape=(64,),
         number_of_classes=96,
+    ),
+    "text": Known(
+        summary="text files, as sequences of 64 characters",
+        without_options="text files",
+        load=lambda source: text_files(given_directory(source.directory, "text")),
+        image_shape=(64,),
+        number_of_classes=96,
+        files="files NAME.txt of UTF-8 text, or one such file",
     ),
     BATCH_FILES: Known(
         summary="images in batch-aligned files, as crossbow data encode writes them",
@@ -189,14 +198,15 @@ def _synthetic(source: DataSource) -> Dataset:
 
 
 def given_directory(directory: Path | None, dataset: str) -> Path:
-    """The directory. Raises DataError if it is None."""
+    """The given directory of a data set. Raises DataError if it is None."""
     if directory is None:
         raise DataError(f"--dataset {dataset}: expected --data-directory. Received: none")
     return directory
 
 
 def metadata_files(directory: Path | None, dataset: str) -> tuple[Path, Path]:
-    """The only NAME-train.metadata in a directory, and NAME-test.metadata. Raises DataError."""
+    """The only NAME-train.metadata in a directory, and NAME-test.metadata. Raises DataError if one is missing, or if
+    there are several."""
     directory = given_directory(directory, dataset)
     try:
         found = sorted(directory.glob("*-train.metadata"))
@@ -219,7 +229,7 @@ def stored_batches(
     """The data set in the batch-aligned files of a directory.
 
     has_classes: whether the labels must be classes; otherwise they must be numbers. number_of_classes: None is the
-    largest label + 1. Raises DataError if the labels are others.
+    largest label + 1. Raises DataError if the labels are of the other kind.
     """
     train, check = metadata_files(directory, BATCH_FILES)
     data = batch_files(train, check, number_of_classes=number_of_classes)
@@ -233,8 +243,8 @@ def stored_batches(
 def python_sequences(directory: Path | None, *, number_of_classes: int | None = None) -> Dataset:
     """The data set of the sequences `train` and `check` that `dataset.py` in a directory defines.
 
-    `dataset.py` may import the modules beside it. Its exceptions reach the caller. Raises DataError if the file is
-    missing, or does not define both sequences, or if an example cannot be used.
+    `dataset.py` may import modules in the same directory. Its exceptions reach the caller. Raises DataError if the file
+    is missing or does not define both sequences, or if an example cannot be used.
     """
     path = given_directory(directory, SEQUENCE) / SEQUENCE_FILE
     expected = f"Python code that defines the sequences train and check of --dataset {SEQUENCE}"
@@ -245,7 +255,7 @@ def python_sequences(directory: Path | None, *, number_of_classes: int | None = 
         raise file_error(error, path, expected) from error
     module = ModuleType(MODULE_OF_SEQUENCES)
     module.__file__ = str(path)
-    sys.modules[module.__name__] = module  # data classes, for example, look for their module there
+    sys.modules[module.__name__] = module  # data classes, for example, look up their module there
     sys.path.insert(0, str(path.parent.absolute()))
     try:
         exec(compile(code, str(path), "exec"), module.__dict__)
@@ -266,8 +276,8 @@ def python_sequences(directory: Path | None, *, number_of_classes: int | None = 
 
 
 def _plausible(data: Dataset, stated: int | None) -> Dataset:
-    """The data set. Raises DataError if its number of classes is not stated, and is larger than that of its examples: a
-    damaged label may be any number."""
+    """The data set. Raises DataError if its number of classes is not stated, and is larger than the number of its
+    examples: a damaged label may be any number."""
     if stated is None and data.number_of_classes is not None and data.number_of_classes > len(data.train):
         largest = data.number_of_classes - 1
         assert data.check is not None

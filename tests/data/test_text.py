@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from crossbow import DataError
-from crossbow.data import characters, topics
+from crossbow.data import characters, text_files, topics
 from crossbow.data.text import ALPHABET, encode
 
 
@@ -66,6 +67,33 @@ def test_wrong_arguments(arguments: tuple[Any, ...], message: str) -> None:
     given = dict(zip(("check_fraction", "alphabet"), rest, strict=False))
     with pytest.raises(DataError, match=message):
         characters(text, length, **given)
+
+
+def test_files_of_text(tmp_path: Path) -> None:
+    (tmp_path / "b.TXT").write_text("cabc", "utf-8")
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfabcab")
+    (tmp_path / "notes").write_bytes(b"\xff")
+    expected = characters("abcab\ncabc", 4, check_fraction=0)
+    found = text_files(tmp_path, 4, check_fraction=0)
+    np.testing.assert_array_equal(found.train.labels, expected.train.labels)
+    assert found.train[0][0].tolist() == encode("abca").tolist()
+    assert text_files(str(tmp_path / "b.TXT"), 3, check_fraction=0).train[0][1].tolist() == encode("abc").tolist()
+
+
+@pytest.mark.parametrize(
+    ("files", "path", "message"),
+    [
+        ({}, "", r": expected files NAME\.txt\. Received: none"),
+        ({}, "missing", r"missing: expected a text file, or a directory with files NAME\.txt\. Received: No such file"),
+        ({"a.txt": b"abc\xffd"}, "", r"a\.txt: expected UTF-8 text\. Received: other bytes at position 3"),
+        ({"a.txt": b"abc"}, "a.txt", r"a\.txt: text: expected at least 129 characters\. Received: 3"),
+    ],
+)
+def test_files_that_are_no_text(tmp_path: Path, files: dict[str, bytes], path: str, message: str) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        text_files(tmp_path / path)
 
 
 def test_a_python_without_its_topics(monkeypatch: pytest.MonkeyPatch) -> None:

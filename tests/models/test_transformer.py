@@ -22,6 +22,7 @@ from crossbow import (
     SolverConf,
     SystemConf,
     TrainingUnit,
+    cli,
 )
 from crossbow.data import characters, synthetic, topics
 from crossbow.data.order import TrainingOrder
@@ -144,6 +145,17 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert predictor(np.zeros((3, 64), np.int32)).shape == (3, 96, 64)
 
 
+def test_it_trains_on_text_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "book.txt").write_text("It was a bright cold day in April. " * 300, "utf-8")
+    sizes = "--layers 1 --width 16 --heads 2 --batch-size 16 --epochs 1 --learners 1"
+    command = f"--dataset text --data-directory {tmp_path / 'book.txt'} {sizes} --output-directory {tmp_path / 'run'}"
+    assert main(command.split()) == 0
+    assert cli.main(["test", str(tmp_path / "run")]) == 0
+    assert " 16 examples, loss " in capsys.readouterr().out
+    assert main(["--dataset", "text"]) == 2
+    assert "--dataset text: expected --data-directory. Received: none" in capsys.readouterr().err
+
+
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     text = help_of(SCRIPT, [], capsys)
     for part in (
@@ -153,7 +165,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         "random sequences of characters",
     ):
         assert part in text
-    assert "--dataset {topics,synthetic,batch_files}" in text  # and no data sets of image files
+    assert "--dataset {topics,text,synthetic,batch_files}" in text  # and no data sets of image files
 
 
 def losses(dataflow: Dataflow, data: Dataset, *, batch: int, steps: int, learning_rate: float) -> Any:

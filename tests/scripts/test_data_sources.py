@@ -75,6 +75,8 @@ def test_what_is_known_of_a_data_set_is_so(
         write(tmp_path, binaries_100())
     if name == "batch_files":
         encode(synthetic((2, 5, 5), training=30, check=20), ENCODINGS["digits"], tmp_path, 7)
+    if name == "text":
+        (tmp_path / "book.txt").write_text("to be or not to be " * 20, "utf-8")
     if name == "sequence":
         (tmp_path / "dataset.py").write_text(SEQUENCES)
     if name in ("image_folder", "records"):
