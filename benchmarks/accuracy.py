@@ -7,12 +7,12 @@ weight decay and the learning rate by epoch (a warm-up of two epochs, then half 
 two learners of one thread, each with this batch, and tests their average; PyTorch trains one model on two threads, from
 tensors that are converted in advance, channels-last, with foreach SGD. The order of the images and the crops differ.
 
-Each run is a process of its own and writes a file to DIR. Runs with a file are not repeated, so the command can be
-interrupted and continued, on a busy machine or on several.
+Each run is a separate process and writes a file to DIR. Runs with a file are not repeated, so the command can be
+interrupted and continued. The runs may be made on a busy machine, or on several machines.
 
 The seconds of a run depend on the machine and on other programs. With `--speed-rounds N`, an epoch's seconds are
-measured separately on a part of the images, in N turns of each system, and kept in DIR; the report then takes them for
-every epoch. Only training counts as time. Give it on a quiet machine, when all runs have their files.
+measured separately on a part of the images, in N turns of each system, and kept in DIR; the report then uses them for
+every epoch. Only training counts as time. Use this option on a quiet machine, after all runs have their files.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ MOMENTUM = 0.9
 WARM_UP = 2
 """Epochs."""
 TARGET = 0.85
-"""Test accuracy, in (0, 1], to which seconds are reported."""
+"""Target test accuracy, in (0, 1]. The report has the seconds until it is reached."""
 SPEED_SHARE = 0.1
-"""Part of the training images on which speed is measured."""
+"""Fraction of the training images on which speed is measured."""
 MODULE = "benchmarks.accuracy"
 SPEEDS = "speeds.json"
 SYSTEMS = ("crossbow", "pytorch")
@@ -84,7 +84,7 @@ class Setting:
 
     @property
     def solver(self) -> SolverConf:
-        """The same for both systems."""
+        """The configuration of the solver, which is the same for both systems."""
         return SolverConf(
             learning_rate=self.rate,
             policy="cosine",
@@ -101,9 +101,9 @@ class Point:
     """The end of an epoch."""
 
     accuracy: float
-    """On the test images, in [0, 1]."""
+    """Accuracy on the test images, in [0, 1]."""
     seconds: float
-    """Of training since the start."""
+    """Seconds of training since the start of the run."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Run:
         return next((point for point in self.points if point.accuracy >= TARGET), None)
 
     def at_speed(self, seconds: float) -> Run:
-        """The same run, if an epoch takes this many seconds."""
+        """The same run with the times that it would have if an epoch took this many seconds."""
         points = (Point(point.accuracy, seconds * (index + 1)) for index, point in enumerate(self.points))
         return Run(self.setting, tuple(points))
 
@@ -243,7 +243,7 @@ def epoch_seconds(setting: Setting, data: Dataset) -> float:
 
 
 def read_speeds(output: Path) -> dict[str, list[float]]:
-    """Measured seconds of an epoch by system. Raises DataError if the file is damaged."""
+    """The measured seconds of an epoch, by system. Raises DataError if the file is damaged."""
     file = output / SPEEDS
     try:
         content = json.loads(file.read_text("utf-8")) if file.is_file() else {}
@@ -253,7 +253,7 @@ def read_speeds(output: Path) -> dict[str, list[float]]:
 
 
 def measure_speeds(settings: Sequence[Setting], rounds: int, output: Path, data_directory: Path | None) -> None:
-    """Measure an epoch's seconds with each of the settings, in turns, in processes of their own."""
+    """Measure an epoch's seconds with each of the settings, in turns, in separate processes."""
     measured: dict[str, list[float]] = {setting.system: [] for setting in settings}
     for _ in range(rounds):
         for setting in settings:
@@ -265,7 +265,7 @@ def measure_speeds(settings: Sequence[Setting], rounds: int, output: Path, data_
 
 
 def report(runs: Sequence[Run]) -> str:
-    """Accuracies of every run, by seed, the medians' difference, and seconds to the target."""
+    """The accuracies of every run by seed, the difference of the medians, and the seconds to the target."""
     epochs = runs[0].setting.epochs
     shown = sorted({*range(5, epochs, 5), epochs})
     rows = [

@@ -62,7 +62,8 @@ def profile(engine: Engine, train: Callable[[], object]) -> list[Row]:
 
 
 def table(tasks: Sequence[TaskEvent]) -> list[Row]:
-    """Means over learners and tasks. First the time of a learner between two tasks' calls: Python's, and idle time."""
+    """Mean times over learners and tasks. The first row is the time of a learner between the calls of two tasks: Python
+    code and idle time."""
     of_track: dict[str, list[TaskEvent]] = defaultdict(list)
     for task in sorted(tasks, key=lambda task: task.begin):
         if task.purpose == "synchronise":

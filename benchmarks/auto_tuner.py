@@ -110,8 +110,8 @@ class Outcome:
         return {learners: statistics.median(rates) for learners, rates in self.rates.items()}
 
     def share(self, settled: Settled) -> float:
-        """Speed of the chosen number relative to the best. A number above the largest measured one counts as that
-        one."""
+        """Speed of the chosen number relative to the best. A number above the largest measured one is treated as the
+        largest measured one."""
         medians = self.medians
         return medians[min(settled.learners, max(medians))] / max(medians.values())
 

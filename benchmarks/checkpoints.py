@@ -1,7 +1,7 @@
-"""What checkpoints cost: images/s of training with and without them, in turns.
+"""Cost of checkpoints: images/s of training with and without them, in turns.
 
 Both contexts are in one process, and one trains at a time. A turn is timed from outside, so that it includes the copies
-of vectors, the writing beside training, and the last checkpoint, for which training waits.
+of vectors, the writing in the background, and the last checkpoint, for which training waits.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from crossbow.synch import Rule, TwoLevel
 CASES = (("lenet-original", 8), ("lenet-original", 32), ("resnet-32", 16))
 RANKS = ("2 MPI ranks", "2 Ray ranks")
 LIMIT = 600
-"""Seconds after which a contestant is given up."""
+"""Seconds after which a contestant is abandoned."""
 WARMING, STEPS = 2.0, 10
 """Seconds of training before the measurement; with PyTorch, in pieces of this many steps."""
 SECONDS_LATE, LATE_TASKS = 0.5, 20
@@ -118,14 +118,14 @@ def _worker(network: str, batch: int, seconds: float, contestant: str) -> list[s
 
 
 def _on_ranks(command: Sequence[str]) -> list[str]:
-    """The command that runs another one on two ranks."""
+    """The command that runs the given command on two ranks."""
     mpirun = Path(sys.executable).parent / "mpirun"
     launcher = str(mpirun) if mpirun.exists() else "mpirun"
     return [launcher, "--oversubscribe", "--bind-to", "none", "-n", "2", *command]
 
 
 def _on_ray(command: Sequence[str]) -> list[str]:
-    """The command that runs another one, of Python, on two ranks that Ray connects."""
+    """The command that runs the given Python command on two ranks that Ray connects."""
     return [sys.executable, "-m", "crossbow", "launch", "-n", "2", *command[1:]]
 
 
@@ -135,8 +135,8 @@ def has_ray() -> bool:
 
 
 def _result(commands: Sequence[Sequence[str]]) -> float:
-    """Run commands at the same time. Returns the sum of the numbers that they write to files: mpirun may add to the
-    standard output. A command that is not the first of several ranks writes none."""
+    """Run commands at the same time. Returns the sum of the numbers that they write to files, because mpirun may add to
+    the standard output. Of several ranks, only the first one writes a number."""
     with tempfile.TemporaryDirectory() as directory:
         results, errors = [Path(directory) / f"result{n}" for n in range(len(commands))], Path(directory) / "errors"
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -180,7 +180,7 @@ def _crossbow(options: argparse.Namespace, learners: int, rule: Rule | TwoLevel 
 
 
 def _hosts(options: argparse.Namespace) -> None:
-    """Train on a rank that averages with the others as those of a model script on Ray do."""
+    """Train on a rank that averages with the others in the same way as the ranks of a model script on Ray."""
     network = network_named(options.network)
     confs = Configurations(
         DataSource("synthetic", None, network.image_shape, CLASSES, network.examples, 1),

@@ -1,10 +1,10 @@
-"""A model of training on 2 to 4,096 hosts: how much of the time hosts compute, by network and rule.
+"""A model of training on 2 to 4,096 hosts: the share of the time in which hosts compute, by network and rule.
 
     python -m benchmarks.cluster_model --directory docs/cluster-model
 
-It measures nothing. Exchanges cost what `crossbow.synch.exchange_cost` says, in the cheapest order. The last picture is
-of simulated learners (`crossbow.synch.simulate`). docs/cluster-model.md explains the model and shows the results; with
-`--task-seconds`, `--bytes`, `--latency` and `--bandwidth` the table is for these numbers.
+It measures nothing. `crossbow.synch.exchange_cost` computes the duration of an exchange in the cheapest order. The last
+picture is of simulated learners (`crossbow.synch.simulate`). docs/cluster-model.md explains the model and shows the
+results; with `--task-seconds`, `--bytes`, `--latency` and `--bandwidth` the table is for these numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HOSTS = tuple(2**n for n in range(1, 13))
-"""2 to 4,096."""
+"""Numbers of hosts, from 2 to 4,096."""
 SIMULATED_HOSTS, LEARNERS, EXCHANGE = 16, 2, 10.0
 """Simulated hosts, learners of each, and the duration of an exchange in tasks."""
 SIMULATED_TIME, SIZE = 6000.0, 50
@@ -38,7 +38,7 @@ SIMULATED_TIME, SIZE = 6000.0, 50
 
 
 class Work(NamedTuple):
-    """What a host does in a task, and what it exchanges."""
+    """The work of a host: the duration of a task in seconds, and the bytes that an exchange sums."""
 
     name: str
     seconds: float
@@ -46,7 +46,7 @@ class Work(NamedTuple):
 
 
 class Network(NamedTuple):
-    """Latency in seconds, and bandwidth in bytes/s."""
+    """A network between hosts: latency in seconds, and bandwidth in bytes/s."""
 
     name: str
     latency: float
@@ -54,7 +54,7 @@ class Network(NamedTuple):
 
 
 class Scheme(NamedTuple):
-    """How hosts exchange."""
+    """A schedule of the exchanges between hosts."""
 
     name: str
     rule: BarrierRule | TwoLevel
@@ -67,7 +67,8 @@ WORKS = (
     Work("ResNet-32, batch 16", 2 * 16 / 813, 4 * 466_906),
     Work("a GPU's: 100 MB, 0.1 s", 0.1, 100_000_000),
 )
-"""The first two are measured rates of two learners on two cores (docs/performance.md); the third is assumed."""
+"""Compared workloads. The first two are from measured rates of two learners on two cores (docs/performance.md); the
+third is assumed."""
 NETWORKS = (
     Network("10 Gbit/s, 50 µs", 50e-6, 1.25e9),
     Network("1 Gbit/s, 0.5 ms", 500e-6, 1.25e8),
@@ -105,7 +106,7 @@ def most_hosts(scheme: Scheme, work: Work, network: Network, least: float) -> in
 
 
 def table(works: Sequence[Work] = WORKS, networks: Sequence[Network] = NETWORKS) -> str:
-    """Where each scheme stops scaling, in Markdown."""
+    """A table in Markdown with the largest number of hosts to which each scheme scales."""
     columns = ("work of a host", "network", "exchange of 64 hosts", "scheme", "≥ 90 %", "≥ 50 %", "at 4,096 hosts")
     lines = [_row(columns), "|---|---|---:|---|---:|---:|---:|"]
     for work in works:
@@ -142,7 +143,7 @@ def simulated(rule: BarrierRule | TwoLevel, duration: float) -> Trajectory:
 
 def _figure(columns: int, rows: int, title: str) -> Figure:
     try:
-        # Without pyplot, which would open windows.
+        # pyplot would open windows, so the figure is created without it.
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -199,7 +200,7 @@ def exchange_picture() -> Figure:
 
 
 def progress_picture() -> Figure:
-    """Distance of z from the minimum by time, of simulated learners."""
+    """Distance of z from the minimum over time, for simulated learners."""
     title = f"Simulated: {SIMULATED_HOSTS} hosts of {LEARNERS}, a noisy quadratic; an exchange takes {EXCHANGE:g} tasks"
     figure = _figure(2, 1, title)
     axes = figure.add_subplot(1, 1, 1)

@@ -34,7 +34,7 @@ NEAR = 80e-9
 
 
 class Closable(Protocol):
-    """Runs in one process. `Contest.turns` calls any other method by its name."""
+    """An object that runs in one process. `Contest.turns` calls any other method by its name."""
 
     def close(self) -> None: ...
 
@@ -113,7 +113,7 @@ class Team:
                 process.join()
 
     def _end(self) -> ContestError:
-        """The error of a process that has ended instead of answering."""
+        """The error for a process that has ended without an answer."""
         end = "its process ended without an answer"
         for process in self._processes:
             process.join(SECONDS_TO_END)

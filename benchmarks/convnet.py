@@ -4,7 +4,7 @@
 
 AlexNet, OverFeat, VGG-A and GoogLeNet as in github.com/soumith/convnet-benchmarks, without dropout and softmax.
 Crossbow splits a batch over its learners (`--learners`); PyTorch has one model, channels-last, with one thread per
-core. Each has a process of its own. They take turns, and ratios are computed round by round. `--batch` sets a smaller
+core. Each has a separate process. They take turns, and ratios are computed round by round. `--batch` sets a smaller
 batch for machines with little memory.
 
 The ratios are Crossbow's times divided by PyTorch's. The targets: at most 1 in total, and at most 0.7 for VGG-A.

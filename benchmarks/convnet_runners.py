@@ -89,7 +89,7 @@ def bare(dataflow: Dataflow) -> Dataflow:
 
 
 def layer_names(dataflow: Dataflow) -> dict[str, str]:
-    """By operator: the layer that its time is counted for. An activation belongs to the layer before it."""
+    """For each operator, the layer to which its time is added. An activation belongs to the preceding layer."""
     names: dict[str, str] = {}
     graph = build(dataflow.subgraph.nodes)
     for vertex in graph:
@@ -100,7 +100,7 @@ def layer_names(dataflow: Dataflow) -> dict[str, str]:
 
 
 class _Learner:
-    """The compiled network on memory of its own, with its part of the batch."""
+    """The compiled network with its own memory and its part of the batch."""
 
     def __init__(self, program: Program, stream: CpuStream, slots: Mapping[str, Any], weights: Any) -> None:
         self._stream = stream

@@ -38,7 +38,7 @@ class CrossbowRunner:
         tau: int = 1,
         rule: Rule | TwoLevel | None = None,
     ) -> None:
-        """rule: the rule, if it is not SMA with `tau`."""
+        """rule: the synchronisation rule; None is SMA with `tau`."""
         self.batch = batch
         known = network_named(network)
         self.context = ExecutionContext(
@@ -102,8 +102,8 @@ class CrossbowRunner:
 class BareRunner(CrossbowRunner):
     """The engine's bound task lists, called in a loop on the engine's streams, without loader, scheduler and results.
 
-    The difference in speed from the engine is the cost of Python, and of what loader and scheduler take from the
-    learners' cores.
+    The difference in speed from the engine is the cost of Python code, and of the processor time that the loader and
+    the scheduler take from the learners' cores.
     """
 
     def __init__(self, network: str, batch: int, learners: int, threads: int, kernels: str) -> None:
@@ -119,7 +119,7 @@ class BareRunner(CrossbowRunner):
 
     def run(self, begin: float, end: float) -> float:
         for seconds in (begin - time.monotonic(), end - begin):
-            # The number of ticks that fit, according to the last run.
+            # The speed of the last run determines how many ticks fit.
             self._ticks = max(1, round(seconds / self._seconds * self._ticks))
             self._seconds = self._run_ticks(self._ticks)
         return self._ticks * self.context.summary().learners * self.batch / self._seconds

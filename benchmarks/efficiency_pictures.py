@@ -111,7 +111,7 @@ def _panels(cells: Sequence[Cell], title: str) -> tuple[Figure, list[tuple[Axes,
     """A figure with a panel for every batch in the first row, and for every number of learners in the second. Each
     panel comes with its cells, and with whether they differ in their number of learners."""
     try:
-        # Without pyplot, which would open windows.
+        # pyplot would open windows, so the figure is created without it.
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -58,7 +58,7 @@ class Cell:
 
     @property
     def epochs_to_target(self) -> Spread | None:
-        """Infinity if a run did not reach it; None if there are no runs."""
+        """Epochs until the target was reached: infinite if a run did not reach it; None if there are no runs."""
         return _spread([_or_never(result.epochs_to_target) for result in self.trained])
 
     @property
@@ -79,7 +79,8 @@ class Cell:
 
     @property
     def accuracies(self) -> list[Spread]:
-        """By epoch, up to the last epoch of the shortest run: a median of fewer runs would be biased to slow ones."""
+        """Test accuracies by epoch, up to the last epoch of the shortest run. After it, the remaining runs are the slow
+        ones, so their median would be biased."""
         length = min((len(result.epochs) for result in self.trained), default=0)
         return [spread([result.epochs[i].accuracy for result in self.trained]) for i in range(length)]
 
@@ -95,8 +96,8 @@ def _spread(values: Sequence[float]) -> Spread | None:
 def cells(
     grid: Sequence[RunSettings], results: Mapping[str, RunResult], speeds: Mapping[str, Sequence[Speed]]
 ) -> list[Cell]:
-    """By rule in the grid's order, batch and learners. `results` and `speeds` are keyed by the name of their
-    settings."""
+    """The cells of the grid, sorted by rule in the grid's order, then by batch and learners. `results` and `speeds` are
+    keyed by the name of their settings."""
     rules = list(dict.fromkeys(settings.rule for settings in grid))
     groups: dict[tuple[int, int, int], list[RunSettings]] = {}
     for settings in grid:
@@ -155,7 +156,7 @@ def accuracy_table(cells: Sequence[Cell]) -> str:
 
 
 def _cell_text(found: Spread | None, form: str) -> str:
-    """A median with the least and the most, if they differ.
+    """A median with the minimum and the maximum, if they differ.
 
     >>> [_cell_text(Spread(*found), ".0f") for found in ((5, 4, math.inf), (4.5, 4, 5), (4, 4, 4))]
     ['5 (4–∞)', '4.5 (4–5)', '4']
@@ -338,9 +339,9 @@ def _about(cells: Sequence[Cell], trained: Sequence[RunResult]) -> dict[str, str
 
 
 def _rates(cells: Sequence[Cell]) -> str:
-    """The learning rate of most batches, then the others, each with the cells that use it."""
+    """A text with the learning rate of most batch sizes, then the other rates, each with the cells that use it."""
     batches: dict[tuple[str, str], list[int]] = {}
-    """By learning rate, and the text of the cells that use another one."""
+    """Batch sizes by their usual learning rate and by a text about the cells with another one."""
     for batch in sorted({cell.batch_size for cell in cells}):
         group = [cell for cell in cells if cell.batch_size == batch]
         rates = [f"{cell.settings[0].solver['learning_rate']:g}" for cell in group]
@@ -361,7 +362,7 @@ def _rates(cells: Sequence[Cell]) -> str:
 
 
 def _busy(measured: Sequence[RunResult | Speed], if_busy: str) -> str:
-    """How busy other programs kept the machine. if_busy: consequence if that was much."""
+    """A sentence on the load that other programs put on the machine. if_busy: the consequence of a high load."""
     others = [each.others for each in measured if each.others is not None]
     if not others:
         return ""

@@ -69,7 +69,7 @@ class RunSettings:
     """Variant of LeNet."""
     devices: str
     threads_per_learner: int | None
-    """None shares the device's cores."""
+    """Threads of each learner; None shares the device's cores."""
     data: str
     """Digest of images and labels."""
 
@@ -169,7 +169,7 @@ def write_result(directory: Path, result: RunResult) -> None:
 
 
 def read_result(path: Path) -> RunResult:
-    """Raises ValueError for a file without a result, or with the result of settings that differ from its name."""
+    """The result in a file. Raises ValueError if the file has no result, or one of other settings than its name."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         content["settings"] = RunSettings(**content["settings"])
@@ -190,7 +190,7 @@ class _Epochs(Monitor):
     """Stores measurements at the end of every epoch, because a diverging run returns nothing."""
 
     def __init__(self, parent: int) -> None:
-        """parent: the process without which the run is not needed."""
+        """parent: the id of the process that needs the run; the run ends with it."""
         self.epochs: list[Epoch] = []
         self.before = 0.0
         """Seconds of training in previous calls."""

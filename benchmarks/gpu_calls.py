@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu_calls
 
-needs no GPU: the engine binds its tasks on the fake GPU of the tests, which records calls. Nothing is computed. A
-function of cuDNN or cuBLAS counts as one call, although it may launch several kernels.
+The command needs no GPU: the engine binds its tasks on the fake GPU of the tests, which records calls. Nothing is
+computed. A function of cuDNN or cuBLAS counts as one call, although it may launch several kernels.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def count_calls(network: Network, batch: int, *, precision: str = "float32") -> 
 
 
 def count_host_calls(network: Network, batch: int, tasks: int = 20, learners: int = 1) -> dict[str, float]:
-    """How often the host calls each CUDA function for a task, once all graphs are captured: the difference between a
-    long and a short run, divided by the number of tasks."""
+    """Number of calls of each CUDA function that the host makes for a task, once all graphs are captured: the
+    difference between a long and a short run, divided by the number of tasks."""
     tasks *= learners
     counts: Counter[str] = Counter()
 

@@ -42,9 +42,9 @@ QUICK = Settings(every=10, tasks=16, leak_tasks=400, examples=512, lenet_epochs=
 STARTING = 30.0
 """Seconds that a part's process may take in addition to the part itself."""
 LEAST_SECONDS = 5.0
-"""Minimum rest of --budget with which a part is started."""
+"""Minimum remaining time of --budget, in seconds, to start a part."""
 LOOK_SECONDS = 2.0
-"""Interval in seconds in which a part's process is observed and the JSON is updated."""
+"""Interval in seconds at which a part's process is observed and the JSON is updated."""
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 """Defaults of environment variables for parts' processes. With one thread per core in each of several learners, NumPy's
 products on the CPU, with which weights are compared, take ten times as long."""
@@ -107,7 +107,7 @@ def run_part(name: str, settings: Settings, seconds: float | None = None, keep: 
             error, faults = traceback.format_exc(), [f"{type(failure).__name__}: {failure}"]
     took = time.perf_counter() - began
     warned = list(dict.fromkeys(f"{warning.category.__name__}: {warning.message}" for warning in caught))
-    # Results would also be correct without a graph, but graphs are what is checked.
+    # Results would also be correct without a graph, but this check is for graphs.
     faults = [*rows.faults, *faults, *(text for text in warned if "CUDA graph" in text)]
     details = {**rows.details, "convolutions": convolutions(), "warnings": warned}
     return Outcome(name, not faults, rows.number, took, faults, error, details)
@@ -212,7 +212,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
 
 def main(arguments: Sequence[str] | None = None, settings: Settings | None = None) -> int:
-    """Run the checks by the command line. `settings`, if given, replace those of the command line."""
+    """Run the checks that the command line selects. `settings`, if given, replace those of the command line."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -229,7 +229,7 @@ def main(arguments: Sequence[str] | None = None, settings: Settings | None = Non
     journal = options.rows or _new_journal(options.json)
 
     def write(known: Sequence[Outcome]) -> None:
-        if options.json is not None:  # saves what is known, whatever happens next
+        if options.json is not None:  # saves the results so far, in case the next part ends this process
             _write(options.json, machine, settings, known)
 
     end = time.monotonic() + (options.budget if options.budget is not None else float("inf"))

@@ -16,7 +16,7 @@ MATH_TYPES = {
 
 
 def convolutions(start: int = 0) -> list[dict[str, Any]]:
-    """Convolutions whose algorithms have been selected so far, with the algorithms; without the first `start`."""
+    """Convolutions whose algorithms have been selected so far, except the first `start`, with their algorithms."""
     found = []
     for (request, problem, deterministic), algorithm in list(convolution.chosen().items())[start:]:
         tensors = {name: list(getattr(problem, letter).shape) for name, letter in zip(OPERANDS, "xwy", strict=True)}

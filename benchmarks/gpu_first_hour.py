@@ -4,9 +4,9 @@
     python -m benchmarks.gpu_first_hour 2 --output results
     python -m benchmarks.gpu_first_hour 3 --output results
 
-The first call has the most important: correctness of operators and training runs (`benchmarks.gpu_check`), and the
-speed of ResNet-32 with several learners compared with PyTorch (`benchmarks.gpu_learners`). The others have the rest of
-both, and the tests that need a GPU.
+The first call runs the most important steps: correctness of operators and training runs (`benchmarks.gpu_check`), and
+the speed of ResNet-32 with several learners compared with PyTorch (`benchmarks.gpu_learners`). The other calls run the
+rest of both benchmarks, and the tests that need a GPU.
 
 Every step is a process with a time limit: if one fails or hangs, the others still run. Its output is printed at once,
 and written to `call-N.log`; `call-N.json` has the outcome of every step, and the steps write their own files next to it
@@ -43,9 +43,10 @@ SECONDS = 540.0
 MARGIN = 12.0
 """Seconds between a step's given time and its time limit."""
 LEAST_SECONDS = 15.0
-"""Minimum remaining time with which a step is started."""
+"""Minimum remaining time in seconds to start a step."""
 SECONDS_TO_END = 5.0
-"""Time that a process has to end after SIGTERM before it is killed, and after that."""
+"""Seconds that a process has to end after SIGTERM before it is killed, and seconds that its output has to end after
+that."""
 TAIL = 40
 """Number of last lines of a step's output in the JSON."""
 
@@ -63,7 +64,7 @@ class Step:
     seconds: float
     """Time limit in seconds."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables in addition."""
+    """Additional environment variables."""
 
 
 def _check(name: str, parts: Sequence[str], seconds: float) -> Step:
@@ -112,7 +113,7 @@ class Ended:
 
     name: str
     result: str
-    """"passed", or what went wrong."""
+    """"passed", or a description of the failure."""
     seconds: float = 0.0
     status: int | None = None
     """Exit status of the process, or None."""

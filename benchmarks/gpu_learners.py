@@ -67,10 +67,11 @@ SETTINGS = ("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING", "CUDA_VISIBLE_
 SHARE_OF_TARGETS = 3.0
 """Time of a case with targets relative to other cases."""
 SHARE_OF_BUILDING = 0.5
-"""Fraction of a case's time for building contestants that are not essential. When it is over, the rest are omitted."""
+"""Fraction of a case's time for building contestants that are not essential. Those that are not built by then are
+omitted."""
 LEAST_ROUNDS = 2
 LEAST_SECONDS = 10.0
-"""Minimum remaining time with which a case is started."""
+"""Minimum remaining time in seconds to start a case."""
 WARM_UP = 0.25
 """Length of the warm-up before every turn, as a fraction of the counted seconds."""
 STRETCHES = 4
@@ -297,7 +298,7 @@ def share(case: Case, rest: Sequence[Case], left: float) -> float:
 
 
 def cases(networks: Sequence[str], batches: Sequence[int] | None) -> list[Case]:
-    """The cases, the most important first: those with targets, then the other contestants of these.
+    """The cases, the most important first: those with targets, then their other contestants.
 
     >>> [str(case) for case in cases(["resnet-32"], [16])]
     ['resnet-32, batch 16', 'resnet-32, batch 16, other contestants']
@@ -357,7 +358,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None, start: Start = start_process) -> int:
-    """Measure by the command line. Returns the exit status, which is 2 if nothing can be measured."""
+    """Run the benchmark from the command line. Returns the exit status, which is 2 if nothing can be measured."""
     began, options = time.monotonic(), parse(arguments)
     try:
         SystemConf(precision=options.precision)

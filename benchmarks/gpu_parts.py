@@ -37,15 +37,15 @@ GRADIENT_TOLERANCE = 1e-6
 """Tolerance of gradients compared with finite differences, both in float64."""
 ROUNDED = (Conv, InnerProduct, MatMul)
 TIMED = ("float32", "tf32", "bfloat16", "float16")
-"""Precisions in which convolutions are also checked with the fastest algorithms, which training uses by default."""
+"""Precisions of the additional checks of convolutions with the fastest algorithms, which training uses by default."""
 TIMED_TOLERANCE = {"float32": 1e-4, "tf32": 1e-2}
-"""Their tolerances. FFT and Winograd transforms lose digits, depending on the shape."""
+"""Tolerances of these checks. FFT and Winograd transforms lose digits, depending on the shape."""
 TIMED_FACTOR = 4.0
-"""Factor of the tolerance of 16-bit tensors for these."""
+"""Factor of the tolerance of 16-bit tensors in these checks."""
 WEIGHTS_TOLERANCE = {"float32": 1e-3, "float64": 1e-9}
 """Tolerance of weights after a few ticks on GPU and CPU, relative to the largest value of a variable."""
 TIMED_WEIGHTS_TOLERANCE = {"float32": 1e-2, "float64": 1e-8}
-"""The same with the fastest algorithms."""
+"""Tolerance of weights like `WEIGHTS_TOLERANCE`, with the fastest algorithms."""
 MIXTURE = ((SMA(), "float32"), (SMA(), "bfloat16"), (SSGD(), "tf32"), (SSGD(), "float16"))
 """Rules and precisions of runs that are compared bit for bit."""
 GRANULE = 2 << 20

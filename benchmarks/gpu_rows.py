@@ -43,14 +43,14 @@ class Row:
     operator: str
     """Operator or network, by which rows are summarised."""
     error: float | None
-    """None if an exception was raised, or if numbers were compared bit by bit."""
+    """Error of the comparison; None if an exception was raised, or if numbers were compared bit by bit."""
     tolerance: float = 0.0
     fault: str = ""
-    """What is wrong; empty if the row has passed."""
+    """Description of the fault; empty if the row has passed."""
 
 
 Keep = Callable[[Mapping[str, Any]], None]
-"""Function that receives every row and fact at once: {"row": …} or {"fact": name, "value": …}."""
+"""Function that receives each row and fact as soon as it is known: {"row": …} or {"fact": name, "value": …}."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Rows:
 
     keep: Keep = field(default=lambda entry: None)
     what: str = ""
-    """Kind of the rows, as "48 rows, runs"."""
+    """Kind of the rows, for example "48 rows, runs"."""
     headline: str = ""
     """The part's result in words, if it is not that of the rows."""
     rows: list[Row] = field(default_factory=list)

@@ -102,9 +102,9 @@ def _dataset(network: str) -> Dataset:
 
 
 class LaunchClock:
-    """The host's time in the calls that submit tasks, while it is entered.
+    """A context manager that measures the host's time in the calls that submit tasks.
 
-    Its own calls take about half a microsecond a call, which is not taken off.
+    The clock itself takes about half a microsecond per call, which is not subtracted.
     """
 
     def __init__(self, engine: Any) -> None:
@@ -136,8 +136,9 @@ class LaunchClock:
             delattr(target, name)
 
     def result(self) -> HostTime:
-        """Of the tasks since. Every task synchronises, and is submitted in two parts: before and with the end of its
-        tick. Each part has a launch, or only the second one has. The only learner of a run has no second part."""
+        """The host's time of the tasks since the clock was entered. Every task synchronises, and is submitted in two
+        parts: one before the end of its tick, and one with it. Each part has a launch, or only the second one has. A
+        single learner has no second part."""
         tasks, launches = [], []
         for submits, steps, runs in zip(self._submits, self._steps, self._launches, strict=True):
             tasks += [a + b for a, b in zip(submits, steps, strict=True)] if steps else submits

@@ -2,7 +2,7 @@
 
 There is no data feed and no averaging; the faster memory format and fused SGD are used.
 
-eager    a step is called operator by operator
+eager    a step runs operator by operator
 graphs   the whole step (forward, backward, optimiser) is captured once as a CUDA graph and replayed; each batch is
          copied to the location that the graph reads
 streams  k models, each captured as its own graph and replayed on its own stream, so that they run concurrently
@@ -31,12 +31,12 @@ BATCHES = 32
 """Number of batches that are prepared in advance, and used in turn; fewer if they would exceed BATCH_BYTES."""
 BATCH_BYTES = 2 << 30
 STEPS_AHEAD = 4
-"""Maximum number of pending steps on the GPU: enough that it never waits, few enough to stop in time."""
+"""Maximum number of pending steps on the GPU: enough to keep it busy, and few enough to stop in time."""
 WARM_STEPS = 5
 TRIAL_STEPS = 20
 """Number of steps to choose a memory format, and to measure the duration of a step."""
 TRIAL_SECONDS = 0.5
-"""Maximum time for each."""
+"""Maximum time in seconds for each of these trials."""
 
 
 class Training(Protocol):
@@ -72,7 +72,7 @@ class TorchGpuRunner:
         self._network, self._batch, self._graphs = GPU_NETWORKS[network].network, batch, graphs
         self._replicas, self._models = replicas, streams
         self._streams: list[Any] = [torch.cuda.Stream() for _ in range(streams)] if self._cuda else []
-        # Without a cache of rounded weights: each is used once in a step, and a graph must not store one.
+        # There is no cache of rounded weights: each weight is used once in a step, and a graph must not store a cache.
         self._autocast = functools.partial(
             torch.autocast, self._device.type, torch.bfloat16, precision == "bfloat16", cache_enabled=False
         )

@@ -29,7 +29,7 @@ APART = 64
 
 @native_pass(Arguments(own=Address, other=Address, turns=int))
 def bounce(block: Any) -> int:
-    """Set the own flag to each turn's number, and wait until the other's is the same."""
+    """Set this thread's flag to the number of each turn, and wait until the other thread's flag has the same number."""
     for turn in range(1, block.turns + 1):
         store_release(block.own, turn)
         while load_acquire(block.other) < turn:

@@ -107,7 +107,7 @@ def rules(learners: int) -> dict[str, Rule]:
 
 
 class Times:
-    """Records when each learner ended a task, and how far it was ahead of the slowest when it began one."""
+    """Records the times at which each learner ended a task, and its lead over the slowest when it began one."""
 
     def __init__(self, delays: Sequence[float]) -> None:
         self.delays = delays
@@ -156,7 +156,7 @@ class Seen:
     """Measurements of a turn."""
 
     by_learner: list[float]
-    """Tasks per second."""
+    """Tasks per second of each learner."""
     ahead: int
     """Maximum number of tasks by which a learner was ahead of the slowest when it began one, since the first turn."""
 
@@ -212,7 +212,7 @@ class DelayedRunner:
         return self._groups
 
     def run(self, begin: float, end: float) -> float:
-        """Tasks per second of all learners."""
+        """Train until `end`. Returns the tasks per second of all learners together since `begin`."""
         self.times.ends.clear()  # but not the counts, because SSP continues to count from call to call
         self._note(self.context.train_for_duration(end - time.monotonic()))
         counted = [learner for moment, learner in self.times.ends if begin <= moment < end]
@@ -250,7 +250,7 @@ class Outcome:
 
     @property
     def possible(self) -> float:
-        """The possible fraction of the speed with equally fast learners."""
+        """The largest possible speed, as a fraction of the speed with equally fast learners."""
         return (self.learners - 1 + 1 / self.slowness) / self.learners
 
     @property

@@ -4,8 +4,9 @@
 
 The networks are LeNet, ResNet-32 and ResNet-50, for float32 images of MNIST, CIFAR and ImageNet. Crossbow predicts with
 a saved model, onnxruntime with the same model as `crossbow.onnx.save` writes it, PyTorch with the same network, in
-channels-last order and in inference mode. Each is called with one batch again and again, in a process of its own; the
-processes take turns, and ratios are those of a round. onnxruntime and PyTorch are omitted if they are not installed.
+channels-last order and in inference mode. Each is called repeatedly with one batch, in a separate process. The
+processes take turns, and ratios are computed round by round. onnxruntime and PyTorch are omitted if they are not
+installed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ THREADS = 2
 CROSSBOW, ONNXRUNTIME, PYTORCH = "Crossbow", "onnxruntime", "PyTorch"
 BATCHES = (1, 4, 8, 16, 32, 64, 128, 256)
 TARGET, TARGET_OF_ONE, FROM = 1.0, 0.7, 8
-"""Targets of the ratio to the faster of the others: from a batch of `FROM` images on, and for one image."""
+"""Targets of the ratio to the faster of the other two: from a batch of `FROM` images on, and for one image."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def save_models(name: str, directory: Path) -> tuple[Path, Path]:
 
 
 def contestants(name: str, directory: Path) -> list[Contestant]:
-    """Those that are installed."""
+    """The contestants whose packages are installed."""
     shape = MEASURED[name].image_shape
     ours, theirs = map(str, save_models(name, directory))
     found = [Contestant(CROSSBOW, CrossbowRunner, {"image_shape": shape, "model": ours})]

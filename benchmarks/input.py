@@ -1,4 +1,4 @@
-"""How fast images are decoded and preprocessed for training, compared with PyTorch.
+"""Speed of decoding and preprocessing of images for training, compared with PyTorch.
 
     python -m benchmarks.input --directory PHOTOGRAPHS
 
@@ -40,9 +40,9 @@ FOLDERS, RECORDS = "Crossbow, folders", "Crossbow, records"
 TORCH = {f"PyTorch, {form}": form for form in (PRESET, FASTEST)}
 THREADS = (1, 2)
 TARGETS = {PRESET: 2.5, FASTEST: 1.8}
-"""Least ratios to PyTorch, two threads to two workers."""
+"""Target ratios of Crossbow's speed with two threads to PyTorch's with two workers, by PyTorch's pipeline."""
 TARGET_OF_TWO = 1.8
-"""Least ratio of two threads to one."""
+"""Target ratio of the speed with two threads to that with one."""
 
 
 def contestants(folders: Path, record_file: Path, batch: int, size: int, *, torch: bool) -> dict[Name, Runner]:
@@ -65,7 +65,7 @@ class Round:
 
     turns: Mapping[Name, Turn]
     resident: int | None
-    """Memory of this process afterwards."""
+    """Memory of this process after the round, in bytes; None if unknown."""
 
     @property
     def others(self) -> float:
@@ -74,7 +74,7 @@ class Round:
 
 
 def measure(runners: Mapping[Name, Runner], rounds: int, seconds: float, patience: float) -> list[Round]:
-    """The rounds. Disturbed ones are repeated for up to `patience` seconds; then the least disturbed ones count."""
+    """Measure rounds. Disturbed ones are repeated for up to `patience` seconds; then the least disturbed ones count."""
     names, made = list(runners), list[Round]()
     for runner in runners.values():
         runner.run(seconds / 4)
@@ -119,7 +119,7 @@ def ratios(turns: Mapping[Name, Sequence[Turn]]) -> list[tuple[str, ...]]:
 
 
 def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[bytes]]:
-    """The options, and the JPEG files they name."""
+    """The options, and the contents of the JPEG files that they select."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--directory", type=expanded_path, help="JPEG files (default: random images are made)")

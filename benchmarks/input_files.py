@@ -14,12 +14,12 @@ from crossbow.types import DataError
 HEIGHT, WIDTH = 321, 481
 CLASSES = 10
 QUALITY = 95
-"""Of JPEG files that are made; they have about 75 KB each, as many as photographs of this size."""
+"""JPEG quality of the generated files, which have about 75 KB each, as photographs of this size do."""
 
 
 def photographs(directory: Path) -> list[bytes]:
-    """The JPEG files in a directory and below. Raises DataError if there are none, or with the name of one that cannot
-    be read or decoded."""
+    """The contents of the JPEG files in a directory and its subdirectories. Raises DataError if there are none, or if
+    one of them cannot be read or decoded."""
     found = [
         path for path in sorted(directory.rglob("*")) if path.suffix.lower() in (".jpg", ".jpeg") and path.is_file()
     ]
@@ -40,7 +40,7 @@ def _photograph(path: Path) -> bytes:
 
 
 def made_photographs(count: int) -> list[bytes]:
-    """JPEG files of random images whose details have all sizes, as those of photographs."""
+    """JPEG files of random images that, like photographs, have details of all sizes."""
     import simplejpeg
 
     random = np.random.default_rng(0)
@@ -48,7 +48,7 @@ def made_photographs(count: int) -> list[bytes]:
 
 
 def _clouds(random: np.random.Generator) -> np.ndarray:
-    """Noise with amplitudes in proportion to the size of its cells."""
+    """A random image: the sum of noise in cells of several sizes, with amplitudes in proportion to the cell size."""
     total = np.full((HEIGHT, WIDTH, 3), 128.0)
     for cell in (128, 64, 32, 16, 8, 4, 2, 1):
         rows, columns = np.arange(HEIGHT) // cell, np.arange(WIDTH) // cell
@@ -79,6 +79,6 @@ def write_record_file(contents: list[bytes], path: Path) -> Path:
 
 
 def resident_bytes() -> int | None:
-    """Memory of this process; None if unknown."""
+    """Resident memory of this process in bytes; None if unknown."""
     path = Path("/proc/self/statm")
     return int(path.read_text("utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE") if path.is_file() else None

@@ -16,13 +16,13 @@ from crossbow.data.loader import Loader
 from crossbow.data.order import TrainingOrder
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet, as in torchvision's reference scripts."""
+"""Mean and standard deviation of ImageNet's channels, as in torchvision's reference scripts."""
 PRESET, FASTEST = "PIL, float, normalised", "tensors, uint8"
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What a contestant did in its turn."""
+    """The measurements of one contestant's turn."""
 
     images: int
     seconds: float
@@ -60,7 +60,7 @@ class CrossbowRunner:
         self._rest()
 
     def run(self, seconds: float) -> Turn:
-        self._take(2 * self._loader.slots)  # those loaded while others had their turn, and as many again
+        self._take(2 * self._loader.slots)  # the batches loaded during other contestants' turns, and as many again
         busy, used, began, images = busy_seconds(), time.process_time(), time.perf_counter(), 0
         while (passed := time.perf_counter() - began) < seconds:
             self._take(1)
@@ -107,7 +107,7 @@ class TorchRunner:
 
     def run(self, seconds: float) -> Turn:
         assert self._batches is not None
-        for _ in range(2 * self._ahead):  # those prepared while others had their turn, and as many again
+        for _ in range(2 * self._ahead):  # the batches prepared during other contestants' turns, and as many again
             next(self._batches)
         busy, used, began, images = busy_seconds(), self._cpu_seconds(), time.perf_counter(), 0
         while (passed := time.perf_counter() - began) < seconds:
@@ -122,7 +122,7 @@ class TorchRunner:
         self._batches = None  # ends the workers
 
     def _cpu_seconds(self) -> float:
-        """Of this process and of the workers."""
+        """CPU time of this process and of the workers, in seconds."""
         return time.process_time() + sum(process_seconds(child.pid) for child in self._workers if child.pid)
 
     def _rest(self) -> None:
@@ -134,7 +134,7 @@ class TorchRunner:
 
 
 def _others(busy: float | None, own: float) -> float:
-    """CPU time of other programs since `busy_seconds()` was `busy`; 0 if it is unknown."""
+    """CPU time of other programs since the moment when `busy_seconds()` returned `busy`; 0 if it is unknown."""
     now = busy_seconds()
     return 0.0 if busy is None or now is None else max(now - busy - own, 0.0)
 

@@ -2,11 +2,12 @@
 
     python -m benchmarks.kills --kills 100 --rule all
 
-Every life of a run is a process that trains until it is killed with signal 9. Every other kill comes while a checkpoint
-is being written, which is made slow: the bytes are in a temporary file, but the file does not have its name yet. The
-next process resumes from the newest checkpoint. At most the tasks of one interval may be lost. At the end, the SHA-256
-of the weights is compared with that of a run which was not killed and wrote no checkpoints. Rules with a barrier have
-two learners, the others one, because with several learners their results depend on timing.
+Each *life* of a run is a process that trains until it is killed with signal 9. Every other kill comes while a
+checkpoint is being written, which the benchmark slows down: the bytes are in a temporary file, but the file does not
+have its name yet. The next process resumes from the newest checkpoint. A kill may lose at most the tasks of one
+interval. At the end, the SHA-256 of the weights is compared with that of a run that was not killed and wrote no
+checkpoints. Rules with a barrier have two learners, the others one, because with several learners their results depend
+on timing.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ from crossbow.scripts.values import integer
 from crossbow.synch import RULES, SMA, SSGD, BarrierRule, Grouping, Rule, RuleSequence
 
 EXAMPLES, BATCH, EPOCHS, INTERVAL = 1000, 5, 4, 40
-"""800 tasks, of which a kill may lose 40."""
+"""Sizes of a run: 800 tasks, of which a kill may lose 40."""
 SECONDS_PER_TICK = 0.002
-"""Time that a life waits at every tick, so that there is some to be killed in."""
+"""Seconds that a life waits at every tick, so that it lasts long enough to be killed."""
 SLOW_WRITE = 0.03
-"""Seconds that flushing a checkpoint to the disk takes at least."""
+"""Minimum time in seconds to flush a checkpoint to the disk."""
 SECONDS_OF_A_LIFE = 0.4
-"""Longest time from the first tick to a kill that does not wait for a checkpoint."""
+"""Maximum time in seconds from the first tick to a kill that does not wait for a checkpoint."""
 SECONDS_TO_START = 120.0
 OPTIONS: dict[str, dict[str, Any]] = {
     "sma": {"base_momentum": 0.4},
@@ -66,19 +67,19 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 SEQUENCE = "sequence"
 TASKS, WRITING, DONE = range(3)
-"""Numbers in the file that a life shares with this process."""
+"""Indices of the numbers in the file that a life shares with this process."""
 
 
 @dataclass
 class Killed:
-    """What happened to the runs under a rule."""
+    """Results of the runs under a rule."""
 
     rule: str
     kills: int = 0
     inside: int = 0
     """Kills while a checkpoint was being written."""
     lost: list[int] = field(default_factory=list)
-    """Tasks between the checkpoint and the kill, for each."""
+    """Number of tasks between the newest checkpoint and the kill, for each kill."""
     runs: int = 0
     equal: int = 0
     """Runs that ended with the weights of the unbroken one."""
@@ -98,7 +99,7 @@ def learners_of(rule: Rule | RuleSequence) -> int:
 
 
 def network() -> Dataflow:
-    """Inner products with batch normalisation and dropout: statistics, and random numbers."""
+    """Inner products with batch normalisation and dropout, so that a run has running statistics and random numbers."""
     kernels = [
         InnerProduct(number_of_outputs=32),
         BatchNorm(),
@@ -149,7 +150,7 @@ def unbroken(name: str) -> str:
 
 
 class _Reporting(Monitor):
-    """Tells the other process how far training is, and gives it time."""
+    """Reports the progress of training to the other process, and gives it time to kill this one."""
 
     interval = 0.0
 

@@ -1,12 +1,12 @@
-"""Training on Ray whose ranks are killed, and join again, at random moments: does it always go on?
+"""Training on Ray, whose ranks are killed and join again at random moments: does it always continue?
 
     python -m benchmarks.losses --kills 50 --rule all
 
 A cluster on this machine has a head and three nodes, each with a rank. Under each rule a job trains without end, and
-loses a rank again and again: its process is killed with signal 9, or its node is removed without grace. Ranks are
-chosen at random, rank 0 included. Then another node takes the place of that one, and a rank joins on it. Every third
-time the process that joins is killed, too, while it prepares itself, and there is another node again. After each event
-the next epoch must end within a limit. At the end, Ctrl-C ends the job with a checkpoint.
+repeatedly loses a rank: the rank's process is killed with signal 9, or its node is removed without warning. Ranks are
+chosen at random, including rank 0. Then a new node replaces the lost one, and a rank joins on it. Every third time, the
+process that joins is killed, too, while it prepares itself, and another node replaces its node. After each event the
+next epoch must end within a limit. At the end, Ctrl-C ends the job with a checkpoint.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from crossbow.synch import RULES, Grouping
 NODES = 3
 EPOCHS = 1_000_000
 LONGEST_WAIT = 1.0
-"""Seconds from the end of an epoch to a kill."""
+"""Maximum number of seconds from the end of an epoch to a kill."""
 LONGEST_PREPARATION = 3.0
-"""Seconds from the start of a process that joins to a kill."""
+"""Maximum number of seconds from the start of a process that joins to a kill."""
 LIMIT = 120.0
-"""Seconds to wait for any line. Longer is a hang."""
+"""Maximum number of seconds to wait for a line of output. A longer wait counts as a hang."""
 KINDS = ("process", "node", "process, and the one that joins")
 
 
@@ -56,7 +56,7 @@ class JobError(RuntimeError):
 
 @dataclass
 class Losses:
-    """What happened to a job under a rule."""
+    """Results of a job under a rule."""
 
     rule: str
     kills: int = 0
@@ -64,14 +64,14 @@ class Losses:
     of_nodes: int = 0
     while_joining: int = 0
     noticed: list[float] = field(default_factory=list)
-    """Seconds from the kill of a process to the line that says so, and that training goes on, by kill."""
+    """For each kill of a process, the seconds until the line of output that training continues without it."""
     nodes_noticed: list[float] = field(default_factory=list)
-    """The same for nodes."""
+    """The same times, for each removed node."""
     pauses: list[float] = field(default_factory=list)
-    """Seconds without a tick because a rank joined, by join."""
+    """For each join, the seconds without a tick that it caused."""
     joins: int = 0
     failure: str = ""
-    """What was not as expected, which ends the benchmark."""
+    """Description of the failure that ended the benchmark; empty if there was none."""
 
 
 def live(rule: str, directory: Path) -> None:
@@ -87,7 +87,7 @@ def live(rule: str, directory: Path) -> None:
 
 
 class Job:
-    """A job on a cluster. `wait` finds lines in what its launcher prints."""
+    """A job on a cluster. `wait` searches for lines in the launcher's output."""
 
     def __init__(self, address: str, rule: str, directory: Path) -> None:
         self.directory = directory
@@ -131,12 +131,12 @@ class Job:
         self.wait("epoch ")
 
     def processes(self) -> dict[int, str]:
-        """The ranks' processes that run, also those which have not joined yet, and the nodes that they are on."""
+        """The running processes of ranks, including those that have not joined yet, and their nodes."""
         files = sorted((self.directory / "processes").glob("[0-9]*"))
         return {int(file.name): file.read_text() for file in files if Path(f"/proc/{file.name}").exists()}
 
     def interrupt(self) -> int:
-        """Ctrl-C. Returns the exit status."""
+        """End the job as Ctrl-C does. Returns the exit status."""
         self._process.send_signal(signal.SIGINT)
         try:
             return self._process.wait(LIMIT)
@@ -144,7 +144,7 @@ class Job:
             raise JobError(f"expected the job to end after Ctrl-C within {LIMIT:g} s") from None
 
     def close(self) -> None:
-        """Leave no process."""
+        """End all processes of the job."""
         self._process.kill()
         self._process.wait()
         for reader in self._readers:
@@ -152,7 +152,7 @@ class Job:
 
 
 class Nodes:
-    """The nodes of a cluster on this machine, each with place for a rank."""
+    """The nodes of a cluster on this machine, each with room for one rank."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
@@ -167,7 +167,7 @@ class Nodes:
         self._nodes[node.node_id] = node
 
     def remove(self, node: str) -> None:
-        """Remove a node without grace."""
+        """Remove a node without warning."""
         self._cluster.remove_node(self._nodes.pop(node), allow_graceful=False)
 
     def close(self) -> None:
@@ -191,7 +191,7 @@ def lose(job: Job, nodes: Nodes, kind: str, losses: Losses, generator: random.Ra
     (losses.nodes_noticed if kind == "node" else losses.noticed).append(time.monotonic() - began)
     job.epoch()
     if kind != "node":
-        nodes.remove(before[process])  # it has had its rank
+        nodes.remove(before[process])  # its rank is gone, so the node is not used again
     nodes.add()
     if kind == KINDS[2]:
         process, node = wait_for_process(job, before)
@@ -208,7 +208,7 @@ def lose(job: Job, nodes: Nodes, kind: str, losses: Losses, generator: random.Ra
 
 
 def pause_of(line: str) -> float:
-    """The seconds without a tick in a line of a job.
+    """The number of seconds without a tick that a line of a job states.
 
     >>> pause_of("rank 2 (b) joined. Training goes on after task 40, with 3 ranks and 3 learners (0.2 s)")
     0.2
@@ -220,7 +220,7 @@ def pause_of(line: str) -> float:
 
 
 def wait_for_process(job: Job, before: Mapping[int, str]) -> tuple[int, str]:
-    """A process that is new, and its node."""
+    """Wait for a process that is not in `before`. Returns its id and its node."""
     deadline = time.monotonic() + LIMIT
     while time.monotonic() < deadline:
         for process, node in job.processes().items():
@@ -231,7 +231,7 @@ def wait_for_process(job: Job, before: Mapping[int, str]) -> tuple[int, str]:
 
 
 def results(names: Sequence[str], kills: int, seed: int) -> Iterator[Losses]:
-    """Kill ranks of a job under each rule, at least this many altogether."""
+    """Kill ranks of a job under each rule, at least `kills` in total."""
     generator, number, nodes = random.Random(seed), 0, Nodes()
     try:
         for _ in range(NODES):
@@ -288,11 +288,11 @@ GOALS: tuple[tuple[str, float, Callable[[Losses], Sequence[float]]], ...] = (
     ("a node is noticed", 6.0, lambda each: each.nodes_noticed),
     ("a join pauses the others", 2.0, lambda each: each.pauses),
 )
-"""What takes at most these seconds on an idle machine."""
+"""Events, their maximum durations in seconds on an idle machine, and functions that return the measured durations."""
 
 
 def goal(what: str, limit: float, seconds: Sequence[float]) -> str:
-    """How often a goal was reached.
+    """A sentence on the number of times that a goal was reached.
 
     >>> goal("a node is noticed", 6, [1.0, 7.0])
     'a node is noticed within 6 s: 1 of 2 times'

@@ -41,12 +41,12 @@ class Network:
     """By batch: target speed of Crossbow's two learners relative to PyTorch with one model on two threads, and with two
     models. At other batches: 1."""
     seconds: float = 1.0
-    """Length of a turn relative to that of a small network, whose tasks take a millisecond."""
+    """Length of a turn, relative to that of a small network, whose tasks take a millisecond."""
     data: Callable[[], Dataset] | None = None
-    """The data set, if it is not one of images as `dataset` makes them."""
+    """Function that creates the data set; None uses the images of `dataset`."""
     large: bool = False
-    """Whether all contestants together would need too much memory: those that average seldom or run in a bare loop are
-    omitted."""
+    """Whether all contestants together would need too much memory. The contestants that average rarely or run in a bare
+    loop are then omitted."""
 
 
 def dataset(network: Network, seed: int = 0) -> Dataset:
@@ -84,7 +84,7 @@ def vgg_block() -> Dataflow:
     return classifier(network.head, network.tail)
 
 
-# In PyTorch, which is imported in the functions: the benchmark also runs without it.
+# The networks in PyTorch, which is imported in the functions, because the benchmark also runs without it.
 
 
 def _torch_lenet(variant: str) -> Any:

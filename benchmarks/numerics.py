@@ -71,14 +71,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Deviation:
-    """After one step from the same weights: the largest deviation of a variable from float64."""
+    """The largest deviation of a variable from float64, after one step from the same weights."""
 
     seed: int
     way: str
     of_all: float
-    """Each relative to its own largest magnitude. After one step, a variable that starts at 0 is its gradient."""
+    """Largest deviation of all variables, each relative to its own largest magnitude. After one step, a variable that
+    starts at 0 equals its scaled gradient."""
     of_weights: float
-    """The same without variables that start at 0."""
+    """The same, without the variables that start at 0."""
 
 
 def error(received: Numbers, exact: Numbers) -> float:
@@ -155,7 +156,7 @@ def _observed(done: Any) -> Results:
 
 
 def torch_results(sample: Sample) -> Results | None:
-    """The same by PyTorch, in float32. None for an unsupported operator."""
+    """The results of PyTorch in float32; None for an operator that it does not support."""
     import torch
     from torch.nn import functional
 
@@ -238,7 +239,7 @@ def one_step(seed: int, batch: int, rate: float, *, torch: bool) -> list[Deviati
 
 
 def noisy_pictures(seed: int, examples: int) -> Dataset:
-    """An image for each class, with as much noise."""
+    """Random images: each is the image of its class plus noise of the same magnitude."""
     generator = np.random.default_rng(seed)
     labels = generator.integers(0, CLASSES, examples)
     noise = generator.standard_normal((examples, 3, 32, 32))
@@ -266,7 +267,7 @@ def _values(context: ExecutionContext) -> Results:
 
 
 def _torch_step(data: Dataset, batch: int, rate: float, start: Sequence[Numbers]) -> list[Numbers]:
-    """The same in PyTorch, whose parameters are in the same order."""
+    """The variables after a step in PyTorch, whose parameters are in the same order."""
     import torch
 
     network = torch_resnet(20, projection=False)
@@ -294,7 +295,8 @@ def table_text(rows: Sequence[Row]) -> str:
 
 
 def deviations_text(deviations: Sequence[Deviation]) -> str:
-    """A row for each implementation, a column for each seed: of weights (of all variables)."""
+    """A table with a row for each implementation and a column for each seed. A cell has the deviation of the weights
+    and, in parentheses, that of all variables."""
     seeds = sorted({deviation.seed for deviation in deviations})
     lines = []
     for way in dict.fromkeys(deviation.way for deviation in deviations):

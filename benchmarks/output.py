@@ -1,4 +1,4 @@
-"""Files of measurements."""
+"""Output of measurements to files."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from crossbow.files import write_whole
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write measurements atomically: an existing file stays until the new one is complete. Raises DataError."""
+    """Write measurements atomically: an existing file is kept until the new one is complete. Raises DataError."""
     write_whole(path, f"{json.dumps(content, indent=1, ensure_ascii=False, default=str)}\n".encode())

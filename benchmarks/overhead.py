@@ -1,4 +1,4 @@
-"""What an option costs: images/s of training with and without it, in turns."""
+"""Cost of an option: images/s of training with and without it, in turns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Rates = tuple[list[float], list[float]]
 
 
 def new_parser(name: str, description: str, *, seconds: float, rounds: int) -> argparse.ArgumentParser:
-    """The parser of a benchmark's options. seconds, rounds: their defaults."""
+    """The parser of a benchmark's options. seconds, rounds: defaults of the options of these names."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
     add = parser.add_argument
     add("--networks", nargs="+", choices=tuple(NETWORKS), default=NAMES, help="(default: %(default)s)")

@@ -1,7 +1,7 @@
-"""PyTorch with a parameter server on Ray: an actor has the weights, and two others compute gradients.
+"""PyTorch with a parameter server on Ray: one actor stores the weights, and two others compute gradients.
 
-In every step the workers get the weights, compute a gradient each, and the server applies the mean of both. Each actor
-has one thread.
+In every step, each worker receives the weights and computes a gradient, and the server applies the mean of the
+gradients. Each actor has one thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WORKERS = 2
 
 
 def parameter_server_rate(network: str, batch: int, warming: float, seconds: float) -> float:
-    """Images/s of both workers. warming, seconds: duration of the training before the measurement, and of that."""
+    """Images/s of both workers together. warming, seconds: durations of the warm-up and of the measurement."""
     ray = quiet_ray()
     ray.init("local", num_cpus=WORKERS + 1, include_dashboard=False, log_to_driver=False, logging_level="CRITICAL")
     try:
@@ -37,7 +37,7 @@ def parameter_server_rate(network: str, batch: int, warming: float, seconds: flo
 
 
 class _Server:
-    """Has the weights."""
+    """The actor that stores the weights."""
 
     def __init__(self, network: str, batch: int) -> None:
         (self._training,) = TorchRunner(network, batch, 1, 1).trainings
@@ -56,13 +56,13 @@ class _Server:
 
 
 class _Worker:
-    """Computes gradients."""
+    """An actor that computes gradients."""
 
     def __init__(self, network: str, batch: int) -> None:
         (self._training,) = TorchRunner(network, batch, 1, 1).trainings
 
     def gradients(self, weights: list[Any], number: int) -> list[Any]:
-        """Those of a batch."""
+        """The gradients of a batch, at these weights. number: number of the batch."""
         import torch
 
         with torch.no_grad():

@@ -1,10 +1,10 @@
-"""Parts of a step compared with what they replaced, on one thread.
+"""Parts of a step compared with the implementations that they replaced, on one thread.
 
     OMP_NUM_THREADS=1 python -m benchmarks.pieces
 
 Crossbow's own convolutions (`kernels/cpu/simd/winograd.py`, `narrow.py`) are compared with oneDNN's, in all three
-directions; the solver's step over vectors in large memory pages is compared with small pages. The two alternate; times
-are the least, ratios the medians over the rounds.
+directions; the solver's step over vectors in large memory pages is compared with that in small pages. Both sides
+alternate; times are the minima, and ratios the medians, over the rounds.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Run = Callable[[], None]
 
 @dataclass(frozen=True)
 class Convolution:
-    """Square images, kernels, and the same padding on all sides."""
+    """A convolution of square images with square kernels and the same padding on all sides."""
 
     images: int
     channels: int
@@ -74,12 +74,12 @@ CONVOLUTIONS = (
     Convolution(32, 20, 12, 50, 5, 0),
 )
 VECTORS = {"step over 1.11 M weights": 1_111_000, "step over 0.43 M weights": 431_000}
-"""Vectors of the size of both LeNets."""
+"""Vectors with as many elements as the two LeNets have weights."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Seconds of every round."""
+    """The seconds of one part of a step in every round, for both implementations."""
 
     name: str
     part: str
@@ -100,7 +100,7 @@ def vector(elements: int) -> Vector:
 
 
 def small_pages(elements: int) -> Vector:
-    """The same in pages of 4 KiB."""
+    """Random numbers in pages of 4 KiB."""
     room = mmap.mmap(-1, 4 * elements)
     room.madvise(mmap.MADV_NOHUGEPAGE)
     made: Vector = np.frombuffer(room, np.float32)
@@ -139,7 +139,7 @@ def directions(case: Convolution, own: bool) -> dict[str, Run]:
 
 
 def step(elements: int, new: Callable[[int], Vector]) -> Run:
-    """SGD with momentum and weight decay, pulled towards z, as in SMA."""
+    """A step of SGD with momentum and weight decay, pulled towards z as in SMA."""
     solver = SolverConf(learning_rate=0.01, momentum=0.9, weight_decay=1e-4)
     update = solver_step(solver, Pace(0.01, 0.9), pull=0.1)
     names = dict.fromkeys(name for target, terms in update.steps for name in (target, *terms))

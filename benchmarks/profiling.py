@@ -1,7 +1,7 @@
-"""What a timeline costs while it is recorded: images/s of training with and without a recorder, in turns.
+"""Cost of recording a timeline: images/s of training with and without a recording, in turns.
 
-One context trains in all turns. Without a recording its task lists are those of a context without `Profile`, so there
-is nothing else to measure.
+One context trains in all turns. Without a recording, its task lists are those of a context without `Profile`, so a
+second context need not be measured.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def rates(name: str, batch: int, seconds: float, rounds: int) -> Rates:
         system=SystemConf(learners_per_device=2),
     ) as context:
         recorder = _recorder(context)
-        recorder.start()  # the lists of timed calls are made
+        recorder.start()  # creates the lists of timed calls
         context.train_for_duration(0.5)
         recorder.stop()
         for turn in range(rounds):

@@ -23,7 +23,7 @@ LEAST = (1.0, 1.0)
 
 @dataclass(frozen=True)
 class Spread:
-    """A median with the least and the most."""
+    """A median with the minimum and the maximum."""
 
     median: float
     low: float
@@ -79,7 +79,7 @@ class Outcome:
         return spread([1 - ratio for ratio in paired(self.rates[with_it], self.rates[without])])
 
     def comparisons(self) -> list[tuple[str, Spread, float]]:
-        """What Crossbow's two learners are compared with, the ratio, and the target."""
+        """The contestants that Crossbow's two learners are compared with, each with the ratio and its target."""
         made, (one, two) = [], NETWORKS[self.network].targets.get(self.batch, LEAST)
         if TORCH_ONE in self.rates:
             made.append((TORCH_ONE, self.ratio(TWO, TORCH_ONE), one))
@@ -96,7 +96,7 @@ class Measured(Protocol):
 
 
 def disturbance(outcomes: Sequence[Measured]) -> str:
-    """A sentence on how busy other programs were."""
+    """A sentence on the load that other programs put on the machine."""
     known = [outcome.others for outcome in outcomes if outcome.others is not None]
     if not known:
         return "not known"
@@ -105,7 +105,7 @@ def disturbance(outcomes: Sequence[Measured]) -> str:
 
 
 def distance(outcomes: Sequence[Outcome]) -> str:
-    """A sentence on how close the cores were to each other."""
+    """A sentence on the distance between the cores, the time in which a flag travels from one to another."""
     handovers = [handover for outcome in outcomes for handover in outcome.handovers]
     if not handovers:
         return "not known"
@@ -117,7 +117,7 @@ def distance(outcomes: Sequence[Outcome]) -> str:
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table with numbers, from the third column on, right-aligned."""
+    """A table in Markdown, right-aligned from the third column on, where the numbers are."""
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     line = [("-" * (width - 1) + ":" if column > 1 else "-" * width) for column, width in enumerate(widths)]
 

@@ -2,10 +2,10 @@
 
     python -m benchmarks.statistical_efficiency --data-directory DIR
 
-A grid of rules, learners, batches and seeds. Every run is a process and writes one file to the output directory
-atomically. The program may be stopped at any time; when restarted, it runs what is missing. It runs seed after seed and
-alternates rules, so that a partial grid is useful. At the end it writes a table and plots of the available results, and
-lists what is missing; `--report-only` does only this.
+The program trains a grid of rules, learners, batches and seeds. Every run is a process and writes one file to the
+output directory atomically. The program may be stopped at any time; when restarted, it starts only the missing runs. It
+runs seed after seed and alternates rules, so that a partial grid is useful. At the end it writes a table and plots of
+the available results, and lists the missing runs; `--report-only` does only this.
 
 Under a rule with a barrier, the number of epochs does not depend on other programs. Without a barrier (easgd) it does,
 because learners finish in another order, and z differs; for those runs, the report states separately how busy other
@@ -171,7 +171,7 @@ class Budget:
         self._seconds, self._began, self._said = seconds, time.monotonic(), False
 
     def is_spent(self) -> bool:
-        """Whether the time is over. It is reported the first time."""
+        """Whether the time is over. The first call that finds this prints it."""
         if self._seconds is None or time.monotonic() - self._began < self._seconds:
             return False
         if not self._said:
@@ -183,7 +183,7 @@ class Budget:
 def run_missing(
     runs: Sequence[RunSettings], found: dict[str, RunResult], options: argparse.Namespace, run: Run, budget: Budget
 ) -> list[RunSettings]:
-    """Run what is missing, and add the results to `found`. Returns the runs without a result."""
+    """Start the missing runs, and add their results to `found`. Returns the runs without a result."""
     failed = []
     for number_of_run, settings in enumerate(runs, 1):
         known = found.get(settings.name)
@@ -301,7 +301,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None, run: Run = run_apart, measure: Measure = measure_apart) -> int:
-    """Run and report by the command line. Returns the exit status. run, measure: functions for one run or speed."""
+    """Run and report from the command line. Returns the exit status. run, measure: functions for one run or speed."""
     options = parse(arguments)
     failed: list[RunSettings] = []
     try:
@@ -331,8 +331,8 @@ def write_report(
     directory: Path,
     speed_rounds: int,
 ) -> None:
-    """Write report.md and the plots, and print the check and what is missing. speed_rounds: the requested number.
-    Raises DataError."""
+    """Write report.md and the plots, and print the check and the missing runs. speed_rounds: requested number of rounds
+    of speed measurements. Raises DataError."""
     grouped = cells(runs, found, speeds)
     pictures = write_pictures(grouped, directory)
     write_whole(directory / "report.md", report(grouped, pictures, speed_rounds).encode())

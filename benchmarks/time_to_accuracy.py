@@ -12,7 +12,7 @@ LeNet's learning rate is constant, and the setting that reaches the target first
 rate: after a warm-up of one epoch, it falls to 0 by half a cosine within the epochs of the run. Such a run takes long,
 so the choice is made by trials, whose rate falls within three epochs: the highest accuracy at their end counts.
 
-Each run is a process of its own and writes a file to DIR. Runs with a file are not repeated, so the command can be
+Each run is a separate process and writes a file to DIR. Runs with a file are not repeated, so the command can be
 interrupted and continued.
 """
 
@@ -79,12 +79,12 @@ class Task:
     rates: Mapping[str, Mapping[int, Sequence[float]]]
     """By system and batch size: three learning rates."""
     epochs: int
-    """Maximum length of a run."""
+    """Maximum number of epochs of a run."""
     trial_epochs: int | None = None
     """Length of the runs that choose the setting. The learning rate then decays in all runs. None: it is constant."""
 
     def solver(self, setting: Setting) -> SolverConf:
-        """Of both systems."""
+        """The configuration of the solver, the same for both systems."""
         constant = SolverConf(learning_rate=setting.rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
         if self.trial_epochs is None:
             return constant
@@ -139,7 +139,7 @@ class Setting:
     rate: float
     seed: int
     epochs: int
-    """Maximum number of epochs. The learning rate decays within as many, if it does."""
+    """Maximum number of epochs. A decaying learning rate reaches its end after as many."""
     limit: float
     """Maximum number of seconds of training."""
     purpose: str
@@ -183,12 +183,12 @@ class Run:
 
     @property
     def final_accuracy(self) -> float:
-        """At the last test; 0 without one, because training diverged."""
+        """Accuracy of the last test; 0 without one, because training diverged."""
         return self.points[-1].accuracy if self.points else 0.0
 
     @property
     def outcome(self) -> str:
-        """In words."""
+        """The result in words."""
         point = self.reached()
         if point is not None:
             return f"{point.seconds:.1f} s ({point.epoch:.2f} epochs)"
@@ -294,7 +294,7 @@ TRAIN = {"crossbow": train_crossbow, "pytorch": train_torch}
 
 
 class Contest:
-    """Runs settings in processes of their own, and keeps their results in files."""
+    """Runs settings in separate processes, and keeps their results in files."""
 
     def __init__(self, output: Path, data_directory: Path | None) -> None:
         self.output, self.data_directory = output, data_directory
@@ -331,8 +331,8 @@ def batches_of(network: str, system: str, batches: Sequence[int] | None) -> list
 
 
 def select(contest: Contest, network: str, system: str, batches: Sequence[int] | None, seed: int) -> Run:
-    """The best run with one seed, over all batch sizes and learning rates. Where the fastest is looked for, a run ends
-    when it is slower than the fastest one so far."""
+    """The best run with one seed, over all batch sizes and learning rates. If the fastest run is selected, each run
+    ends as soon as it is slower than the fastest one so far."""
     task, best = TASKS[network], None
     epochs = task.epochs if task.trial_epochs is None else task.trial_epochs
     for batch in batches_of(network, system, batches):
@@ -416,7 +416,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batches", type=integer(1), nargs="+", help="batch sizes to select from (default: all)")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    try:  # now, because the second system's turn comes after hours
+    try:  # checked now, because the second system's turn comes only after hours
         for network in options.networks:
             for system in SYSTEMS:
                 batches_of(network, system, options.batches)

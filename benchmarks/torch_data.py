@@ -1,4 +1,4 @@
-"""Images as PyTorch trains them in these benchmarks: converted in advance, channels-last, augmented batch by batch."""
+"""PyTorch's training images in these benchmarks: converted in advance, channels-last, augmented batch by batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PADDING = 4
 
 
 def augmented(x: Any, chosen: Any, size: int, generator: Any) -> Any:
-    """Random windows of the chosen images, which have a border, half of them mirrored."""
+    """Random windows of the chosen images, which have a border. Half of the windows are mirrored."""
     import torch
 
     corners = torch.randint(0, 2 * PADDING + 1, (len(chosen), 2), generator=generator)

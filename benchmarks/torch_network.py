@@ -99,7 +99,8 @@ def _is_auxiliary(vertex: Vertex) -> bool:
 
 
 def _last_uses(graph: Graph, results: Sequence[int]) -> Mapping[int, list[int]]:
-    """By vertex: the vertices whose outputs nothing after it reads. Autograd keeps what gradients need."""
+    """For each vertex, the vertices whose outputs it is the last to read. Autograd keeps the tensors that gradients
+    need."""
     last: dict[int, int] = {}
     for vertex in graph:
         if isinstance(vertex.kernel, SoftMaxLoss | EuclideanLoss):
@@ -203,7 +204,7 @@ def _attention(x: Any, *, heads: int, causal: bool) -> Any:
 
 
 def _positions(shape: Shape) -> Any:
-    """Adds a trained vector to each position. Its factors, as those of `Scale`, are 1, and not used."""
+    """A layer that adds a trained vector to each position. Its factors, like those of `Scale`, are 1 and not used."""
     import torch
     from torch import nn
 

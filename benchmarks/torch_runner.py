@@ -102,10 +102,10 @@ class _Training:
 
         index = number % len(self.images)
         outputs, labels = self.model(self.images[index]), self.labels[index]
-        if labels.dim() == 2:  # the classes of each position were put first
+        if labels.dim() == 2:  # a class for each position; the outputs are (N, classes, positions)
             (logits,) = outputs
             loss: Any = cross_entropy(logits.transpose(1, 2).flatten(0, 1), labels.flatten())
-        elif isinstance(outputs, list):  # of `torch_network`
+        elif isinstance(outputs, list):  # the outputs of `torch_network`
             weighted = zip(self.model.weights, outputs, strict=True)
             loss = sum(weight * cross_entropy(logits, labels) for weight, logits in weighted)
         else:

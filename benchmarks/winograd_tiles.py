@@ -3,9 +3,9 @@
     python -m benchmarks.winograd_tiles
 
 A 3×3 convolution may be computed in tiles of 2×2 or 4×4 outputs: larger tiles need fewer products and have larger
-errors. The compared rules are that of the kernels, which compares the estimated work; the larger tiles only if their
-transformed weights fit into the cache; always the smaller tiles; no Winograd. One learner on one thread trains with
-each in turn. Seconds are CPU time; ratios are medians over the rounds.
+errors. Four rules are compared: the rule of the kernels, which compares the estimated work; the larger tiles only if
+their transformed weights fit into the cache; always the smaller tiles; no Winograd. One learner on one thread trains
+with each in turn. Seconds are CPU time; ratios are medians over the rounds.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ learner per core, and in PyTorch, from prepared batches, with one model on all c
 layers (`benchmarks/torch_network.py`). All take turns, each in its own process; the ratio is that of Crossbow's
 learners, one per core, to PyTorch, computed round by round.
 
-Networks for large images have a batch of their own (`--large-batch`). The CSV file is written after every network, so
+Networks for large images have a separate batch size (`--large-batch`). The CSV file is written after every network, so
 it also has the rows of an interrupted run.
 """
 
@@ -43,14 +43,14 @@ RATINGS_BATCH = 4096
 
 @dataclass(frozen=True)
 class Row:
-    """The measurements of one network; None where PyTorch has no equivalent, or is not installed."""
+    """The measurements of one network; PyTorch's are None if it has no equivalent, or is not installed."""
 
     network: str
     parameters: int
     batch: int
-    """Images of a learner, and of PyTorch's model."""
+    """Number of images in a batch of a learner, and of PyTorch's model."""
     one_learner: float
-    """Images per second, as all rates: the median of the rounds."""
+    """Images per second with one learner: the median of the rounds, as for all rates."""
     learners: float
     pytorch: float | None
     ratio: float | None
@@ -193,7 +193,7 @@ def batch_of(described: ModelDescription, options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 1 if a network could not be measured."""
+    """Run the benchmark. Returns 0, or 1 if a network could not be measured."""
     options = parse(arguments)
     rows: list[Row] = []
     failed = 0

@@ -10,13 +10,13 @@ from benchmarks.torch_network import NoEquivalentError, torch_network
 from crossbow.scripts import ModelDescription, ModelScript
 
 LARGE = 128
-"""Least height of images of which only a few are in a batch."""
+"""Minimum height of large images, of which a batch has only a few."""
 EXAMPLES, LARGE_EXAMPLES, RATINGS = 4096, 256, 2**18
 """Number of training examples: small images, large images, ratings."""
 
 
 def network_named(name: str) -> Network:
-    """A network of `NETWORKS`, or of the zoo by its command, as "python -m models.resnet --depth 56"."""
+    """A network of `NETWORKS` by its name, or of the zoo by its command, such as "python -m models.resnet"."""
     if name in NETWORKS:
         return NETWORKS[name]
     _, _, module, *options = name.split()
@@ -49,11 +49,11 @@ def is_large(described: ModelDescription) -> bool:
 
 
 def torch_problem(described: ModelDescription) -> str:
-    """Why PyTorch cannot compute the same as a network of the zoo; empty if it can."""
+    """The reason why PyTorch cannot compute the same as a network of the zoo; empty if it can."""
     import torch
 
     try:
-        with torch.device("meta"):  # no memory
+        with torch.device("meta"):  # allocates no memory
             network_named(described.command).torch()
     except NoEquivalentError as error:
         return str(error)

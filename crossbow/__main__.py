@@ -1,4 +1,4 @@
-"""`python -m crossbow` is the command `crossbow`."""
+"""Makes `python -m crossbow` run the command `crossbow`."""
 
 from crossbow.cli import main
 

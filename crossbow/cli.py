@@ -1,4 +1,4 @@
-"""The command `crossbow`: devices and kernels that are available or in use, data sets, and the models of the zoo."""
+"""The command `crossbow` with its subcommands, including `info` and `models`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ EXTRAS = {
     "tensorboard": {"tensorboard": "TensorBoardMonitor"},
     "wandb": {"wandb": "WandbMonitor"},
 }
-"""Optional packages by extra, and the purpose of each."""
+"""The optional packages of each extra, with the purpose of each package."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -98,7 +98,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _models(as_json: bool) -> str:
     """The output of `crossbow models`."""
-    from models import listing  # all scripts, which the other commands do not need
+    from models import listing  # it imports all scripts, which the other commands do not need
 
     found = listing.descriptions()
     return listing.as_json(found) if as_json else listing.as_table(found)
@@ -142,7 +142,7 @@ def _gpus() -> list[tuple[str, str]]:
 
 
 def _cuda_libraries() -> list[tuple[str, str]]:
-    """Files of cuDNN and cuBLAS, and how they were found. Empty without CuPy, which GPUs also need."""
+    """The files of cuDNN and cuBLAS, or the reasons why they are not in use. Empty without CuPy, which GPUs need."""
     if importlib.util.find_spec("cupy") is None:
         return []
     rows = []
@@ -182,7 +182,7 @@ def _kernels() -> list[tuple[str, str]]:
 
 
 def _in_use(*names: str) -> str:
-    """The precisions for which `--kernels auto` takes one of these libraries."""
+    """The precisions for which `--kernels auto` selects one of these libraries."""
     precisions = [
         precision
         for precision in ("float32", "float64")

@@ -1,7 +1,7 @@
-"""Configurations: frozen dataclasses whose errors name the field, what was received and what is allowed.
+"""Configurations: frozen dataclasses whose errors state the field, the received value and the allowed values.
 
-A field that is declared with `setting` declares its values once. Construction checks them, and scripts derive an option
-from them, whose help is the first paragraph of the field's docstring.
+A field that is declared with `setting` declares its allowed values once. The constructor checks them, and scripts
+derive an option from the field. The help of the option is the first paragraph of the field's docstring.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Domain(ABC):
-    """The set of values of a field, and their representation as text."""
+    """The set of allowed values of a field, and their representation as text."""
 
     @property
     @abstractmethod
@@ -65,9 +65,9 @@ class Domain(ABC):
 def setting(domain: Domain, *, default: T, option: str | None = None, meaning: str | None = None) -> T:
     """A field of a configuration, with its domain.
 
-    option   name on the command line, if it differs from the field's.
-    meaning  the default in words, for the help of the option; by default the value. Empty if the default has no meaning
-             by itself, such as the length of steps of a policy without steps.
+    option   name on the command line, if it differs from the name of the field.
+    meaning  the default in words, for the help of the option. By default it is the value. It is empty if the default
+             has no meaning by itself, such as the length of steps of a policy without steps.
     """
     return dataclasses.field(default=default, metadata={"domain": domain, "option": option, "meaning": meaning})
 
@@ -87,7 +87,7 @@ class FieldSetting:
     """First paragraph of the field's docstring, on one line; empty if there is none."""
 
     def typed(self, value: Any) -> str:
-        """The option with a value, as typed on the command line."""
+        """The option with this value, as typed on the command line."""
         if isinstance(value, bool):
             return f"--{'' if value else 'no-'}{self.option}"
         return f"--{self.option} {self.domain.write(value)}"
@@ -113,12 +113,12 @@ def settings(conf: type) -> dict[str, FieldSetting]:
 
 @functools.cache  # reading a source file takes milliseconds
 def field_docstrings(cls: type) -> Mapping[str, str]:
-    """Docstrings below the fields of a class and its bases; none if their source is not available."""
+    """The docstrings below the fields of a class and its bases, by field; none if the source is not available."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         try:
             source = inspect.getsource(base)
-        except (OSError, TypeError):  # typed into an interpreter, or built in
+        except (OSError, TypeError):  # the class was typed into an interpreter, or is built in
             continue
         definition = ast.parse(textwrap.dedent(source)).body[0]
         body = definition.body if isinstance(definition, ast.ClassDef) else []
@@ -147,7 +147,7 @@ def configuration(cls: type[T]) -> type[T]:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, setting))
 def parameters(cls: type[T]) -> type[T]:
-    """Like `configuration`, but all fields may be given by position, as for a synchronisation rule."""
+    """Like `configuration`, but all fields may be given by position, for example for synchronisation rules."""
     return _answering(dataclasses.dataclass(frozen=True)(cls))
 
 
@@ -198,7 +198,7 @@ def _canonical(owner: object, name: str, value: object, domain: Domain) -> objec
 
 
 def refuse(owner: object, name: str, value: object, allowed: str) -> ConfigurationError:
-    """The error for an invalid value of a field of `owner`."""
+    """The error for an invalid value of the field `name` of `owner`."""
     return ConfigurationError(f"{type(owner).__name__}: {name} must be {allowed}. Received: {name}={shown(value)}")
 
 
@@ -220,13 +220,13 @@ def shown(value: object) -> str:
 
 
 def plain(value: Any) -> Any:
-    """NumPy's integers, floats and booleans, also in tuples and lists, as Python's; other values are unchanged.
+    """The value with NumPy's integers, floats and booleans, also in tuples and lists, converted to Python's.
 
     >>> plain(np.int64(8)), plain((np.float64(0.5), [np.True_])), plain("auto")
     (8, (0.5, [True]), 'auto')
     """
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
-        return float(value) if value.dtype.kind == "f" else value.item()  # a long double's item is a long double
+        return float(value) if value.dtype.kind == "f" else value.item()  # item() of a long double is not a float
     if isinstance(value, tuple) and hasattr(value, "_make"):  # a named tuple
         return value._make(map(plain, value))
     return type(value)(map(plain, value)) if type(value) in (tuple, list) else value
@@ -247,7 +247,7 @@ def is_number(value: object) -> bool:
 
 
 def check_integer(owner: object, name: str, minimum: int, *, optional: bool = False) -> None:
-    """Raises ConfigurationError unless the field is an integer ≥ minimum (or None, if optional)."""
+    """Raise ConfigurationError unless the field is an integer ≥ minimum (or None, if optional)."""
     value = getattr(owner, name)
     if optional and value is None:
         return
@@ -265,7 +265,7 @@ def check_number(
     below: bool = False,
     optional: bool = False,
 ) -> None:
-    """Raises ConfigurationError unless the field is a finite number in the range; `above`, `below` exclude the ends."""
+    """Raise ConfigurationError unless the field is a finite number in the range. above, below: exclude the ends."""
     value = getattr(owner, name)
     if optional and value is None:
         return
@@ -291,7 +291,8 @@ def check_choice(owner: object, name: str, choices: Sequence[str]) -> None:
 
 
 def check_unused(owner: object, why: str, *names: str) -> None:
-    """Raises ConfigurationError unless the fields, which have no effect with the others, have their defaults."""
+    """Raise ConfigurationError unless the fields, which have no effect in combination with the others, have their
+    defaults."""
     for field in dataclasses.fields(owner):  # type: ignore[arg-type]
         value = getattr(owner, field.name)
         if field.name in names and value != field.default:
@@ -299,7 +300,7 @@ def check_unused(owner: object, why: str, *names: str) -> None:
 
 
 def check_learning_rate_multipliers(owner: object) -> None:
-    """Raises ConfigurationError unless every learning rate multiplier of an operator is a number ≥ 0."""
+    """Raise ConfigurationError unless every learning rate multiplier of an operator is a number ≥ 0."""
     for field in dataclasses.fields(owner):  # type: ignore[arg-type]
         if field.name.endswith("_learning_rate_multiplier"):
             check_number(owner, field.name, minimum=0)

@@ -17,13 +17,13 @@ from crossbow.files import reason
 from crossbow.types import CrossbowError, DataError, MonitorError, NonFiniteError, NonFiniteLossError, TaskError
 
 FAILED, WRONG, INTERRUPTED, PIPE_CLOSED = 1, 2, interruption.INTERRUPTED, 141
-"""Exit statuses: training failed; an option, a file or the graph is invalid; Ctrl-C; the output's reader is gone."""
+"""Exit statuses: training failed; an option, a file or the graph is invalid; Ctrl-C; the reader of a pipe has ended."""
 
 PLAIN = {"×": "x", "≥": ">=", "≤": "<=", "…": "...", "–": "-", "—": "-", "−": "-", "·": "*", "→": "->", "±": "+-"}
 PLAIN |= {"Σ": "sum", "←": "<-", "⌊": "floor(", "⌋": ")", "⌈": "ceil(", "⌉": ")", "Δ": "delta", "ω": "omega"}
 PLAIN |= {"α": "alpha", "β": "beta", "γ": "gamma", "η": "eta", "λ": "lambda", "μ": "mu", "τ": "tau"}
 PLAIN |= {"’": "'", "“": '"', "”": '"', "²": "^2", "√": "sqrt", "∞": "inf", "‖": "|", "━": "-", "╸": "-", "╺": "-"}
-"""Replacements for characters that an encoding, as ASCII or cp1252, does not have."""
+"""Replacements for characters that an encoding, such as ASCII or cp1252, does not have."""
 
 
 def _in_plain_characters(error: UnicodeError) -> tuple[str, int]:
@@ -36,7 +36,7 @@ codecs.register_error("crossbow.plain", _in_plain_characters)
 
 
 def printable(text: str, stream: TextIO) -> str:
-    """The text, with characters replaced that the stream's encoding does not have.
+    """The text, in which characters that the stream's encoding does not have are replaced.
 
     >>> printable("2 × 3 ≥ τ", io.TextIOWrapper(io.BytesIO(), "cp1252"))
     '2 × 3 >= tau'
@@ -48,8 +48,8 @@ def printable(text: str, stream: TextIO) -> str:
 def open_standard_streams() -> None:
     """Ensure that the standard streams exist and accept every character.
 
-    If the parent process closed them, output is discarded, as intended. Files that are opened later then do not get
-    their descriptors, so that the output of a library is not written into them.
+    If the parent process has closed them, output is discarded, as intended. Files that are opened later then do not get
+    their descriptors, which prevents libraries from writing their output into these files.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -95,7 +95,7 @@ def run_command(name: str, work: Callable[[], int]) -> int:
         if isinstance(error.__cause__, NonFiniteError | DataError):
             say(f"{name}: error: {error}")
         else:
-            # An operator is broken: its author needs the traceback of the cause.
+            # An operator has failed, and its author needs the traceback of the cause.
             say("".join(traceback.format_exception(error)).rstrip())
         return WRONG if isinstance(error.__cause__, DataError) else FAILED
     except MonitorError as error:
@@ -114,7 +114,7 @@ def run_command(name: str, work: Callable[[], int]) -> int:
 
 @contextlib.contextmanager
 def _warnings_in_one_line(name: str) -> Iterator[None]:
-    """Print warnings without the line of code that issues them, which does not help users."""
+    """Print warnings without the line of code that issues them, which does not help the user."""
     before = warnings.formatwarning
     warnings.formatwarning = lambda message, *where, **more: f"{name}: warning: {message}\n"
     try:
@@ -136,5 +136,5 @@ def _where(error: OSError) -> str:
 
 
 def _silence_stdout() -> None:
-    """Redirect stdout to the null device, because Python flushes it again at exit, which must not fail again."""
+    """Redirect stdout to the null device: Python flushes it at exit, which must not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from crossbow.cluster.failure import LOST
 from crossbow.cluster.process import join
 from crossbow.compile.model import check_names
-from crossbow.conf import is_integer, is_number, shown
+from crossbow.conf import shown
 from crossbow.console import say
 from crossbow.data import Dataset
-from crossbow.data.dataset import checked_like
+from crossbow.data.dataset import check_data_fits, checked_like
 from crossbow.data.examples import BadExample
 from crossbow.data.fingerprint import fingerprint
 from crossbow.dataflow import Dataflow
@@ -41,7 +41,7 @@ from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.checkpointing import Checkpoints, CheckpointWriter
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.keeper import Resumable, RunKeeper, find_checkpoint, restore, run_state
-from crossbow.runtime.limits import Limits
+from crossbow.runtime.limits import Limits, end_of_decay, epochs_done
 from crossbow.runtime.monitor import Monitor, tell
 from crossbow.runtime.profiling import Profile, Profiler
 from crossbow.runtime.recorded import rebuilt, recorded
@@ -69,6 +69,9 @@ from crossbow.types import (
     TrainingUnit,
 )
 
+Kept = Literal["kept"]
+"""A limit of `continue_training` that is that of the interrupted call."""
+
 
 class ExecutionContext:
     """Trains dataflows on a data set.
@@ -76,8 +79,9 @@ class ExecutionContext:
     Use it as a context manager, or `close` it, because it owns threads. They also end when the context is
     garbage-collected.
 
-    Training without monitors shows its progress: a bar on a terminal, a cell in a notebook, else a line for each epoch.
-    With verbose=0 a call that trains is silent, and with verbose=1 it shows its progress, also with other monitors.
+    Training without monitors shows its progress: a bar on a terminal, a cell in a notebook, or else a line for each
+    epoch. With verbose=0 a call that trains is silent, and with verbose=1 it shows its progress in addition to other
+    monitors.
 
     A context belongs to the process that created it: in a forked process, every method except `close` raises
     CrossbowError.
@@ -101,15 +105,15 @@ class ExecutionContext:
 
         Args:
             dataflows: the TRAIN dataflow and the CHECK dataflow. If the latter is None or missing, it is derived from
-                the former. A `SubGraph`, as a `Sequential`, stands for its dataflow.
+                the former. A `SubGraph`, such as a `Sequential`, stands for its dataflow.
             data: examples to train on and, for tests, to test on.
-            model: batch size, rule, and how often to test.
+            model: batch size, rule, and test interval.
             solver: method, learning rate and its schedule, momentum, weight decay.
             system: devices, number of learners, precision, seed.
             monitors: receivers of progress and records. None: training shows its progress itself.
-            collective: the operation that sums between devices. None: the devices' own.
-            checkpoints: where and how often to write checkpoints. None: never.
-            profile: a timeline to record, which is then the attribute `timeline`.
+            collective: the operation that sums vectors between devices. None: the devices' own operation.
+            checkpoints: directory and interval of checkpoints. None: no checkpoints are written.
+            profile: settings of a timeline to record, which is then available as the attribute `timeline`.
 
         Raises:
             GraphError: the network is invalid, or does not fit the data.
@@ -135,24 +139,25 @@ class ExecutionContext:
         with self._ranks.call():
             self._given_monitors = monitors
             self._own_monitors = checked_monitors(monitors)
-            """They are used on rank 0, unless they are for all ranks."""
+            """The caller's monitors. They are used on rank 0, unless they are for all ranks."""
             self._leads = self._ranks.is_first
-            """Whether this is rank 0. It may become that during training."""
-            self.model = model or ModelConf()
-            self.solver = solver or SolverConf()
-            self.system = system or SystemConf()
-            self.data = data
+            """Whether this process is rank 0, which it may also become during training."""
+            self._model = model or ModelConf()
+            self._solver = solver or SolverConf()
+            self._system = system or SystemConf()
+            self._data = data
             if self.model.batch_size > len(data.train):
                 raise ConfigurationError(
                     f"ModelConf: batch_size must be at most the number of training examples, {len(data.train)}. "
                     f"Received: batch_size={self.model.batch_size}"
                 )
+            check_data_fits(data, self.system.dtype)
             if self.model.slack and has_barrier(self.model.rule):
                 raise ConfigurationError(
                     f"ModelConf: slack must be 0 under a rule with a barrier. Received: slack={self.model.slack}"
                 )
             graph = training_graph(training, (self.model.batch_size, *data.image_shape))
-            self.solver = own_solver(graph) or self.solver
+            self._solver = own_solver(graph) or self.solver
             self._given_check = check
             check = check or Dataflow(training.subgraph).set_phase(Phase.CHECK)
             self._training, self._check = training, check
@@ -160,7 +165,7 @@ class ExecutionContext:
             given = profile if self._ranks.is_first else None
             self._profiler = None if given is None else Profiler(given, self._recorder, self._write_timeline)
             self.timeline: Timeline | None = None
-            """The timeline that was recorded; None without `profile`, or before its end."""
+            """The recorded timeline; None without `profile`, or before the recording has ended."""
             described = checkpoints is not None or self._ranks.connected
             self._about = self._describe(graph) if described else {}
             """The description of the run in its checkpoints."""
@@ -171,14 +176,16 @@ class ExecutionContext:
             )
             self._closed, self._number = False, number
             self._agrees = True
-            """Whether the base model is that of all ranks: no training call has failed."""
+            """Whether all ranks have the same base model, because no training call has failed."""
             self._run: TrainingRun | None = None
             """The current or last training call."""
             self._unfinished: RunState | None = None
-            """State of the training call to continue, after `resume`."""
+            """After `resume`, the state of the training call to continue."""
             self._in_training_call = False
+            self._warned = False
+            """Whether the user has been warned of a learning rate of 0."""
             self.resumed: Resumption | None = None
-            """How training was resumed; None if it was not."""
+            """Description of the resumption; None if training was not resumed."""
             self._keeper: RunKeeper | None = None
             self.engine, self._view = self._new_engine(), self._ranks.view.number
             """The engine, and the number of the view whose ranks it was built for."""
@@ -193,6 +200,43 @@ class ExecutionContext:
             self._ranks.models[number] = self
 
     @property
+    def model(self) -> ModelConf:
+        """Batch size, rule, and test interval."""
+        return self._model
+
+    @property
+    def solver(self) -> SolverConf:
+        """Method, learning rate and its schedule, momentum, weight decay; those of the operators, if they have some."""
+        return self._solver
+
+    @property
+    def system(self) -> SystemConf:
+        """Devices, number of learners, precision, seed."""
+        return self._system
+
+    @property
+    def data(self) -> Dataset:
+        """The examples."""
+        return self._data
+
+    if not TYPE_CHECKING:  # a type checker then still knows the attributes, and that these have no setters
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if name in ("model", "solver", "system", "data"):
+                raise AttributeError(
+                    f"ExecutionContext.{name} cannot be changed; create another context, and transfer the model with "
+                    "`save` and `load`"
+                )
+            super().__setattr__(name, value)
+
+    def __repr__(self) -> str:
+        summary, state = self.summary(), "closed" if self._closed else "open"
+        devices = ", ".join(device.name for device in summary.devices)
+        learners = f"{summary.learners} learner{'s' * (summary.learners != 1)}"
+        rule = type(summary.rule).__name__
+        return f"ExecutionContext({devices}, {learners}, {rule}, epoch {epochs_done(self.engine):.4g}, {state})"
+
+    @property
     def _monitors(self) -> tuple[Monitor, ...]:
         return tuple(monitor for monitor in self._own_monitors if self._leads or monitor.on_all_ranks)
 
@@ -204,7 +248,7 @@ class ExecutionContext:
         best: Mapping[str, Array] = {}
         begun = self._run is not None or self.resumed is not None
         if succeeds and begun and self._checkpoints.best_path.exists():
-            with contextlib.suppress(DataError):  # then the next best model is the first
+            with contextlib.suppress(DataError):  # the next record then counts as the first best one
                 best = read_variables(self._checkpoints.best_path)
         more = self._about, self._monitors, self._recorder, succeeds, best
         return RunKeeper(self.engine, writer, *more, begun=begun)
@@ -230,13 +274,13 @@ class ExecutionContext:
         collective: Collective | None = None,
         profile: Profile | None = None,
     ) -> ExecutionContext:
-        """A context that goes on from the newest checkpoint in a run's directory; see `continue_training`.
+        """A context that continues from the newest checkpoint in a run's directory; see `continue_training`.
 
-        checkpoints: the directory, or where and how often to write further checkpoints.
-        model, solver, system: by default those of the checkpoint; `resumed` has the differences of others.
+        checkpoints: the directory, or the directory and the interval of further checkpoints.
+        model, solver, system: by default those of the checkpoint. `resumed` lists the differences if others are given.
 
         With the same rule and learners, training continues as if it had not been interrupted; otherwise all learners
-        begin at the base model. A newest checkpoint that is damaged is set aside, and the one before it is used.
+        begin at the base model. If the newest checkpoint is damaged, it is set aside, and the previous one is used.
 
         Raises DataError, and changes nothing, if there is no checkpoint, or if network, data set, batch size, seed or
         order of the examples differ.
@@ -270,7 +314,7 @@ class ExecutionContext:
     def _resume(self, found: Resumable) -> None:
         before, now = found.checkpoint.state["about"], self._about
         check_same_run(before, now, str(found.path))
-        if self._keeper is None:  # on other ranks than the first
+        if self._keeper is None:  # this is not the first rank
             whole = restore(self.engine, found.checkpoint, str(found.path))
         else:
             whole = self._keeper.resume(found.checkpoint, str(found.path))
@@ -294,7 +338,7 @@ class ExecutionContext:
         )
 
     def add_monitor(self, monitor: Monitor) -> None:
-        """Add a monitor. It does not change whether training shows its progress by itself."""
+        """Add a monitor. Training continues to show its progress by itself if it did so before."""
         self._own_monitors = (*self._own_monitors, *checked_monitors([monitor]))
 
     def close(self) -> None:
@@ -316,8 +360,8 @@ class ExecutionContext:
         """The compiled programs as text: for training and, if there is a check set, for testing.
 
         There is one line per kernel, in execution order, with its operator, its name, and the location of its buffers.
-        Operators without a kernel are in brackets, because another operator's kernel includes them ("in that of
-        'conv1'"), or because their output is their input. The last line compares the arena with its lower bound.
+        Operators without a kernel are in brackets: the kernel of another operator includes them ("in that of 'conv1'"),
+        or their output is their input. The last line compares the arena with its lower bound.
         """
         programs = {"training": self.engine.program, "testing": self.engine.check_program}
         return "\n\n".join(
@@ -343,7 +387,7 @@ class ExecutionContext:
 
     def bad_examples(self, phase: Phase = Phase.TRAIN) -> list[BadExample]:
         """The examples of a phase that were left out, with `SystemConf(on_bad_record="skip")`, in the order in which
-        they were found. Those that other ranks find are known when the next record is complete."""
+        they were found. Examples that other ranks find are included when the next record is complete."""
         bad = self.engine.bad_examples.get(phase)
         return [] if bad is None else bad.all()
 
@@ -353,8 +397,8 @@ class ExecutionContext:
         """Train for `count` epochs or tasks, rounded up to whole ticks.
 
         Returns the history of this call. Raises NonFiniteLossError if the loss becomes NaN or infinite, TaskError if an
-        operator fails, and MonitorError if a monitor does; `history` then has the records up to there. So do the other
-        methods that train.
+        operator fails, and MonitorError if a monitor fails; `history` then has the records up to the failure. The other
+        methods that train behave in the same way.
         """
         return self._train(count, unit, verbose=verbose)
 
@@ -433,22 +477,17 @@ class ExecutionContext:
         verbose: Verbosity,
     ) -> History:
         self._check_open()
-        for name, value, known in (("unit", unit, TrainingUnit), ("duration_unit", duration_unit, DurationUnit)):
-            if not isinstance(value, known):
-                expected = ", ".join(map(str, known))
-                raise ConfigurationError(f"{name} must be one of {expected}. Received: {name}={shown(value)}")
+        limits = Limits.of(
+            count,
+            unit,
+            target_loss=target_loss,
+            target_accuracy=target_accuracy,
+            duration=duration,
+            duration_unit=duration_unit,
+        )
         if test and self.data.check is None:
             raise ConfigurationError("train_and_test needs check data. Received: a Dataset without check data")
-        if count is not None and not (is_integer(count) and count >= 1):
-            raise ConfigurationError(f"count must be an integer ≥ 1. Received: count={shown(count)}")
-        if target_accuracy is not None and reported_measure(self._check.graph) is None:
-            raise ConfigurationError("target_accuracy: expected a network with an accuracy. Received: one without")
-        if duration is not None and not (is_number(duration) and duration > 0):
-            raise ConfigurationError(f"duration must be a finite number > 0. Received: duration={shown(duration)}")
-        if count is None and duration is None and target_loss is None and target_accuracy is None:
-            raise ConfigurationError("training must end: expected a count, a duration or a target. Received: none")
-        seconds = None if duration is None else duration * duration_unit.value
-        limits = Limits(count=count, unit=unit, seconds=seconds, loss=target_loss, accuracy=target_accuracy)
+        self._check_accuracy(limits)
         self._check_ranks()
         run = TrainingRun(
             self.engine,
@@ -459,7 +498,14 @@ class ExecutionContext:
             keeper=self._keeper,
             profiler=self._profiler,
         )
+        if self._leads and not self._warned and (text := end_of_decay(limits, self.engine, self.solver, run.start)):
+            self._warned = True
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
         return self._begin(run, verbose)
+
+    def _check_accuracy(self, limits: Limits) -> None:
+        if limits.accuracy is not None and reported_measure(self._check.graph) is None:
+            raise ConfigurationError("target_accuracy: expected a network with an accuracy. Received: one without")
 
     def _begin(self, run: TrainingRun, verbose: Verbosity) -> History:
         if self._in_training_call:
@@ -489,14 +535,14 @@ class ExecutionContext:
                 self._agrees = not self._ranks.several or self._ranks.failed_calls == failed
 
     def _rebuild(self) -> TrainingEngine:
-        """Another engine, after ranks have left or joined and the engine was closed."""
+        """A new engine, after ranks have left or joined and the previous engine has been closed."""
         found, self.engine, self._view = self.engine.bad_examples, self._new_engine(), self._ranks.view.number
         for phase, bad in self.engine.bad_examples.items():
             bad.continue_from(found[phase])
         return self.engine
 
     def _idle_models(self) -> dict[int, IdleModel]:
-        """The models of the program's other contexts, by their numbers."""
+        """The models of the program's other contexts, by the numbers of the contexts."""
         return {
             number: IdleModel(context.engine, context._rebuild, context._go_on)
             for number, context in self._ranks.models.items()
@@ -504,14 +550,14 @@ class ExecutionContext:
         }
 
     def _go_on(self) -> None:
-        """Go on with the ranks that there are after another context has trained."""
+        """Adapt to the present ranks after another context has trained."""
         if self._ranks.is_first and not self._leads:
             self._lead(self.history)
         elif self._keeper is not None:
             self._keeper.use(self.engine)
 
     def _lead(self, history: History) -> None:
-        """Take the place of rank 0, which has left."""
+        """Take over the role of rank 0, which has left."""
         self._leads = True
         try:
             self._keeper = self._new_keeper(self._mark)
@@ -521,25 +567,45 @@ class ExecutionContext:
             say(f"error: {self._ranks.own} cannot take the place of rank 0: {error}")
             raise SystemExit(LOST) from error
 
-    def continue_training(self, *, verbose: Verbosity = "auto", **limits: Any) -> History:
-        """Continue the training call that was interrupted, after `resume`. Returns its whole history, from its
-        beginning.
+    def continue_training(
+        self,
+        *,
+        count: int | Kept | None = "kept",
+        target_loss: float | Kept | None = "kept",
+        target_accuracy: float | Kept | None = "kept",
+        duration: float | Kept | None = "kept",
+        duration_unit: DurationUnit = DurationUnit.SECONDS,
+        verbose: Verbosity = "auto",
+    ) -> History:
+        """After `resume`, continue the training call that was interrupted. Returns the whole history of the call.
 
-        limits: limits that replace those of the call: `count` (epochs or tasks from its beginning, by its own unit),
-        `seconds`, `loss` and `accuracy`. A call that has ended continues if a limit was raised. Raises CrossbowError if
-        the checkpoint belongs to no training call.
+        count, target_loss, target_accuracy, duration: limits that replace those of the call, counted from its
+        beginning; None removes one, and "kept" keeps it. The unit of `count` is that of the call. A call that has ended
+        continues if a limit is raised. Raises CrossbowError if the checkpoint does not belong to a training call.
         """
         self._check_open()
         state = self._unfinished
         if state is None:
             raise CrossbowError("there is no training call to continue: use `train` or another method that trains")
-        given = state.values["limits"]
-        given = {**given, "unit": TrainingUnit[given["unit"]], **limits}
+        before = state.values["limits"]
+
+        def chosen(value: Any, name: str) -> Any:
+            return before[name] if isinstance(value, str) and value == "kept" else value
+
+        limits = Limits.of(
+            chosen(count, "count"),
+            TrainingUnit[before["unit"]],
+            target_loss=chosen(target_loss, "loss"),
+            target_accuracy=chosen(target_accuracy, "accuracy"),
+            duration=chosen(duration, "seconds"),
+            duration_unit=DurationUnit.SECONDS if isinstance(duration, str) else duration_unit,
+        )
+        self._check_accuracy(limits)
         self._check_ranks()
         run = TrainingRun(
             self.engine,
             self.model,
-            Limits(**given),
+            limits,
             self._monitors,
             test=state.values["test"],
             keeper=self._keeper,
@@ -550,8 +616,8 @@ class ExecutionContext:
 
     @property
     def history(self) -> History:
-        """The history of the current or last training call, also if it was interrupted or failed. After `resume`, that
-        of the call to continue."""
+        """The history of the current or last training call, also if it was interrupted or failed. After `resume`, the
+        history of the call to continue."""
         if self._unfinished is not None:
             return restored_history(self._unfinished.values["history"])
         return History() if self._run is None else self._run.history
@@ -565,12 +631,12 @@ class ExecutionContext:
         self.timeline = Timeline.of(recording, tracks, {"kernels": kernels, "operations": program.operations()})
         try:
             self.timeline.save(profile.path)
-        except DataError as error:  # training goes on
+        except DataError as error:  # training continues
             warnings.warn(f"the timeline was not written: {error}", RuntimeWarning, stacklevel=2)
 
     def checkpoint(self) -> None:
-        """Write a checkpoint now. `Monitor.record` may call it, too. Of several ranks, rank 0 writes it. Raises
-        CrossbowError without `ExecutionContext(checkpoints=…)`, and DataError if it cannot be written."""
+        """Write a checkpoint now. `Monitor.record` may also call this. If there are several ranks, rank 0 writes it.
+        Raises CrossbowError without `ExecutionContext(checkpoints=…)`, and DataError if it cannot be written."""
         self._check_open()
         if self._checkpoints is None:
             raise CrossbowError("there is no directory for checkpoints: ExecutionContext(checkpoints=Checkpoints(…))")
@@ -596,9 +662,9 @@ class ExecutionContext:
     def predict(self, images: Array) -> Array:
         """The base model's output for images (N, …): probabilities, for a network that ends with SoftMax.
 
-        The images have the type and the range of the training images: uint8 in 0..255 if those are uint8, else finite
-        floating-point numbers. Raises DataError if they do not, and TaskError if an operator fails; a task is then one
-        part of the images.
+        The images must have the type and the range of the training images: uint8 from 0 to 255 if these are uint8, else
+        finite floating-point numbers. Raises DataError if they do not, and TaskError if an operator fails; a task is
+        then one part of the images.
         """
         self._check_open()
         self._check_known()
@@ -607,7 +673,7 @@ class ExecutionContext:
 
     @property
     def variables(self) -> dict[str, Array]:
-        """A copy of the base model's variables and running statistics by name, as "conv1.weights",
+        """A copy of the base model's variables and running statistics, by name, such as "conv1.weights" or
         "bn1.running_mean"."""
         self._check_open()
         self._check_known()
@@ -615,7 +681,7 @@ class ExecutionContext:
 
     @property
     def operator_variables(self) -> dict[tuple[int, str], Array]:
-        """The same values by the operator's id and their name in the operator: a copy."""
+        """A copy of the same values, by the id of the operator and the name of the variable in the operator."""
         self._check_open()
         self._check_known()
         values, program = self.engine.weights, self.engine.program
@@ -630,14 +696,14 @@ class ExecutionContext:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the base model with its running statistics and its graph (safetensors); `Predictor.load` reads it.
 
-        The file also has the shape, type and scale of the images and the names of the classes. A graph with an operator
-        that has no description, as one with a function in a field, is left out. The file is written atomically: an
-        existing file is replaced at the end. Missing directories are created. Raises DataError if the file cannot be
+        The file also has the shape, type and scale of the images, and the names of the classes. The graph is left out
+        if an operator has no description, for example because of a function in a field. The file is written atomically:
+        an existing file is replaced at the end. Missing directories are created. Raises DataError if the file cannot be
         written.
         """
         self._check_open()
         checked = checked_path("save", path)
-        if not self._ranks.behind:  # the others have written it
+        if not self._ranks.behind:  # otherwise, the other ranks have already written it
             self._write_model(checked, self.engine.weights)
 
     def _write_model(self, path: Path, variables: Mapping[str, Array]) -> None:
@@ -655,14 +721,15 @@ class ExecutionContext:
         """Read a base model written by `save`, and restart all learners from it. All ranks must call this.
 
         path: the file, or the directory of a run.
-        only, exclude: patterns of the names of variables that are taken, as ["conv*"], and of exceptions. The other
+        only, exclude: patterns of the names of the variables to load, such as ["conv*"], and of exceptions. The other
         variables keep their values.
-        strict: whether all of these must fit. With strict=False, as for fine-tuning, those are taken that have the
-        name and shape of the model's.
+        strict: whether all of these variables must fit. With strict=False, for example for fine-tuning, only the
+        variables that have the same name and shape in the model and in the file are loaded.
 
-        Returns the names that were taken, and all others with both shapes. Raises DataError, and changes nothing, if
-        the file is incomplete or damaged, does not fit the model, or contains non-finite numbers or a negative running
-        variance; with strict=False, if nothing fits. Raises ConfigurationError for a pattern that matches nothing.
+        Returns the names of the loaded variables, and all other variables with their shapes in the model and in the
+        file. Raises DataError, and changes nothing, if the file is incomplete or damaged, does not fit the model, or
+        contains non-finite numbers or a negative running variance; with strict=False, also if no variable fits. Raises
+        ConfigurationError for a pattern that matches nothing.
         """
         self._check_open()
         self._check_ranks()
@@ -683,10 +750,12 @@ class ExecutionContext:
 
     @without_own_frames
     def set_variables(self, values: Mapping[str, Array]) -> None:
-        """Set variables and running statistics of the base model by name, as {"conv1.weights": array}, and restart all
-        learners from it. The other variables keep their values. All ranks must call this, with the same values.
+        """Set variables and running statistics of the base model by name, for example {"conv1.weights": array}, and
+        restart all learners from it. The other variables keep their values. All ranks must call this, with the same
+        values.
 
-        Raises DataError, and changes nothing, if a name or shape is not the model's, or a number is not finite.
+        Raises DataError, and changes nothing, if the model has no variable of a name and shape, or if a number is not
+        finite.
         """
         self._check_open()
         self._check_ranks()
@@ -694,7 +763,7 @@ class ExecutionContext:
             self.engine.load(replaced_variables(self.engine.weights, values), "set_variables")
 
     def _settings(self) -> ModelSettings:
-        """What a saved model tells of the data, and of the settings that the bits of a prediction depend on."""
+        """The description of the data for a saved model, and the settings that the bits of a prediction depend on."""
         data, system = self.data, self.system
         return ModelSettings(
             image_shape=data.image_shape,
@@ -711,7 +780,7 @@ class ExecutionContext:
         )
 
     def _check_known(self) -> None:
-        """End the program of a rank that joins, if it has passed over a training call: it lacks that base model."""
+        """End the program of a rank that joins, if it has skipped a training call: it does not have the base model."""
         if self._ranks.behind:
             self._ranks.give_up_joining(
                 "a rank cannot join where the program uses the base model between two training calls: it receives the "
@@ -719,7 +788,7 @@ class ExecutionContext:
             )
 
     def _check_ranks(self) -> None:
-        """Raise CrossbowError, on all ranks, if this one may have another base model than others have."""
+        """Raise CrossbowError, on all ranks, if the base model of this rank may differ from that of the others."""
         if self._ranks.joins or (self._agrees and self._view == self._ranks.view.number):
             return
         why = "ranks have left or joined while another context trained, and this one was not in use on all of them"

@@ -1,4 +1,4 @@
-"""Domains of fields: integers, numbers, choices, booleans and names."""
+"""Domains of the fields of configurations: integers, numbers, choices, booleans and names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crossbow.conf import Domain, is_integer, is_number
 
 @dataclass(frozen=True)
 class Integer(Domain):
-    """Integers ≥ a minimum, perhaps also ≤ a maximum; optionally also None, and one word.
+    """Integers ≥ a minimum and, if it is given, ≤ a maximum; optionally also None, and one word.
 
     >>> Integer(at_least=1, word="auto").allowed, Integer(at_least=0, optional=True).allowed
     ("an integer ≥ 1 or 'auto'", 'an integer ≥ 0 or None')
@@ -95,7 +95,8 @@ class Number(Domain):
         return value
 
     def read(self, text: str) -> float:
-        """Any finite number. The configuration checks the range, because it may depend on other options."""
+        """The finite number that the text represents. The configuration checks the range, because it may depend on
+        other options."""
         value = float(text)
         if not math.isfinite(value):
             raise ValueError(text)

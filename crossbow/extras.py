@@ -11,8 +11,8 @@ from crossbow.types import ConfigurationError
 def optional_module(name: str, what: str, extra: str) -> Any:
     """Import a module of an optional package.
 
-    Raises ConfigurationError if the package is not installed: the message begins with `what`, as "TensorBoardMonitor",
-    and has the command that installs the extra.
+    Raises ConfigurationError if the package is not installed. The message begins with `what`, such as
+    "TensorBoardMonitor", and states the command that installs the extra.
     """
     try:
         return importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""Files: names are checked, writes are atomic, and errors are one sentence."""
+"""Functions for files: names are checked, writes are atomic, and an error is one sentence."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KINDS = {
 }
 
 SPARE_FILES = 32
-"""Open files that a program needs besides its data: libraries that are loaded, logs, models that are saved."""
+"""Number of open files that a program needs besides its data, for loaded libraries, logs and saved models."""
 
 
 def checked_path(what: str, path: object) -> Path:
@@ -42,7 +42,7 @@ def checked_path(what: str, path: object) -> Path:
     name = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(name, str):
         raise TypeError(f"{what}: expected a path, as a str or a pathlib.Path. Received: {shown(path)}")
-    if not name:  # as of an unset variable of a shell; it would be the current directory
+    if not name:  # for example an unset variable of a shell; it would stand for the current directory
         raise DataError(f"{what}: expected a path. Received: an empty text")
     try:
         return Path(name).expanduser()
@@ -57,23 +57,23 @@ def reason(error: Exception) -> str:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether a disk, or the user's share of it, is full. Others may make room."""
+    """Whether a disk, or the user's quota on it, is full. It may have room again later."""
     return error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 class Lines:
-    """Lines to append to a file, each as a whole or not at all. While the disk is full, they wait in memory."""
+    """Appends lines to a file, each as a whole or not at all. While the disk is full, lines wait in memory."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._waiting = path, b""
 
     @property
     def waiting(self) -> int:
-        """Number of bytes that wait."""
+        """Number of bytes that wait in memory."""
         return len(self._waiting)
 
     def add(self, lines: bytes) -> None:
-        """Append lines, now or later. Raises OSError if that fails for another reason than a full disk."""
+        """Append lines, or keep them for later if the disk is full. Raises OSError for any other reason."""
         self._waiting += lines
         try:
             self.finish()
@@ -82,13 +82,13 @@ class Lines:
                 raise
 
     def finish(self) -> None:
-        """Append the lines that wait. Raises OSError."""
+        """Append the waiting lines. Raises OSError, also if the disk is full."""
         if not self._waiting:
             return
         with self._path.open("ab", buffering=0) as file:
             begin = file.tell()
             try:
-                if file.write(self._waiting) < len(self._waiting):  # as much as a nearly full disk had room for
+                if file.write(self._waiting) < len(self._waiting):  # the disk had room for a part only
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError:
                 file.truncate(begin)
@@ -103,7 +103,8 @@ def file_error(error: OSError | ValueError, path: Path, expected: str) -> DataEr
 
 
 def kind_of_file(path: Path) -> str | None:
-    """What the path leads to, as "a file" or "a pipe"; None if that is nothing, or something that may not be known."""
+    """The kind of file that the path leads to, such as "a file" or "a pipe"; None if there is none, or if the system
+    does not allow to determine it."""
     try:
         return _kind(os.stat(path))
     except (OSError, ValueError):
@@ -115,8 +116,8 @@ def _kind(status: os.stat_result) -> str:
 
 
 def check_readable(path: Path, expected: str) -> None:
-    """Raise DataError if the path leads to something else than a regular file. A pipe would block its reader, and a
-    device may have no end. If there is no file, opening it says so."""
+    """Raise DataError if the path leads to anything but a regular file: a pipe would block its reader, and a device may
+    have no end. A missing file is not an error here, because opening it reports that."""
     if (kind := kind_of_file(path)) not in (None, "a file"):
         raise DataError(f"{path}: expected {expected}. Received: {kind}")
 
@@ -124,7 +125,7 @@ def check_readable(path: Path, expected: str) -> None:
 def check_regular(path: Path) -> os.stat_result | None:
     """The status of the regular file that the path leads to, or None if there is no such file yet.
 
-    Raises DataError if the path leads to something else, such as a directory, a device or a pipe, and OSError or
+    Raises DataError if the path leads to anything else, such as a directory, a device or a pipe, and OSError or
     ValueError if the system rejects the path.
     """
     try:
@@ -145,17 +146,17 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
 @contextlib.contextmanager
 def file_to_fill(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A file that is written atomically: it gets its name, and replaces an existing file, at the end of the block. If
-    the block raises, nothing changes. Missing directories are created.
+    the block raises an exception, nothing changes. Missing directories are created.
 
     Symbolic links are followed. An existing file keeps its permissions and, if the system permits, its owner. Partial
     files of killed writers in the same directory are removed. Raises DataError, which names the path, if the file
-    cannot be written. An OSError of the block that names no file counts as one of writing.
+    cannot be written. An OSError of the block that names no file is treated as an error of writing this file.
     """
     path = checked_path("writing a file", path)
     in_block = False
     try:
         older = check_regular(path)
-        target = Path(os.path.realpath(path))  # otherwise the link would be replaced
+        target = Path(os.path.realpath(path))  # so that a link is followed, not replaced
         make_directory(target.parent)
         _remove_abandoned(target.parent)
         with _replaced(target, older) as file:
@@ -166,7 +167,7 @@ def file_to_fill(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise
     except (OSError, ValueError) as error:
         if in_block and (isinstance(error, ValueError) or error.filename is not None):
-            raise  # the block's own
+            raise  # an error of another file
         raise DataError(f"{path}: expected to write this file. Received: {reason(error)}") from error
 
 
@@ -191,7 +192,7 @@ def _replaced(path: Path, older: os.stat_result | None) -> Iterator[BinaryIO]:
 
 
 def _flush_directory(directory: Path) -> None:
-    """Flush a directory to the disk, so that a new name in it outlives a loss of power."""
+    """Flush a directory to the disk, so that a new name in it survives a loss of power."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # some file systems cannot flush directories
@@ -238,7 +239,7 @@ def _remove_abandoned(directory: Path) -> None:
     with os.scandir(directory) as entries:
         found = [entry.path for entry in entries if _PARTIAL.fullmatch(entry.name)]
     for path in found if sys.platform != "win32" else ():
-        with contextlib.suppress(OSError):  # it has just been completed, or belongs to another user
+        with contextlib.suppress(OSError):  # the file has just been completed, or belongs to another user
             descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 if stat.S_ISREG(os.fstat(descriptor).st_mode) and locked(descriptor, wait=False):
@@ -257,7 +258,7 @@ def make_directory(directory: Path) -> None:
 
 
 def make_room_for_files(count: int) -> tuple[int, int]:
-    """Raise this process's limit of open files if `count` more would exceed it, as far as the hard limit allows.
+    """Raise this process's limit of open files if `count` more files would exceed it, as far as the hard limit allows.
 
     Returns the number of open files that the process needs, and the limit. Windows has no such limit: (0, 0).
     """
@@ -267,7 +268,7 @@ def make_room_for_files(count: int) -> tuple[int, int]:
     limit, largest = (sys.maxsize if number == resource.RLIM_INFINITY else number for number in (soft, hard))
     needed = _number_of_open_files() + count + SPARE_FILES
     if needed > limit:
-        wanted = min(max(needed, limit + count), largest)  # the rest of the program keeps its room
+        wanted = min(max(needed, limit + count), largest)  # leaves as many files as before to the rest of the program
         with contextlib.suppress(OSError, ValueError):  # some systems have a second, lower limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             limit = wanted
@@ -277,5 +278,5 @@ def make_room_for_files(count: int) -> tuple[int, int]:
 def _number_of_open_files() -> int:
     try:
         return len(os.listdir("/dev/fd"))
-    except OSError:  # the system does not list them
+    except OSError:  # the system does not list open files
         return 0

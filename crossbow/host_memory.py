@@ -1,4 +1,4 @@
-"""Memory of the host: aligned, in large pages where the system has them, and how much there is."""
+"""Memory of the host: allocation of aligned memory, in huge pages where the system has them, and its size and use."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Zeros = Callable[[int], Array]
 def aligned_zeros(nbytes: int, alignment: int = 64) -> Array:
     """Zeroed memory (uint8, 1-D) whose first byte is aligned to a multiple of `alignment`.
 
-    From 2 MiB on, huge pages are requested if Linux offers them on request: the processor translates fewer addresses,
-    and prefetches further.
+    From 2 MiB on, huge pages are requested if Linux offers them on request. With these, the processor translates fewer
+    addresses, and prefetches further.
     """
     room = nbytes
     if nbytes >= HUGE_PAGE:
@@ -33,7 +33,7 @@ def aligned_zeros(nbytes: int, alignment: int = 64) -> Array:
     memory = np.zeros(room + alignment, dtype=np.uint8)
     start = -address(memory) % alignment
     if nbytes >= HUGE_PAGE and (madvise := _madvise()) is not None:
-        madvise(address(memory) + start, room, _MADV_HUGEPAGE)  # only a hint: failure does not matter
+        madvise(address(memory) + start, room, _MADV_HUGEPAGE)  # only a hint, so failure is ignored
     return memory[start : start + nbytes]
 
 
@@ -50,7 +50,7 @@ def _madvise() -> Callable[[int, int, int], int] | None:
 
 
 def physical_memory() -> int:
-    """Size of the machine's memory in bytes; if it is unknown, more than any machine has."""
+    """Size of the machine's memory in bytes; if it is unknown, a number larger than any machine's."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -69,7 +69,7 @@ def resident_memory() -> int | None:
 def peak_memory() -> int | None:
     """Peak resident memory of this process in bytes; None if the system does not report it."""
     if platform.system() == "Linux":
-        # getrusage would include the process before it became this program.
+        # getrusage would include the peak of the process before it executed this program.
         for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024

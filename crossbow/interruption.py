@@ -1,7 +1,7 @@
-"""Ctrl-C while a command imports its modules: exit with one line instead of a traceback from some package.
+"""Handling of Ctrl-C while a command imports its modules: it exits with one line instead of a traceback of a package.
 
 Imports take most of a command's first second. `crossbow` imports this module first. The module itself imports little,
-because until it is imported Ctrl-C still causes a traceback.
+because Ctrl-C causes a traceback until it has been imported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import FrameType
 Handler = Callable[[int, FrameType | None], object]
 
 IMPORTING = ("importlib._bootstrap", "_frozen_importlib")
-"""The module that imports; the second is its name until the package `importlib` has been imported."""
+"""Names of the module that imports others; it has the second one until the package `importlib` has been imported."""
 INTERRUPTED = 130
 """Exit status of an interrupted command."""
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
@@ -46,15 +46,15 @@ def restore() -> None:
 def _replace(before: Handler, after: Handler) -> None:
     """Replace the handler of Ctrl-C, but only if it is `before`: the application may have installed its own."""
     if signal.getsignal(signal.SIGINT) is before:
-        try:  # without contextlib, which would have to be imported first
+        try:  # not with contextlib, which would have to be imported first
             signal.signal(signal.SIGINT, after)
         except ValueError:  # not on the main thread, which alone receives Ctrl-C
             return
 
 
 def package_is_imported() -> None:
-    """`restore`, unless the command is `crossbow`, which restores the handler when it starts. A package `models` may
-    not be this project's; this project's calls `end_quietly_while_importing` itself."""
+    """Call `restore`, unless the command is `crossbow`, which restores the handler when it starts. A package `models`
+    need not belong to this project; that of this project calls `end_quietly_while_importing` itself."""
     if "crossbow" not in (command_name() or "").split():
         restore()
 
@@ -67,13 +67,13 @@ def _end_if_importing(number: int, frame: FrameType | None) -> None:
             _end()
         started = started or name == "__main__"
         outer = outer.f_back
-    if not started:  # `python -m` has imported the package, and still reads the command's module
+    if not started:  # `python -m` has imported the package, and is still reading the command's module
         _end()
     signal.default_int_handler(number, frame)
 
 
 def _end() -> None:
-    """End the process: an exception might be mistaken for another one by a package that is being imported."""
+    """End the process. A package that is being imported might catch an exception, and mistake it for another one."""
     try:
         os.write(2, f"{command_name()}: interrupted\n".encode())
     finally:  # even without standard error

@@ -1,4 +1,4 @@
-"""The learning-rate range test: with which learning rates the loss falls, and from which on training diverges.
+"""The learning-rate range test, which finds the learning rates at which the loss falls and at which training diverges.
 
 L. N. Smith, Cyclical Learning Rates for Training Neural Networks (arXiv:1506.01186, 2015), section 3.3.
 """
@@ -22,23 +22,31 @@ from crossbow.solver.configuration import SCHEDULE_FIELDS
 from crossbow.types import ConfigurationError, NonFiniteLossError, TrainingUnit
 
 KEPT = 0.9
-"""Fraction of the mean loss that is kept at each point."""
+"""Fraction of the moving mean of the loss that is kept at each point."""
 TOO_LARGE = 4.0
-"""The test ends when the mean loss is this many times the smallest one."""
+"""The test ends when the moving mean of the loss is larger than its minimum by this factor."""
+RISE = 0.25
+"""Training has diverged where the moving mean of the loss is larger than its minimum by this fraction of it…"""
+RISE_OF_FALL = 0.1
+"""… and by this fraction of its fall to the minimum, which is more than noise."""
+BELOW_LEAST = 3.0
+"""The suggestion is the rate with the smallest mean loss, divided by this factor. The mean lags behind the losses, and
+a whole training needs a larger distance from divergence than a few tasks."""
 FEWEST = 10
-"""Number of points before which nothing is concluded: the mean is that of a few losses."""
+"""Minimum number of points for a conclusion, because before them the mean includes only a few losses."""
 
 
 @dataclass(frozen=True)
 class RangeTest:
-    """What a learning-rate range test measured, a point for each clock tick."""
+    """The measurements of a learning-rate range test, with a point for each clock tick."""
 
     rates: tuple[float, ...]
-    """The learning rates, which increase."""
+    """The learning rates, in increasing order."""
     losses: tuple[float, ...]
     """The mean loss of each tick's tasks."""
     diverged: bool
-    """Whether the test ended because the loss became large or was not finite."""
+    """Whether the test ended because the loss became large or was not finite, or whether the loss has risen from its
+    minimum, as that of a network that has lost what it had learnt."""
 
     @property
     def smoothed(self) -> tuple[float, ...]:
@@ -51,24 +59,33 @@ class RangeTest:
 
     @property
     def least(self) -> float | None:
-        """The rate with the smallest mean loss: a little more, and the loss increases. None if it never decreased."""
+        """The learning rate with the smallest mean loss; above it, the loss increases. None if it never decreased."""
         lowest = self._lowest()
         return None if lowest is None else self.rates[lowest]
 
     @property
     def suggestion(self) -> float | None:
-        """The rate at which the mean loss falls fastest, by the rate's logarithm, from its largest value to
-        `least`; but at most a third of `least`. None if the loss never decreased."""
-        lowest = self._lowest()
-        if lowest is None:
-            return None
-        means, first = np.array(self.smoothed), FEWEST - 1
-        first += int(means[first:lowest].argmax())
-        falls = np.gradient(means[first : lowest + 1], np.log(self.rates[first : lowest + 1]))
-        return min(self.rates[first + int(falls.argmin())], self.rates[lowest] / 3)
+        """A third of `least`; None if the loss never decreased.
+
+        Smith (2017) reads the highest rate of a cycle from the picture: that at which the loss stops falling, as
+        `least`. The rate at which the loss falls fastest is no better: it may be anywhere, because the losses of single
+        batches differ more than those of similar rates."""
+        return None if self.least is None else self.least / BELOW_LEAST
+
+    @property
+    def divergence(self) -> float | None:
+        """The learning rate from which on training diverges: the mean loss is then larger than its minimum by a quarter
+        of it, and by a tenth of its fall. None if training did not diverge."""
+        lowest, means = self._lowest(), np.array(self.smoothed)
+        if lowest is not None:
+            fall = float(means[FEWEST - 1 : lowest].max() - means[lowest])
+            bound = means[lowest] + max(RISE * means[lowest], RISE_OF_FALL * fall)
+            if (risen := np.flatnonzero(means[lowest:] > bound)).size:
+                return self.rates[lowest + int(risen[0])]
+        return self.rates[-1] if self.diverged and self.rates else None
 
     def _lowest(self) -> int | None:
-        """Where the mean loss is smallest; None if that is at the beginning."""
+        """Index of the point with the smallest mean loss; None if it is among the first points."""
         smoothed = self.smoothed
         lowest = int(np.argmin(smoothed)) if smoothed else 0
         return lowest if lowest >= FEWEST else None
@@ -86,15 +103,16 @@ def find_learning_rate(
     tasks: int = 200,
 ) -> RangeTest:
     """Train with a learning rate that increases from `lowest` to `highest` by the same factor in each task, and record
-    the loss. The test ends sooner if training diverges.
+    the loss. The test ends sooner if the loss becomes large or is not finite.
 
     dataflows, data, model, solver, system: as for an `ExecutionContext`. This function makes its own context, so that
     no trained model changes. The solver's learning rate and its schedule are ignored.
     lowest, highest: learning rates, 0 < lowest < highest.
     tasks: number of tasks, ≥ 2, rounded up to whole ticks.
 
-    Choose `suggestion` as the learning rate, or as the highest rate of a schedule. Repeat the test with another rule,
-    batch size or number of learners. Raises what an ExecutionContext raises, and ConfigurationError for invalid rates.
+    Choose `suggestion` as the learning rate, or as the highest rate of a schedule. Repeat the test if the rule, the
+    batch size or the number of learners changes. Raises the errors of an `ExecutionContext`, and ConfigurationError for
+    invalid rates.
 
     >>> from crossbow import Sequential
     >>> from crossbow.data import digits
@@ -144,4 +162,5 @@ def _measure(context: ExecutionContext, lowest: float, growth: float, tasks: int
         if len(rates) > FEWEST:
             best = min(best, mean)
             diverged = mean > TOO_LARGE * best
-    return RangeTest(tuple(rates), tuple(losses), diverged)
+    found = RangeTest(tuple(rates), tuple(losses), diverged)
+    return dataclasses.replace(found, diverged=diverged or found.divergence is not None)

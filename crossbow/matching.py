@@ -1,4 +1,5 @@
-"""Variables of another model that fit a model, as for fine-tuning: what fits is taken, what does not is listed."""
+"""Selection of the variables of another model that fit a model, for example for fine-tuning. The variables that fit are
+taken, and all others are listed."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class Untaken:
     excluded: str = ""
     """The pattern that excluded it; empty if none did."""
     selected: bool = True
-    """Whether it is one of those that were asked for."""
+    """Whether it is one of the requested variables."""
 
     def __str__(self) -> str:
         shapes = [f"{what} {'has none' if shape is None else shape}" for what, shape in self._shapes]
@@ -36,12 +37,13 @@ class Untaken:
 
 @dataclass(frozen=True)
 class Matching:
-    """What a model took from a file. As a text, it has a line for each variable that was not taken."""
+    """The variables that a model took from a file, and all others. `str` returns a line for each variable that was not
+    taken."""
 
     taken: tuple[str, ...]
-    """Names of variables and running statistics."""
+    """Names of the variables and running statistics that were taken."""
     untaken: tuple[Untaken, ...]
-    """All others, of the model and of the file."""
+    """All other variables of the model and of the file."""
 
     def __str__(self) -> str:
         return "\n".join([f"{len(self.taken):,} variables taken", *(f"not {each}" for each in self.untaken)])
@@ -49,15 +51,15 @@ class Matching:
 
 @dataclass(frozen=True)
 class VariableSelection:
-    """The variables of a file that are asked for, by patterns of their names.
+    """The requested variables of a file, by patterns of their names.
 
-    Raises ConfigurationError if `only` or `exclude` is no list of patterns.
+    Raises ConfigurationError if `only` or `exclude` is not a list of patterns.
     """
 
     only: Sequence[str] = ("*",)
-    """Patterns of those that are asked for, as "conv*"."""
+    """Patterns of the requested names, such as "conv*"."""
     exclude: Sequence[str] = ()
-    """Patterns of exceptions."""
+    """Patterns of the names to exclude."""
 
     def __post_init__(self) -> None:
         for name, patterns in (("only", self.only), ("exclude", self.exclude)):
@@ -68,7 +70,7 @@ class VariableSelection:
         return _first(self.only, name) is not None and _first(self.exclude, name) is None
 
     def check(self, names: Sequence[str]) -> None:
-        """Raises ConfigurationError for a pattern that matches none of these names."""
+        """Raise ConfigurationError for a pattern that matches none of these names."""
         for what, patterns in (("only", self.only), ("exclude", self.exclude)):
             for pattern in patterns:
                 if pattern != "*" and not any(fnmatch.fnmatchcase(name, pattern) for name in names):
@@ -79,10 +81,11 @@ class VariableSelection:
 def match(
     model: Mapping[str, Array], file: Mapping[str, Array], selection: VariableSelection, source: str
 ) -> tuple[Matching, dict[str, Array]]:
-    """The model's variables with those of a file in their place that are selected and have the same name and shape.
+    """The model's variables, in which the selected variables of a file with the same name and shape replace the model's
+    own. Also returns the names of the variables that were taken, and all others.
 
-    source: the name of the file. Raises ConfigurationError for a pattern that matches no variable, and DataError if
-    nothing fits.
+    source: the name of the file. Raises ConfigurationError for a pattern that matches no variable, and DataError if no
+    variable fits.
     """
     names = [*model, *(name for name in file if name not in model)]
     selection.check(names)
@@ -105,5 +108,5 @@ def match(
 
 
 def _first(patterns: Sequence[str], name: str) -> str | None:
-    """The first pattern that matches a name."""
+    """The first pattern that matches a name; None if none does."""
     return next((pattern for pattern in patterns if fnmatch.fnmatchcase(name, pattern)), None)

@@ -1,9 +1,10 @@
-"""Files of models: variables, the graph that they belong to, and what prediction needs to know of the data.
+"""Files of models: the variables, their graph, and the description of the data that prediction needs.
 
-A file is in the format safetensors. Its tensors are the variables and running statistics by name, as "conv1.weights",
-and the arrays that configurations contain, as "graph/0". Its metadata has the key "format" and, except in files of old
-versions, the key "model": JSON with the version of its format, the dataflows (`crossbow.dataflow.description`), shape,
-type and scale of an example, the classes, and the settings that the bits of a prediction depend on.
+A file is in the format safetensors. Its tensors are the variables and running statistics by name, such as
+"conv1.weights", and the arrays that configurations contain, such as "graph/0". Its metadata has the key "format" and,
+except in files of old versions, the key "model": JSON with the version of its format, the dataflows
+(`crossbow.dataflow.description`), shape, type and scale of an example, the classes, and the settings that the bits of a
+prediction depend on.
 """
 
 from __future__ import annotations
@@ -29,43 +30,43 @@ from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.types import Array, DataError, Shape, bytes_text
 
 VERSION = 1
-"""Version of the format of the JSON, which increases when older versions of this package could not read it."""
+"""Version of the format of the JSON. It increases if older versions of this package cannot read the new format."""
 LARGEST_HEADER = 16 << 20
 """Maximum size of the header of a saved model, in bytes. It has a few hundred bytes per operator."""
 OF_A_RUN = ("best.safetensors", "model.safetensors")
-"""Names of models in the directory of a run, the preferred one first."""
+"""Names of model files in the directory of a run, the preferred one first."""
 ARRAY = re.compile(r"graph/\d+")
-"""Names of arrays that configurations contain. Names of variables have a dot."""
+"""Names of the arrays that configurations contain. They differ from names of variables, which have a dot."""
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """What prediction and tests depend on, besides the graph and the variables."""
+    """The settings that prediction and tests depend on, besides the graph and the variables."""
 
     image_shape: Shape
     image_dtype: np.dtype[np.generic]
     scale: float
-    """Factor of images, as 1/255 of pixels."""
+    """Factor by which images are multiplied, such as 1/255 for pixels."""
     number_of_classes: int | None
-    """None for a regression."""
+    """Number of classes; None for a regression."""
     class_names: tuple[str, ...] | None
     batch_size: int
-    """Examples in the batch of a learner."""
+    """Number of examples in a batch of a learner."""
     check_batch_size: int | None
-    """Examples in a test batch; None for the default."""
+    """Number of examples in a test batch; None for the default."""
     kernels: str
     precision: str
     winograd: bool
     threads_per_learner: int | None
-    """None on GPUs."""
+    """Number of threads of a learner; None on GPUs."""
 
     def to_json(self) -> Json:
-        """JSON of the fields."""
+        """The fields as JSON."""
         return {**vars(self), "image_shape": list(self.image_shape), "image_dtype": self.image_dtype.name}
 
     @classmethod
     def from_json(cls, given: Mapping[str, Json]) -> ModelSettings:
-        """Raises KeyError, TypeError or ValueError if the JSON is invalid."""
+        """The settings in the JSON of `to_json`. Raises KeyError, TypeError or ValueError if it is invalid."""
         values = {name: given[name] for name in cls.__dataclass_fields__}
         shape, names, classes = (values[name] for name in ("image_shape", "class_names", "number_of_classes"))
         if not shape or not all(is_integer(size) and size >= 1 for size in shape):
@@ -101,8 +102,8 @@ class ModelFile:
     description: Json
 
     def dataflows(self, operators: Iterable[type[Any]] = ()) -> tuple[Dataflow, Dataflow | None]:
-        """The training dataflow and the check dataflow; None if that is derived from the former. operators: classes of
-        the user's own operators. Raises DataError."""
+        """The training dataflow and the check dataflow; the latter is None if it is derived from the former. operators:
+        classes of the user's own operators. Raises DataError for an invalid description, or an unknown class."""
         try:
             training, *others = read_dataflows(self.description, self.arrays, operators)
         except (DataError, ValueError) as error:
@@ -110,7 +111,7 @@ class ModelFile:
         return training, others[0] if others else None
 
     def by_operator(self, training: Dataflow) -> dict[tuple[int, str], Array]:
-        """The variables by the id of the operator of this training dataflow and their name in the operator."""
+        """The variables by the id of their operator in this training dataflow and by their name in the operator."""
         operators = [node.operator for node in training.subgraph.nodes]
         ids = {name: operator for operator, name in unique_names(operators).items()}
         found = {}
@@ -128,7 +129,7 @@ def write_model(
     check: Dataflow | None,
     settings: ModelSettings,
 ) -> None:
-    """Write a model atomically. A graph that has no description is left out, and the file tells why.
+    """Write a model atomically. A graph that has no description is left out, and the file states the reason.
 
     check: None if it is derived from `training`. Raises DataError if the file cannot be written.
     """
@@ -142,13 +143,13 @@ def write_model(
         model["no_graph"] = str(error)
     tensors = {**variables, **{f"graph/{name}": array for name, array in arrays.items()}}
     metadata = {"format": "crossbow", "model": json.dumps(model, allow_nan=False)}
-    # safetensors writes several entries in random order, and equal models should be equal files.
+    # safetensors writes the entries in random order, but equal models should give equal files.
     whole = safetensors.numpy.save(tensors, metadata=metadata)  # type: ignore[arg-type, unused-ignore]
     write_whole(path, _with_metadata(whole, metadata))
 
 
 def _with_metadata(whole: bytes, metadata: Mapping[str, str]) -> bytes:
-    """A file in the format safetensors with its metadata in the order that is given."""
+    """A file in the format safetensors with its metadata in the given order."""
     end = 8 + int.from_bytes(whole[:8], "little")
     header = json.dumps({**json.loads(whole[8:end]), "__metadata__": metadata}, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)  # the tensors begin at a multiple of 8 bytes
@@ -156,12 +157,12 @@ def _with_metadata(whole: bytes, metadata: Mapping[str, str]) -> bytes:
 
 
 def model_path(path: str | os.PathLike[str]) -> Path:
-    """The file of a model: the path itself or, if it is the directory of a run, its best or else its last model.
+    """The file of a model: the path itself or, if it is the directory of a run, the best model or else the last one.
 
     Raises DataError if there is none.
     """
     path = checked_path("load", path)
-    if not os.path.isdir(path):  # False, too, where nothing may be read: opening the file tells why
+    if not os.path.isdir(path):  # also False if the path is not accessible: opening the file then reports the reason
         return path
     for name in OF_A_RUN:
         if (path / name).is_file():
@@ -170,8 +171,8 @@ def model_path(path: str | os.PathLike[str]) -> Path:
 
 
 def read_variables(path: str | os.PathLike[str], check: Any = lambda shapes: None) -> dict[str, Array]:
-    """The variables of a file, also of a file without a graph. check: is called with all shapes by name before memory
-    is allocated for them. Raises DataError."""
+    """The variables of a file, which need not have a graph. check: function that is called with all shapes by name
+    before memory is allocated for them. Raises DataError if the file cannot be read."""
     path = checked_path("load", path)
     with _Opened(path) as opened:
         names = [name for name in opened.shapes if not ARRAY.fullmatch(name)]
@@ -180,8 +181,8 @@ def read_variables(path: str | os.PathLike[str], check: Any = lambda shapes: Non
 
 
 def read_model(path: str | os.PathLike[str]) -> ModelFile:
-    """A model with its graph. Raises DataError if the file cannot be read, is not one, is of a newer version, or has no
-    graph."""
+    """A model with its graph. Raises DataError if the file cannot be read, is not a model, is of a newer version, or
+    has no graph."""
     path = model_path(path)
     with _Opened(path) as opened:
         model = opened.model
@@ -204,7 +205,7 @@ def read_model(path: str | os.PathLike[str]) -> ModelFile:
 
 
 class _Opened:
-    """An open file. Its block raises DataError instead of all errors of reading."""
+    """An open model file; a context manager that converts all errors of reading to DataError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -218,7 +219,7 @@ class _Opened:
             if not self.path.is_file():
                 raise DataError(f"{self.path}: expected a saved model. Received: no such file")
             self._check_header()
-            open_file: Any = safetensors.safe_open  # which has no types
+            open_file: Any = safetensors.safe_open  # it has no type annotations
             self._file = open_file(self.path, framework="np")
             self._file.__enter__()
             names = self._file.keys()
@@ -239,14 +240,14 @@ class _Opened:
         return tensor
 
     def _error(self, error: Exception) -> Exception:
-        # TypeError and AttributeError: an element type that NumPy does not have, as bfloat16.
+        # TypeError and AttributeError: an element type that NumPy does not have, such as bfloat16.
         expected = (safetensors.SafetensorError, ValueError, TypeError, AttributeError, OSError, RecursionError)
         if isinstance(error, DataError) or not isinstance(error, expected):
             return error
         return DataError(f"{self.path}: expected a saved model (safetensors). Received: {reason(error)}")
 
     def _check_header(self) -> None:
-        """Raises DataError if the header, whose length comes first, is longer than any model's."""
+        """Raise DataError if the header, whose length comes first in the file, is longer than that of any model."""
         with self.path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
         if length > LARGEST_HEADER:

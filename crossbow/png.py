@@ -23,7 +23,7 @@ def png(image: Array) -> bytes:
     channels, height, width = image.shape
     header = struct.pack(">2I5B", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
     rows = np.moveaxis(image, 0, 2).reshape(height, -1)
-    unfiltered = np.hstack([np.zeros((height, 1), np.uint8), rows]).tobytes()  # each row begins with its filter, none
+    unfiltered = np.hstack([np.zeros((height, 1), np.uint8), rows]).tobytes()  # a row begins with its filter: 0, none
     parts = ((b"IHDR", header), (b"IDAT", zlib.compress(unfiltered, 9)), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in parts)
 

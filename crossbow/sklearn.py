@@ -1,4 +1,4 @@
-"""A classifier and a regressor with the interface of scikit-learn, for its searches, pipelines and cross-validation.
+"""A classifier and a regressor with scikit-learn's interface, for its searches, pipelines and cross-validation.
 
 Needs scikit-learn: `pip install 'crossbow[zoo]'`.
 """
@@ -19,14 +19,17 @@ from crossbow.context import ExecutionContext
 from crossbow.data import Dataset
 from crossbow.dataflow import Sequential, SubGraph
 from crossbow.dataflow.description import BUILT_IN
+from crossbow.dataflow.graph import build
+from crossbow.dataflow.validate import infer_shapes
 from crossbow.extras import optional_module
 from crossbow.monitors.verbosity import Verbosity
 from crossbow.ops import EuclideanLoss, InnerProduct, ReLU, SoftMax, SoftMaxLoss
+from crossbow.ops.kernel import Kernel
 from crossbow.predictor import Predictor
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.solver import SolverConf
 from crossbow.synch import SSGD, Rule
-from crossbow.types import ConfigurationError
+from crossbow.types import ConfigurationError, Shape
 
 optional_module("sklearn", "crossbow.sklearn", "zoo")
 
@@ -39,12 +42,12 @@ Build = Callable[[int], SubGraph]
 
 
 def perceptron(number_of_outputs: int) -> Sequential:
-    """The default network: one hidden layer of 100."""
+    """The default network: a perceptron with one hidden layer of 100 outputs."""
     return Sequential(InnerProduct(100), ReLU(), InnerProduct(number_of_outputs))
 
 
 class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
-    """Common base: the parameters, and training and prediction of a network."""
+    """Common base class, with the parameters, and with training and prediction of a network."""
 
     def __init__(
         self,
@@ -75,13 +78,15 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
-    def _train(self, network: SubGraph, x: NDArray[Any], labels: NDArray[Any], classes: int | None = None) -> None:
-        """Train the network, whose last operator is its loss."""
+    def _train(self, x: NDArray[Any], labels: NDArray[Any], outputs: int, *loss: Kernel) -> None:
+        """Train a network of this number of outputs, which the operators of the loss follow."""
+        classes = outputs if isinstance(self, CrossbowClassifier) else None
         self.image_dtype_, self.image_shape_ = x.dtype, x.shape[1:]
         data = Dataset((x, labels), number_of_classes=classes, sequences=True)
+        network = Sequential(self._network(outputs, data.image_shape), *loss)
         rule = (
             SSGD() if self.rule is None and self.learners == 1 else self.rule
-        )  # with one learner SMA takes half steps
+        )  # with one learner, SMA would take half steps
         model = ModelConf(batch_size=min(self.batch_size, len(x)), rule=rule)
         threads = 1 if self.devices.startswith("cpu") else None
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -101,7 +106,7 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "model_")
         x = self._examples(validate_data(self, X, reset=False, allow_nd=True, dtype=None))
         if x.shape[1:] != self.image_shape_ or x.dtype != self.image_dtype_:
-            expected = f"examples of shape (N, {', '.join(map(str, self.image_shape_))}) and type {self.image_dtype_}"
+            expected = f"examples of shape {_with_examples(self.image_shape_)} and type {self.image_dtype_}"
             raise ValueError(f"X: expected {expected}, as in `fit`. Received: {x.shape}, {x.dtype}")
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "model.safetensors"
@@ -112,9 +117,15 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
 
     @staticmethod
     def _examples(x: Any) -> NDArray[Any]:
-        """Images of type uint8 as they are, and all else as float32. Raises ValueError if there are larger numbers."""
+        """uint8 examples unchanged, because a `Dataset` scales them, and all others as float32. Raises ValueError if a
+        number is too large, or images have no channel."""
         array = np.asarray(x)
-        if array.ndim == 4 and array.dtype == np.uint8:
+        if array.dtype == np.uint8:
+            if array.ndim == 3:
+                raise ValueError(
+                    "X: expected images (N, C, H, W), or sequences (N, C, L) that are not uint8; these may be "
+                    f"grayscale images, so add the channel, X[:, None]. Received: shape {array.shape}, uint8"
+                )
             return array
         return _as_float32("X", array)
 
@@ -130,8 +141,8 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
     def _default_solver(self) -> SolverConf:
         raise NotImplementedError
 
-    def _network(self, number_of_outputs: int) -> SubGraph:
-        """The network without loss."""
+    def _network(self, number_of_outputs: int, image_shape: Shape) -> SubGraph:
+        """The network without loss. Raises ConfigurationError unless its output is (N, number_of_outputs)."""
         if not callable(self.network):
             raise self._refused(
                 "network must be a function of the number of outputs that returns a SubGraph", self.network
@@ -139,6 +150,15 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
         network = self.network(number_of_outputs)
         if not isinstance(network, SubGraph):
             raise self._refused("network must return a SubGraph, as a Sequential, without loss", network)
+        graph = build(network.nodes)
+        last = graph[[node is network.last for node in network.nodes].index(True)]
+        output = infer_shapes(graph, (1, *image_shape))[last.order][1:]
+        if output != (number_of_outputs,):
+            what = "class" if isinstance(self, CrossbowClassifier) else "target"
+            raise ConfigurationError(
+                f"{type(self).__name__}: network must return a network whose output is (N, {number_of_outputs}), one "
+                f"number for each {what}. Received: {_with_examples(output)} from {last.name!r}"
+            )
         return network
 
     def _refused(self, expected: str, received: Any) -> ConfigurationError:
@@ -154,18 +174,19 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
 class CrossbowClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc]
     """A network that is trained as a classifier of scikit-learn.
 
-    X: features (N, F), images (N, C, H, W), or examples of any other shape that a `Dataset` takes; uint8 images are
-    scaled to [0, 1], and all else becomes float32. y: the classes of the examples, (N,), of any type.
+    X: features (N, F), images (N, C, H, W), or examples of any other shape that a `Dataset` takes. uint8 is scaled to
+    [0, 1], as in a `Dataset`, and all other types become float32. y: the classes of the examples, (N,), of any type.
 
     network: a function of the number of classes, which returns the network without softmax and loss: a `SubGraph`,
-    as a `Sequential`, whose output is (N, classes). Default: `perceptron`.
-    epochs, batch_size: length of training, and examples of a task; a batch is never larger than the training set.
-    learning_rate, momentum, weight_decay: fields of `SolverConf`; learning_rate: None is 0.02. solver: a whole
-    `SolverConf` in their place, as for Adam or a schedule. rule: how the learners are combined; None is SMA(), and
-    plain steps of the solver with one learner.
-    learners: per device, each with one thread on a CPU; "auto" finds their number. devices: as in `SystemConf`.
-    random_state: of the initial values and the order of the examples; an integer makes results reproducible. verbose:
-    as in `ExecutionContext`.
+    such as a `Sequential`, whose output is (N, classes). Default: `perceptron`.
+    epochs, batch_size: number of epochs, and of examples in a batch, which is never larger than the training set.
+    learning_rate, momentum, weight_decay: fields of `SolverConf`; learning_rate: None is 0.02. solver: a complete
+    `SolverConf` that replaces them, for example for Adam or a schedule. rule: the rule that combines the learners; None
+    is SMA() or, with one learner, plain steps of the solver.
+    learners: number of learners per device, each with one thread on a CPU; "auto" finds the number. devices: as in
+    `SystemConf`.
+    random_state: seed of the initial values and the order of the examples; an integer makes results reproducible.
+    verbose: as in `ExecutionContext`.
 
     After `fit`, `classes_` has the classes, `history_` the `History`, `n_features_in_` the size of the first axis of an
     example, and `model_` the saved model, as the bytes of a file. Every prediction loads the model; for many small
@@ -181,14 +202,13 @@ class CrossbowClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[mis
     """
 
     def fit(self, X: Any, y: Any) -> CrossbowClassifier:  # noqa: N803 - scikit-learn's name
-        """Train a new network. Raises ValueError for data that do not fit, and Crossbow's errors for settings that do
-        not."""
+        """Train a new network. Raises ValueError if the data are invalid, and Crossbow's errors if the settings are
+        invalid."""
         X, y = validate_data(self, X, y, allow_nd=True, dtype=None)  # noqa: N806
         check_classification_targets(y)
         x = self._examples(X)
         self.classes_, labels = np.unique(y, return_inverse=True)
-        network = Sequential(self._network(len(self.classes_)), SoftMax(), SoftMaxLoss())
-        self._train(network, x, labels, len(self.classes_))
+        self._train(x, labels, len(self.classes_), SoftMax(), SoftMaxLoss())
         return self
 
     def predict_proba(self, X: Any) -> NDArray[Any]:  # noqa: N803
@@ -206,16 +226,16 @@ class CrossbowClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[mis
 
 
 class CrossbowRegressor(RegressorMixin, NetworkEstimator):  # type: ignore[misc]
-    """A network that is trained as a regressor of scikit-learn. It minimises the squared error, as `EuclideanLoss`.
+    """A network that is trained as a regressor of scikit-learn. It minimises the squared error (`EuclideanLoss`).
 
     X: as for `CrossbowClassifier`. y: the target of each example, (N,), or several, (N, targets).
 
-    network: a function of the number of targets, which returns the network without loss: a `SubGraph`, as a
+    network: a function of the number of targets, which returns the network without loss: a `SubGraph`, such as a
     `Sequential`, whose output is (N, targets). Default: `perceptron`.
-    learning_rate, momentum, weight_decay: of Adam, whose steps do not depend on the scale of the targets. None is 0.01;
-    momentum is β₁. The other parameters are those of `CrossbowClassifier`.
+    learning_rate, momentum, weight_decay: settings of Adam, whose steps do not depend on the scale of the targets. A
+    learning_rate of None is 0.01; momentum is β₁. The other parameters are those of `CrossbowClassifier`.
 
-    Large targets take many steps to reach. Scale X and y, as with `StandardScaler` in a pipeline in a
+    Large targets need many steps. So scale X and y, for example with a `StandardScaler` in a pipeline in a
     `TransformedTargetRegressor`.
 
     After `fit`, `history_` has the `History`, `n_features_in_` the size of the first axis of an example, and `model_`
@@ -233,13 +253,13 @@ class CrossbowRegressor(RegressorMixin, NetworkEstimator):  # type: ignore[misc]
     """
 
     def fit(self, X: Any, y: Any) -> CrossbowRegressor:  # noqa: N803 - scikit-learn's name
-        """Train a new network. Raises ValueError for data that do not fit, and Crossbow's errors for settings that do
-        not."""
+        """Train a new network. Raises ValueError if the data are invalid, and Crossbow's errors if the settings are
+        invalid."""
         X, y = validate_data(self, X, y, allow_nd=True, multi_output=True, y_numeric=True, dtype=None)  # noqa: N806
         x, targets = self._examples(X), _as_float32("y", y)
         self.target_shape_ = targets.shape[1:]
         targets = targets.reshape(len(targets), -1)
-        self._train(Sequential(self._network(targets.shape[1]), EuclideanLoss()), x, targets)
+        self._train(x, targets, targets.shape[1], EuclideanLoss())
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
@@ -256,8 +276,13 @@ class CrossbowRegressor(RegressorMixin, NetworkEstimator):  # type: ignore[misc]
         return tags
 
 
+def _with_examples(shape: Shape) -> str:
+    """The shape of N examples, such as "(N, 3)"."""
+    return f"({', '.join(['N', *map(str, shape)])})"
+
+
 def _as_float32(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Raises ValueError if there are numbers that float32 cannot hold."""
+    """The array as float32. Raises ValueError if it has numbers that float32 cannot represent."""
     with np.errstate(over="ignore"):
         numbers: NDArray[Any] = array.astype(np.float32)
     if not np.isfinite(numbers).all():

@@ -29,9 +29,8 @@ def users_frames(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def users_error(error: BaseException) -> BaseException | None:
-    """The error that the user's own code raised, with only the frames of that code; None if this package raised it.
-
-    It is `error` or its cause.
+    """The error that the user's own code raised, which is `error` or its cause, with only the frames of that code. None
+    if this package raised it.
     """
     for raised in (error, error.__cause__):
         if raised is not None and (frames := users_frames(raised.__traceback__)) is not None:
@@ -40,7 +39,7 @@ def users_error(error: BaseException) -> BaseException | None:
 
 
 def raised_together(errors: Sequence[BaseException]) -> BaseException | None:
-    """Errors as the cause of another error: the only one, or a group of all; None if there are none."""
+    """The errors as the cause of another error: the only one, or a group of all; None if there are none."""
     if len(errors) > 1:
         return BaseExceptionGroup("errors raised by operators", errors)
     return errors[0] if errors else None

@@ -1,4 +1,4 @@
-"""Types that all layers share: phases, units, shapes, tensors, layouts, and the errors that users see."""
+"""Types that all layers share: phases, units, shapes, tensors, layouts, and the errors for users."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class DurationUnit(enum.Enum):
 
 
 class Layout(enum.Enum):
-    """The order of a tensor's elements in memory. The logical order is always (N, C, H, W)."""
+    """The order of a tensor's elements in memory. Their logical order is always (N, C, H, W)."""
 
     PLAIN = "plain"
     """Row-major in logical order."""
     CHANNELS_LAST = "channels_last"
-    """N, H, W, C in memory; four dimensions only."""
+    """N, H, W, C in memory, for tensors of four dimensions only."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ _BYTES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 class Aborted(Exception):  # noqa: N818 - an order to stop, not an error
-    """A wait ended early, because a learner failed or because its owner stopped."""
+    """A wait ended early, because a learner failed, or because the object that waits was stopped."""
 
 
 class CrossbowError(Exception):
@@ -178,7 +178,7 @@ class MonitorError(CrossbowError, RuntimeError):
 
 class TaskError(CrossbowError, RuntimeError):
     """A task failed. The original exception, with its traceback, is `__cause__`. The attributes `task` and `operator`
-    are the number of the task, and the name of the operator that failed."""
+    are the number of the task and the name of the operator that failed."""
 
     def __init__(self, message: str, *, task: int, operator: str) -> None:
         super().__init__(message)

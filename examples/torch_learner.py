@@ -1,8 +1,7 @@
 """A PyTorch network as Crossbow's learners: LeNet, under SMA, EASGD and gossip.
 
-`python -m examples.torch_learner` trains two learners in one process on the digits of scikit-learn;
-`--mnist DIR` takes MNIST's files. `mpirun -n 2 python -m examples.torch_learner --learners 1 --rule sma` trains on two
-ranks.
+`python -m examples.torch_learner` trains two learners in one process on the digits of scikit-learn, or on MNIST with
+`--mnist DIR`. `mpirun -n 2 python -m examples.torch_learner --learners 1 --rule sma` trains on two ranks.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class LeNet:
         self.epoch, self.n_epochs, self.n_subb = 0, config["epochs"], 1
 
     def compile_iter_fns(self) -> None:
-        """PyTorch needs no compilation."""
+        """Do nothing: PyTorch needs no compilation."""
 
     def train_iter(self, count: int, recorder: IterationRecorder) -> None:
         recorder.start()
@@ -101,7 +100,7 @@ class LeNet:
             group["lr"] *= 0.9
 
     def cleanup(self) -> None:
-        """There is nothing to release."""
+        """Do nothing: there are no resources to release."""
 
 
 def _error(scores: torch.Tensor, labels: torch.Tensor) -> float:
@@ -115,7 +114,7 @@ def _tensors(examples: Any, rank: int, size: int) -> tuple[torch.Tensor, torch.T
 
 def train(rule: Rule, data: Dataset, *, learners: int = 2, epochs: int = 3, batch_size: int = 16) -> History:
     """Train LeNet with learners of this process, and return the records."""
-    torch.set_num_threads(1)  # each learner has a thread of its own
+    torch.set_num_threads(1)  # each learner has its own thread
     config = {"data": data, "seed": 1, "epochs": epochs, "batch_size": batch_size}
     model, system = ModelConf(rule=rule), SystemConf(threads_per_learner=1)
     with ForeignModels(LeNet, learners, config) as models, models.context(model, system=system) as context:
@@ -123,7 +122,7 @@ def train(rule: Rule, data: Dataset, *, learners: int = 2, epochs: int = 3, batc
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train by the command line. Returns the exit status."""
+    """Train as the command line says. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rule", choices=[*RULES, "all"], default="all", help="default: %(default)s, one by one")
     parser.add_argument("--learners", type=int, default=2, help="learners of this process (default: %(default)s)")

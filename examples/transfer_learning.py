@@ -1,6 +1,6 @@
 """Transfer learning: the features of a ResNet-18 from PyTorch, and a new head for CIFAR-10.
 
-`python -m examples.transfer_learning --onnx resnet18.onnx` takes a network that was exported from PyTorch::
+`python -m examples.transfer_learning --onnx resnet18.onnx` reads a network that was exported from PyTorch::
 
     network = torchvision.models.resnet18(weights="DEFAULT").eval()
     torch.onnx.export(network, (torch.zeros(1, 3, 224, 224),), "resnet18.onnx", dynamo=False,
@@ -26,10 +26,10 @@ from crossbow.data import cifar10, synthetic
 from crossbow.ops import DataTransform, InnerProduct, SoftMax, SoftMaxLoss
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of the images that torchvision's networks were trained with, by channel, in [0, 1]."""
+"""Mean and standard deviation, by channel, of the images that torchvision's networks were trained with, in [0, 1]."""
 FEATURES = "/Flatten"
-"""The node of the export whose output is the features (N, 512); `print(Dataflow(network).summary((3, 32, 32)))` shows
-all."""
+"""The node whose output is the features (N, 512). `print(Dataflow(network).summary((3, 32, 32)))` shows the names of
+all nodes."""
 
 
 def exported() -> onnx.ModelProto:
@@ -44,7 +44,7 @@ def exported() -> onnx.ModelProto:
         network = resnet18()
     file: Any = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch announces its newer exporter
+        warnings.simplefilter("ignore")  # PyTorch recommends its newer exporter
         torch.onnx.export(
             network.eval(),
             (torch.zeros(1, 3, 224, 224),),
@@ -70,7 +70,7 @@ def train(imported: SubGraph, data: Dataset, *, epochs: int, batch_size: int) ->
     with ExecutionContext(network, data=data, model=model, solver=SolverConf(learning_rate=0.05)) as context:
         context.train_and_test(epochs)
         trained = context.variables
-    network = with_new_head(imported, classes)  # which is not frozen, as freeze returns a copy
+    network = with_new_head(imported, classes)  # it is not frozen, because freeze returns a copy
     with ExecutionContext(network, data=data, model=model, solver=SolverConf(learning_rate=0.005)) as context:
         context.set_variables(trained)
         context.train_and_test(epochs)
@@ -78,7 +78,7 @@ def train(imported: SubGraph, data: Dataset, *, epochs: int, batch_size: int) ->
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train by the command line. Returns the exit status."""
+    """Train as the command line says. Returns the exit status."""
     parser = argparse.ArgumentParser(description="Trains a new head of an imported ResNet-18 on CIFAR-10.")
     parser.add_argument("--onnx", metavar="FILE", help="the exported network (default: it is exported by PyTorch)")
     parser.add_argument("--data-directory", metavar="DIR", help="files of CIFAR-10 (default: they are downloaded)")

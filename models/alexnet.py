@@ -3,8 +3,9 @@
 A. Krizhevsky, I. Sutskever and G. Hinton, ImageNet Classification with Deep Convolutional Neural Networks (NIPS 2012).
 Five convolutions, three max poolings and three inner products, in three variants; parameters with 1,000 classes:
 
-one-tower  That of A. Krizhevsky, One weird trick for parallelizing convolutional neural networks (arXiv:1404.5997,
-           2014), as in the convnet benchmarks and torchvision: one tower instead of two, no normalisation; 61,100,840.
+one-tower  The variant of A. Krizhevsky, One weird trick for parallelizing convolutional neural networks
+           (arXiv:1404.5997, 2014), as in the convnet benchmarks and torchvision: one tower instead of two, no
+           normalisation; 61,100,840.
 caffe      Caffe's (models/bvlc_alexnet): the second, fourth and fifth convolution have two groups, as the two towers of
            2012, and the first two are followed by local response normalisation; images 227×227; 60,965,224.
 v2         Crossbow's (src/test/java/uk/ac/imperial/lsds/crossbow/AlexNetv2.java): the widths of 2012 without groups and
@@ -28,21 +29,21 @@ from models.images import add_augmentation, image_transform
 from models.layers import classifier
 
 POOLED = (1, 2, 5)
-"""Convolutions that a max pooling follows."""
+"""Numbers of the convolutions that are followed by a max pooling."""
 
 
 @dataclass(frozen=True)
 class _Variant:
-    """The differences of the variants."""
+    """The settings in which the variants differ."""
 
     widths: tuple[int, ...]
-    """Outputs of the convolutions."""
+    """Numbers of output channels of the convolutions."""
     padding: int = 0
-    """Of the first convolution."""
+    """Padding of the first convolution."""
     grouped: tuple[int, ...] = ()
-    """Convolutions with two groups."""
+    """Numbers of the convolutions with two groups."""
     normalised: tuple[int, ...] = ()
-    """Convolutions that a local response normalisation follows."""
+    """Numbers of the convolutions that are followed by a local response normalisation."""
     dropout: float = 0.5
     rounding: str = "ceil"
     bias_rate: float = 1.0
@@ -69,8 +70,8 @@ def alexnet(
 ) -> Dataflow:
     """The training dataflow, for images (N, C, H, W) of at least 63×63; ImageNet's are 3×224×224.
 
-    dropout    ratio before the first two inner products (one-tower) or after them (caffe), in [0, 1); 0 omits it. By
-               default 0.5, and 0 in v2.
+    dropout    ratio of the dropout before the first two inner products (one-tower) or after them (caffe), in [0, 1);
+               0 omits it. The default is 0.5, and 0 in v2.
     transform  preprocessing of the images, if any.
 
     Raises ConfigurationError for an unknown variant.
@@ -93,7 +94,7 @@ def alexnet(
 
 
 def _convolutions(variant: _Variant) -> list[tuple[str, Kernel]]:
-    """Weights N(0, 0.01), biases 0 or 0.1, as in all of the sources."""
+    """The convolutions with weights from N(0, 0.01) and biases of 0 or 0.1, as in all sources."""
     layers: list[tuple[str, Kernel]] = []
     for number, (width, size, bias) in enumerate(zip(variant.widths, SIZES, BIASES, strict=True), start=1):
         convolution = Conv(
@@ -170,7 +171,7 @@ DEFAULTS = {
     "v2": _defaults(160, 128, 224, 0.1, (82, 122), 1e-4),
 }
 """Defaults of the paper of 2014 (90 epochs; steps after 25, 50 and 75 %), of bvlc_alexnet's solver (100,000 batches are
-20 epochs) and of AlexNetv2.java, which does not state the number of epochs: 160 is a choice."""
+20 epochs) and of AlexNetv2.java, which does not state the number of epochs; 160 was chosen here."""
 
 SCRIPT = ModelScript(
     name="alexnet",
@@ -191,7 +192,7 @@ SCRIPT = ModelScript(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train by the command line. Returns the exit status."""
+    """Train as the command line says. Returns the exit status."""
     return SCRIPT.main(arguments)
 
 

@@ -10,16 +10,16 @@ Quick ports Crossbow's ConvNet.java (src/test/java/uk/ac/imperial/lsds/crossbow)
 follows Caffe's, whose parameters and accuracy are published:
 
 pooling     The first pooling takes the maximum; the original takes the average. No pooling has padding, so the last
-            output is 4×4; the original intended this, but its padding became 2, and the output 6×6.
+            output is 4×4; the original intended this, but its padding was 2, and its output 6×6.
 images      Pixels have a range of 255, centred at 0, for which the first weights, N(0, 0.0001), are chosen. The
-            original stores them in [−1, 1], with which the loss hardly decreases from ln 10.
+            original stores them in [−1, 1], for which the loss hardly decreases from ln 10.
 momentum    0.9; the original has 0.001, the value of its learning rate (`--momentum 0.001`).
 schedule    The learning rate, 0.001, decreases to a tenth after 8 of 10 epochs, with which Caffe reaches 75 % in
             batches of 100. The original: fixed, 200 epochs (`--learning-rate-policy fixed --epochs 200`).
 batch       128, as in the original.
 
-Biases have twice the learning rate, except that of the third convolution of full, as in Caffe's files. In training, the
-images are cropped and mirrored as in the other models for CIFAR, but not in Caffe and the original
+Biases have twice the learning rate, except that of the third convolution of full, as in Caffe's files. In training,
+images are cropped and mirrored as in the other models for CIFAR. Caffe and the original do not do this
 (`--no-augmentation`).
 """
 
@@ -140,7 +140,7 @@ SCRIPT = ModelScript(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train by the command line. Returns the exit status."""
+    """Train as the command line says. Returns the exit status."""
     return SCRIPT.main(arguments)
 
 

@@ -32,7 +32,7 @@ BOTTLENECK = 4
 @dataclass(frozen=True)
 class _Network:
     layers: tuple[int, ...]
-    """Of each block."""
+    """Number of layers of each block."""
     growth: int
     classes: int
     imagenet: bool
@@ -42,7 +42,7 @@ NETWORKS = {
     100: _Network(layers=(16, 16, 16), growth=12, classes=10, imagenet=False),
     121: _Network(layers=(6, 12, 24, 16), growth=32, classes=1000, imagenet=True),
 }
-"""By depth."""
+"""The networks by depth."""
 
 
 def densenet(
@@ -91,7 +91,8 @@ def _layer(name: str, x: DataflowNode, growth: int) -> DataflowNode:
 
 
 def _activated(name: str, outputs: int, size: int, x: DataflowNode) -> DataflowNode:
-    """Normalisation, ReLU and a convolution, whose name they share in part: "…-norm1", "…-relu1" and "…-conv1"."""
+    """Normalisation, ReLU and a convolution, which share the prefix and the suffix of their names: "…-norm1", "…-relu1"
+    and "…-conv1"."""
     norm, relu = (name.replace("conv", kind) for kind in ("norm", "relu"))
     return add(name, _convolution(outputs, size), add(relu, ReLU(), add(norm, BatchNorm(), x)))
 
@@ -160,7 +161,7 @@ SCRIPT = ModelScript(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train by the command line. Returns the exit status."""
+    """Train as the command line says. Returns the exit status."""
     return SCRIPT.main(arguments)
 
 

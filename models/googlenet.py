@@ -6,11 +6,11 @@ convolutions and a max pooling; local response normalisation follows the first c
 1,000 classes of images 224×224.
 
 With `auxiliary`, two more classifiers read the modules 4a and 4d, and their losses are added with a weight of 0.3. They
-are part of training only, and have 6,379,728 parameters; in all, 13,378,280.
+are part of training only, and have 6,379,728 parameters; the total is 13,378,280.
 
-It is one of the convnet benchmarks that Crossbow has in src/test/java/uk/ac/imperial/lsds/crossbow/convnet, where it is
-not trained. Batch, rate and weight decay are as in Caffe's solver; the rate decreases by 4 % every 8 epochs, as in
-the paper.
+The original contains it only as one of the convnet benchmarks (src/test/java/uk/ac/imperial/lsds/crossbow/convnet), and
+does not train it. Batch, learning rate and weight decay are as in Caffe's solver; the learning rate decreases by 4 %
+every 8 epochs, as in the paper.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MODULES = {
 """Outputs of a module's 1×1 convolution, 3×3 reduction and convolution, 5×5 reduction and convolution, and projection
 after the pooling."""
 POOLED = ("3b", "4e")
-"""Modules that a max pooling follows."""
+"""Modules that are followed by a max pooling."""
 AUXILIARY = {"4a": 1, "4d": 2}
 """Modules that the auxiliary classifiers read, with the classifiers' numbers."""
 AUXILIARY_WEIGHT = 0.3
@@ -55,8 +55,8 @@ def googlenet(
 
     auxiliary  whether to add the auxiliary classifiers; images must then be at least 65×65. The number of parameters
                above is for images of 224×224.
-    dropout    ratio before the last inner product, in [0, 1); 0 omits all dropout, also that of the auxiliary
-               classifiers, whose ratio is 0.7.
+    dropout    ratio of the dropout before the last inner product, in [0, 1); 0 omits all dropout, including that of the
+               auxiliary classifiers, whose ratio is 0.7.
     transform  preprocessing of the images, if any.
 
     >>> [node.operator.name for node in googlenet().subgraph.nodes][:8]
@@ -84,7 +84,7 @@ def googlenet(
 def _module(
     name: str, x: DataflowNode, one: int, reduce3: int, three: int, reduce5: int, five: int, projection: int
 ) -> DataflowNode:
-    """Four branches, whose channels are joined in the order of the paper."""
+    """A module: four branches, whose channels are concatenated in the order of the paper."""
     branches = [
         _convolution(f"{name}-1x1", one, 1, x),
         _convolution(f"{name}-3x3", three, 3, _convolution(f"{name}-3x3-reduce", reduce3, 1, x)[1]),
@@ -112,7 +112,7 @@ def _auxiliary(name: str, x: DataflowNode, number_of_outputs: int, dropout: floa
 def _convolution(
     name: str, outputs: int, size: int, *inputs: DataflowNode, stride: int = 1
 ) -> tuple[DataflowNode, DataflowNode]:
-    """A convolution, and the ReLU after it. Weights Xavier, biases 0.2, as in Caffe's."""
+    """A convolution and a ReLU. Weights are initialised with Xavier and biases with 0.2, as in Caffe's network."""
     kernel = Conv(
         number_of_outputs=outputs,
         kernel_size=size,
@@ -175,7 +175,7 @@ SCRIPT = ModelScript(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train by the command line. Returns the exit status."""
+    """Train as the command line says. Returns the exit status."""
     return SCRIPT.main(arguments)
 
 

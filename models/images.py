@@ -13,7 +13,7 @@ CENTRED = ("batch_files",)
 PADDING = 4
 """Pixels of padding on each side of an image before cropping."""
 PADDED = (3, 32 + 2 * PADDING, 32 + 2 * PADDING)
-"""Shape of CIFAR's images in batch-aligned files, which the original's encoders have padded already."""
+"""Shape of CIFAR's images in batch-aligned files, which the original's encoders have already padded."""
 
 
 def add_augmentation(group: argparse._ArgumentGroup) -> None:
@@ -27,7 +27,8 @@ def add_augmentation(group: argparse._ArgumentGroup) -> None:
 
 
 def image_transform(options: argparse.Namespace, scale: float = 2.0) -> DataTransform:
-    """Scales pixels from [0, 1] to [−scale / 2, scale / 2] and, with augmentation, crops and mirrors at random.
+    """An operator that scales pixels from [0, 1] to [−scale / 2, scale / 2] and, with augmentation, crops and mirrors
+    images at random.
 
     With the default scale, the range is [−1, 1], as in CifarEncoder.java; the crops are those of ResNetv1ForCifar.java
     and VGG.java, and of He et al. (arXiv:1512.03385), section 4.2.

@@ -1,8 +1,8 @@
 """Inception with batch normalisation: `python -m models.inception_bn` trains it; `--help` lists the options.
 
 S. Ioffe and C. Szegedy, Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate Shift
-(arXiv:1502.03167, 2015), figure 5, in the two forms that MXNet and MXNet-G train (example/image-classification);
-convolutions have a bias, and normalisation and ReLU after them:
+(arXiv:1502.03167, 2015), figure 5, in the two forms that MXNet and MXNet-G train (example/image-classification).
+Convolutions have a bias, and are followed by a normalisation and a ReLU:
 
 imagenet  symbol_inception-bn.py: ten modules of 1×1, 3×3 and double 3×3 convolutions and a pooling; 11,295,240
           parameters with 1,000 classes of images 224×224.
@@ -116,7 +116,7 @@ def _small_module(name: str, x: DataflowNode, widths: tuple[int, ...]) -> Datafl
 
 
 def _halving() -> Pool:
-    """A pooling whose output has the size of that of a 3×3 convolution with a stride of 2."""
+    """A pooling whose output has the same size as that of a 3×3 convolution with a stride of 2."""
     return Pool(method="max", kernel_size=3, stride=2, padding=1, rounding="floor")
 
 
@@ -167,7 +167,7 @@ SCRIPT = ModelScript(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train by the command line. Returns the exit status."""
+    """Train as the command line says. Returns the exit status."""
     return SCRIPT.main(arguments)
 
 

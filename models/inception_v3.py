@@ -5,11 +5,12 @@ C. Szegedy, V. Vanhoucke, S. Ioffe, J. Shlens and Z. Wojna, Rethinking the Incep
 normalisation after every convolution. 23,834,568 parameters with 1,000 classes of images 299×299.
 
 With `auxiliary`, another classifier reads the last module of 17×17, and its loss is added with a weight of 0.3. It is
-part of training only, and has 3,326,696 parameters; in all, 27,161,264.
+part of training only, and has 3,326,696 parameters; the total is 27,161,264.
 
 Ports Crossbow's Inceptionv3.java (src/test/java/uk/ac/imperial/lsds/crossbow), which follows MXNet's; batch, learning
-rate and weight decay are its own. Its convolutions begin at N(0, 0.1), here truncated at two standard deviations, as in
-the authors' code. Fixed from the original: the gradients of the joined branches, with which it could not be trained.
+rate and weight decay are its own. Initial weights of convolutions are from N(0, 0.1), here truncated at two standard
+deviations, as in the authors' code. Fixed from the original: the gradients of the concatenated branches, because of
+which it could not be trained.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def inception_v3(
 
 
 def _module_a(name: str, x: DataflowNode, projection: int) -> DataflowNode:
-    """35×35: 1×1, 5×5 and double 3×3 convolutions, and a pooling."""
+    """A module on 35×35: 1×1, 5×5 and double 3×3 convolutions, and a pooling."""
     five = _convolution(f"{name}-5x5", 64, 5, _convolution(f"{name}-5x5-reduce", 48, 1, x), padding=2)
     double = _convolution(f"{name}-double-1", 96, 3, _convolution(f"{name}-double-reduce", 64, 1, x), padding=1)
     double = _convolution(f"{name}-double-2", 96, 3, double, padding=1)
@@ -68,14 +69,14 @@ def _module_a(name: str, x: DataflowNode, projection: int) -> DataflowNode:
 
 
 def _module_b(name: str, x: DataflowNode) -> DataflowNode:
-    """From 35×35 to 17×17."""
+    """A module from 35×35 to 17×17."""
     double = _convolution(f"{name}-double-1", 96, 3, _convolution(f"{name}-double-reduce", 64, 1, x), padding=1)
     double = _convolution(f"{name}-double-2", 96, 3, double, stride=2)
     return _join(name, _convolution(f"{name}-3x3", 384, 3, x, stride=2), double, add(f"{name}-pool", _max_pool(), x))
 
 
 def _module_c(name: str, x: DataflowNode, width: int) -> DataflowNode:
-    """17×17: 7×7 convolutions as 1×7 and 7×1."""
+    """A module on 17×17: 7×7 convolutions, factorised into 1×7 and 7×1."""
     seven = _sevens(f"{name}-7x7", _convolution(f"{name}-7x7-reduce", width, 1, x), ((1, 7), (7, 1)), (width, 192))
     sizes = ((7, 1), (1, 7), (7, 1), (1, 7))
     double = _convolution(f"{name}-double-reduce", width, 1, x)
@@ -84,7 +85,7 @@ def _module_c(name: str, x: DataflowNode, width: int) -> DataflowNode:
 
 
 def _module_d(name: str, x: DataflowNode) -> DataflowNode:
-    """From 17×17 to 8×8."""
+    """A module from 17×17 to 8×8."""
     three = _convolution(f"{name}-3x3", 320, 3, _convolution(f"{name}-3x3-reduce", 192, 1, x), stride=2)
     seven = _sevens(f"{name}-7x7", _convolution(f"{name}-7x7-reduce", 192, 1, x), ((1, 7), (7, 1)), (192, 192))
     seven = _convolution(f"{name}-7x7-3", 192, 3, seven, stride=2)
@@ -92,7 +93,7 @@ def _module_d(name: str, x: DataflowNode) -> DataflowNode:
 
 
 def _module_e(name: str, x: DataflowNode) -> DataflowNode:
-    """8×8: 3×3 convolutions as 1×3 and 3×1 side by side."""
+    """A module on 8×8: 3×3 convolutions, replaced by 1×3 and 3×1 side by side."""
     three = _convolution(f"{name}-3x3-reduce", 384, 1, x)
     double = _convolution(f"{name}-double-1", 384, 3, _convolution(f"{name}-double-reduce", 448, 1, x), padding=1)
     return _join(
@@ -192,7 +193,7 @@ SCRIPT = ModelScript(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train by the command line. Returns the exit status."""
+    """Train as the command line says. Returns the exit status."""
     return SCRIPT.main(arguments)
 
 

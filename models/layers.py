@@ -27,7 +27,7 @@ TRANSFORMER_DEVIATION = 0.02
 
 
 def add(name: str, kernel: Kernel, *inputs: DataflowNode) -> DataflowNode:
-    """A new node that reads the given nodes, in this order; without any, it reads the batch."""
+    """A new node that reads the given nodes, in this order; without inputs, it reads the batch."""
     node = DataflowNode(Operator(name, kernel))
     for source in inputs:
         source.connect_to(node)
@@ -41,7 +41,7 @@ def normalised_convolution(
     norm: BatchNorm = NORM,
     activation: ReLU | None = RELU,
 ) -> DataflowNode:
-    """A convolution, batch normalisation and, unless it is None, an activation. Returns the last node."""
+    """A convolution, a batch normalisation and, unless it is None, an activation. Returns the last node."""
     y = add(f"{name}-norm", norm, add(name, convolution, *inputs))
     return y if activation is None else add(f"{name}-relu", activation, y)
 
@@ -55,7 +55,8 @@ def same_convolution(
     groups: int = 1,
     activation: ReLU | None = RELU,
 ) -> DataflowNode:
-    """A `normalised_convolution` that keeps the image's size, divided by the stride. Initial weights: MSRA."""
+    """A `normalised_convolution` whose output has the size of the image divided by the stride. Weights are initialised
+    with MSRA."""
     kernel = Conv(
         number_of_outputs=outputs,
         kernel_size=size,
@@ -69,7 +70,7 @@ def same_convolution(
 
 
 def check_sizes(**sizes: int) -> None:
-    """Raise ConfigurationError unless these are integers ≥ 1, and `heads` divides `width`."""
+    """Raise ConfigurationError unless all sizes are integers ≥ 1, and `heads` divides `width`."""
     for name, value in sizes.items():
         if not is_integer(value) or value < 1:
             raise ConfigurationError(f"{name} must be an integer ≥ 1. Received: {shown(value)}")
@@ -80,7 +81,7 @@ def check_sizes(**sizes: int) -> None:
 
 
 def positions(x: DataflowNode) -> DataflowNode:
-    """Adds a trained vector to each position of a sequence (N, T, D). The factors of `Scale` stay 1."""
+    """Add a trained vector to each position of a sequence (N, T, D). The factors of the `Scale` stay 1."""
     return add(
         "positions",
         Scale(
@@ -95,8 +96,8 @@ def positions(x: DataflowNode) -> DataflowNode:
 
 
 def transformer_block(name: str, width: int, heads: int, x: DataflowNode, *, causal: bool = False) -> DataflowNode:
-    """A layer of a transformer, for x and y: (N, T, width): x + attention, and then x + two inner products with a GELU.
-    Each begins with a normalisation, as in GPT-2. Returns the last node."""
+    """A layer of a transformer, with x and y: (N, T, width). It adds an attention to x, and then two inner products
+    with a GELU in between. Each of the two parts begins with a normalisation, as in GPT-2. Returns the last node."""
     weights = Gaussian(std=TRANSFORMER_DEVIATION)
 
     def projection(part: str, outputs: int, y: DataflowNode) -> DataflowNode:

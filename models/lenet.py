@@ -50,10 +50,10 @@ def lenet(variant: str = "original", *, dropout: float = 0.4, number_of_outputs:
 
 
 def _original(dropout: float, number_of_outputs: int, *, normalised: bool) -> list[tuple[str, Kernel]]:
-    """Weights N(0, 0.1), biases 0, 0.1, 0.1, 0.1, as in LeNet.java.
+    """The operators with weights from N(0, 0.1) and biases of 0, 0.1, 0.1, 0.1, as in LeNet.java.
 
-    Fixed from the original: the weights are truncated at two standard deviations, as intended; its flag was inverted,
-    so they were not.
+    Fixed from the original: the weights are truncated at two standard deviations, as intended. They were not, because
+    the original's flag was inverted.
     """
     weights = Gaussian(std=0.1, truncate=True)
     first, later = Constant(0.0), Constant(0.1)
@@ -76,7 +76,7 @@ def _original(dropout: float, number_of_outputs: int, *, normalised: bool) -> li
 
 
 def _caffe(number_of_outputs: int) -> list[tuple[str, Kernel]]:
-    """Weights Xavier, biases 0."""
+    """The operators with weights initialised with Xavier, and biases of 0."""
     weights, bias = Xavier(), Constant(0.0)
     return [
         ("conv1", Conv(number_of_outputs=20, kernel_size=5, weight_initialiser=weights, bias_initialiser=bias)),
@@ -120,7 +120,7 @@ SCRIPT = ModelScript(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train by the command line. Returns the exit status."""
+    """Train as the command line says. Returns the exit status."""
     return SCRIPT.main(arguments)
 
 

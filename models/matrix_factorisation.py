@@ -1,17 +1,18 @@
 """Matrix factorisation of ratings: `python -m models.matrix_factorisation` trains it; `--help` lists the options.
 
-Users and items have vectors of as many numbers as the rank; the rating of an item by a user is approximated by the
-product of their vectors: Y. Koren, R. Bell and C. Volinsky, Matrix Factorization Techniques for Recommender Systems
+Each user and each item has a vector with as many numbers as the rank, and the product of their vectors approximates the
+rating of an item by a user: Y. Koren, R. Bell and C. Volinsky, Matrix Factorization Techniques for Recommender Systems
 (IEEE Computer 42, 2009). 5,000 users, 5,000 items and rank 10 have 100,000 parameters.
 
 Ports Crossbow's MatrixFactorisation.java (src/test/java/uk/ac/imperial/lsds/crossbow), with its sizes, regularisation,
-batch and learning rate: the solver's step is the one that the original's kernel takes by itself. Fixed from the
-original: the initial numbers are drawn from N(0.5, 0.1); equal ones, as it has, stay equal, so that rank 10 is rank 1.
+batch and learning rate. The solver's step equals the one that the original's kernel takes by itself. Fixed from the
+original: the initial numbers are drawn from N(0.5, 0.1). The original's are equal and stay equal, so that rank 10 is in
+effect rank 1.
 
 The synthetic ratings are products of random vectors of the same rank, whose numbers are uniform in [0, 1.1), plus noise
-N(0, 0.1); the mean rating is 3. `--dataset batch_files` reads other ratings: examples of shape [2], user and item
-counted from 0, and labels of type float. `predict` computes ratings from the trained variables. The network is one loss
-of the batch, so it has no form in ONNX.
+from N(0, 0.1); the mean rating is 3. `--dataset batch_files` reads other ratings: examples of shape [2], with the
+numbers of user and item from 0, and labels of type float. `predict` computes ratings from the trained variables. The
+network consists of a single loss, so it cannot be exported to ONNX.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ from crossbow.types import DataError
 from models.layers import add
 
 LARGEST, NOISE = 1.1, 0.1
-"""Of the synthetic ratings: the bound of a vector's numbers, and the standard deviation of the noise."""
+"""Upper bound of the numbers in a vector, and standard deviation of the noise, of the synthetic ratings."""
 
 
 def matrix_factorisation(
     users: int = 5000, items: int = 5000, *, rank: int = 10, regularisation: float = 0.1
 ) -> Dataflow:
-    """The training dataflow, for examples (N, 2), user and item, with ratings (N,) as labels.
+    """The training dataflow, for examples (N, 2), the numbers of user and item, with ratings (N,) as labels.
 
     regularisation  λ of the loss Σ e² + λ (|u|² + |v|²).
 
-    Raises ConfigurationError unless sizes are ≥ 1 and regularisation ≥ 0.
+    Raises ConfigurationError unless all sizes are ≥ 1 and regularisation is ≥ 0.
 
     >>> matrix_factorisation(rank=2).graph[0].kernel.latents
     2
@@ -62,8 +63,8 @@ def matrix_factorisation(
 def predict(variables: Mapping[str, NDArray[Any]], pairs: NDArray[Any]) -> NDArray[Any]:
     """The ratings (N,) that a trained model predicts for pairs (N, 2) of user and item, counted from 0.
 
-    variables  those of the trained context, `context.variables`. The network is a loss of the batch, so
-               `context.predict` has nothing to return.
+    variables  variables of the trained context, `context.variables`. `context.predict` cannot be used, because the
+               network consists of a single loss.
 
     Raises DataError for pairs of another shape, and for users and items that the model does not have.
     """
@@ -131,11 +132,11 @@ SCRIPT = ModelScript(
     variant=lambda options: f"{options.users:,}×{options.items:,}, rank {options.rank}",
     synthetic=_synthetic,
 )
-"""637 batches of 4,096 ratings are what the original trains on between two averages."""
+"""The number of training examples is that of the original between two averages: 637 batches of 4,096 ratings."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train by the command line. Returns the exit status."""
+    """Train as the command line says. Returns the exit status."""
     return SCRIPT.main(arguments)
 
 

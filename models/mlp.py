@@ -1,10 +1,11 @@
 """A multilayer perceptron: `python -m models.mlp` trains it; `--help` lists the options.
 
-Inner products with an activation after each but the last: 784-2048-4096-1024-10 with sigmoids, 14,205,962 parameters.
+Inner products, with an activation after each except the last: 784-2048-4096-1024-10 with sigmoids, 14,205,962
+parameters.
 
 Ports Crossbow's dlbench/MLP.java (src/test/java/uk/ac/imperial/lsds/crossbow), which is named after the benchmark of S.
 Shi, Q. Wang, P. Xu and X. Chu, Benchmarking State-of-the-Art Deep Learning Software Tools (arXiv:1608.07249, 2016).
-Fixed from the original: the weights, which all begin at 0 there, are Xavier with the average fan, times 4 before a
+Fixed from the original: the initial weights, which are all 0 there, are Xavier's with the average fan, times 4 before a
 sigmoid (X. Glorot and Y. Bengio, Understanding the Difficulty of Training Deep Feedforward Neural Networks, AISTATS
 2010).
 """
@@ -24,16 +25,17 @@ from models.layers import classifier
 
 HIDDEN = (2048, 4096, 1024)
 ACTIVATIONS = {"sigmoid": 4.0, "relu": 2**0.5, "tanh": 1.0}
-"""With the gains of the weights before them, which make up for their slopes (at 0, a sigmoid's is 1/4)."""
+"""Activations, with the gains of the initial weights before them, which compensate for the slopes (that of a sigmoid at
+0 is 1/4)."""
 
 
 def mlp(hidden: Sequence[int] = HIDDEN, *, activation: str = "sigmoid", number_of_outputs: int = 10) -> Dataflow:
     """The training dataflow, for examples (N, …) of any shape; MNIST's are (N, 1, 28, 28).
 
-    hidden      outputs of the inner products before the last, each ≥ 1; without any, the model is linear.
+    hidden      outputs of the inner products before the last, each ≥ 1; if it is empty, the model is linear.
     activation  "sigmoid", "relu" or "tanh".
 
-    Raises ConfigurationError for other sizes and activations.
+    Raises ConfigurationError for an invalid size, and for another activation.
 
     >>> [node.operator.name for node in mlp((512,)).subgraph.nodes]
     ['ip1', 'activation1', 'ip2', 'softmax', 'loss', 'accuracy']
@@ -98,7 +100,7 @@ SCRIPT = ModelScript(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train by the command line. Returns the exit status."""
+    """Train as the command line says. Returns the exit status."""
     return SCRIPT.main(arguments)
 
 

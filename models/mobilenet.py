@@ -1,13 +1,13 @@
 """MobileNet v2: `python -m models.mobilenet` trains it; `--help` lists the options.
 
 M. Sandler, A. Howard, M. Zhu, A. Zhmoginov and L.-C. Chen, MobileNetV2: Inverted Residuals and Linear Bottlenecks
-(arXiv:1801.04381, 2018), table 2: a unit widens its input by a 1×1 convolution, convolves every channel by itself, and
+(arXiv:1801.04381, 2018), table 2: a unit widens its input by a 1×1 convolution, convolves every channel separately, and
 narrows the result by another 1×1 convolution, which has no activation; if the shapes are the same, the input is added.
-The activations are ReLUs that end at 6. 3,504,872 parameters with 1,000 classes of images 224×224.
+The activations are ReLUs that are clipped at 6. 3,504,872 parameters with 1,000 classes of images 224×224.
 
-Batch, learning rate, its decrease by 2 % an epoch and the weight decay are as in section 6.1, but with momentum 0.9
-instead of RMSProp. Dropout 0.2 before the classifier is that of the authors' code. The paper does not state the number
-of epochs; 300 is a choice.
+Batch, learning rate, its decrease by 2 % per epoch, and weight decay are as in section 6.1, but with momentum 0.9
+instead of RMSProp. The dropout of 0.2 before the classifier is from the authors' code. The paper does not state the
+number of epochs; 300 was chosen here.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ STAGES = (
     (6, 160, 3, 2),
     (6, 320, 1, 1),
 )
-"""Of each stage: the factor of the widening, outputs, number of units, and stride of the first."""
+"""Settings of each stage: factor of the widening, number of outputs, number of units, and stride of the first unit."""
 FIRST, LAST = 32, 1280
-"""Outputs of the first and the last convolution."""
+"""Numbers of outputs of the first and the last convolution."""
 _convolution = functools.partial(same_convolution, activation=ReLU(mode="clipped", ceiling=6.0))
 
 
@@ -41,7 +41,7 @@ def mobilenet(
 ) -> Dataflow:
     """The training dataflow, for images (N, C, H, W) of any size; ImageNet's are 3×224×224.
 
-    dropout    ratio before the inner product, in [0, 1); 0 omits it.
+    dropout    ratio of the dropout before the inner product, in [0, 1); 0 omits it.
     transform  preprocessing of the images, if any.
 
     >>> [node.operator.name for node in mobilenet().subgraph.nodes][3:7]
@@ -96,7 +96,7 @@ SCRIPT = ModelScript(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train by the command line. Returns the exit status."""
+    """Train as the command line says. Returns the exit status."""
     return SCRIPT.main(arguments)
 
 

@@ -2,8 +2,8 @@
 
 P. Sermanet, D. Eigen, X. Zhang, M. Mathieu, R. Fergus and Y. LeCun, OverFeat: Integrated Recognition, Localization and
 Detection using Convolutional Networks (arXiv:1312.6229, 2013), table 1: five convolutions, three max poolings and three
-inner products; 145,920,872 parameters with 1,000 classes of images 231×231. It is one of the convnet benchmarks that
-Crossbow has in src/test/java/uk/ac/imperial/lsds/crossbow/convnet.
+inner products; 145,920,872 parameters with 1,000 classes of images 231×231. It is one of the original's convnet
+benchmarks (src/test/java/uk/ac/imperial/lsds/crossbow/convnet).
 
 Batch, learning rate, momentum, weight decay, dropout and initial weights, N(0, 0.01), are as in section 3.2.
 """
@@ -22,7 +22,7 @@ from models.layers import classifier
 WIDTHS, SIZES, STRIDES, PADDINGS = (96, 256, 512, 1024, 1024), (11, 5, 3, 3, 3), (4, 1, 1, 1, 1), (0, 0, 1, 1, 1)
 """Outputs, kernel sizes, strides and paddings of the convolutions."""
 POOLED = (1, 2, 5)
-"""Convolutions that a max pooling follows."""
+"""Numbers of the convolutions that are followed by a max pooling."""
 WEIGHTS = Gaussian(std=0.01)
 
 
@@ -31,7 +31,7 @@ def overfeat(
 ) -> Dataflow:
     """The training dataflow, for images (N, C, H, W) of at least 71×71; the paper's are 3×231×231.
 
-    dropout    ratio before the first two inner products, in [0, 1); 0 omits it.
+    dropout    ratio of the dropout before the first two inner products, in [0, 1); 0 omits it.
     transform  preprocessing of the images, if any.
 
     >>> [node.operator.name for node in overfeat(dropout=0).subgraph.nodes][-9:-3]
@@ -83,7 +83,7 @@ SCRIPT = ModelScript(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train by the command line. Returns the exit status."""
+    """Train as the command line says. Returns the exit status."""
     return SCRIPT.main(arguments)
 
 

@@ -12,20 +12,20 @@ ResNetv2.java, which is commented out there. The depth determines the kind:
 * 18, 34 (units of two 3×3 convolutions) and 50, 101, 152 (bottlenecks 1×1, 3×3, 1×1), for ImageNet: a 7×7 convolution
   and a max pooling, then four stages.
 
-Where the original and the papers differ:
+Where the original and the papers differ, this module does the following:
 
 shortcuts   If a unit changes the shape, the paper's networks for CIFAR take every second pixel and add channels of
             zeros ("identity", its option A, without parameters), and those for ImageNet use a 1×1 convolution
             ("projection", option B). So does this module; the original has projections in both. Version 1 normalises a
-            projection, version 2 does not, as in the original.
+            projection, and version 2 does not, as in the original.
 stride      In a bottleneck, the first 1×1 convolution has the stride, as in the papers and ResNetv1.java; with
             `bottleneck_stride="3x3"` the 3×3 convolution has it, as in ResNetv1ForCifar.java and torchvision.
 pooling     The last pooling is global, as in the papers. The original's 7×7 window leaves 2×2 of CIFAR's 8×8, and so
             2,560 weights in the inner product of 64 features, which should have 640. Fixed.
             The first pooling is the original's, without padding and with ⌈·⌉ (112 → 56), where others pad by 1.
-initial     As in the original, not the papers: Xavier with fan-in (CIFAR); Xavier with the average fan, N(0, 0.0221)
-values      in the inner product (ImageNet). The latter is truncated at two standard deviations, as the original
-            intended; its flag was inverted, so it was not.
+initial     As in the original, not in the papers: Xavier with fan-in (CIFAR); Xavier with the average fan, and
+values      N(0, 0.0221) in the inner product (ImageNet). The latter is truncated at two standard deviations, as
+            intended in the original, where it was not, because a flag was inverted.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from models.layers import add, classifier
 
 CIFAR_DEPTHS = (20, 32, 44, 56, 110, 164)
 IMAGENET_UNITS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
-"""Units of each stage, by depth."""
+"""Numbers of units of the stages, by depth."""
 BOTTLENECK_DEPTHS = (50, 101, 152, 164)
 EXPANSION = 4
-"""Number of features of a bottleneck relative to its 3×3 convolution."""
+"""Number of output features of a bottleneck, relative to its 3×3 convolution."""
 DEPTHS = tuple(sorted((*CIFAR_DEPTHS, *IMAGENET_UNITS)))
 VERSIONS = (1, 2)
 SHORTCUTS = ("identity", "projection")
@@ -151,7 +151,7 @@ class _Network:
         """A unit's output and its number of channels. The residual and the shortcut are added at the end.
 
         In version 1, a ReLU follows the sum. In version 2, the unit begins with an activation, which a shortcut that
-        changes the shape also reads. The first unit has no activation of its own, because the stem ends with one.
+        changes the shape also reads. The first unit has no activation at its beginning, because the stem ends with one.
         """
         sizes = self.convolutions(features, stride)
         outputs = sizes[-1][0]
@@ -289,7 +289,7 @@ SCRIPT = ModelScript(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train by the command line. Returns the exit status."""
+    """Train as the command line says. Returns the exit status."""
     return SCRIPT.main(arguments)
 
 

@@ -4,9 +4,9 @@ S. Xie, R. Girshick, P. Dollár, Z. Tu and K. He, Aggregated Residual Transforma
 (arXiv:1611.05431, 2016), table 1: the bottlenecks of ResNet-50 with twice as many features in the 3×3 convolution, in
 32 groups of 4 in the first stage. 25,028,904 parameters with 1,000 classes of images 224×224.
 
-The stride of a unit is in its 3×3 convolution, and a shortcut that changes the shape is a 1×1 convolution with
-normalisation. Batch, learning rate and weight decay are as in section 4. The number of epochs, 120, and
-those of the steps are a choice.
+The 3×3 convolution of a unit has the stride, and a shortcut that changes the shape is a 1×1 convolution with
+normalisation. Batch, learning rate and weight decay are as in section 4. The number of epochs, 120, and the epochs of
+the steps were chosen here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from models.images import add_augmentation, image_transform
 from models.layers import add, classifier, head_of, same_convolution
 
 UNITS = (3, 4, 6, 3)
-"""Of each stage."""
+"""Number of units of each stage."""
 GROUPS = 32
 """Groups of every 3×3 convolution; the paper's cardinality."""
 WIDTHS, OUTPUTS = (128, 256, 512, 1024), (256, 512, 1024, 2048)
@@ -80,7 +80,7 @@ SCRIPT = ModelScript(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train by the command line. Returns the exit status."""
+    """Train as the command line says. Returns the exit status."""
     return SCRIPT.main(arguments)
 
 

@@ -11,14 +11,15 @@ cifar     Crossbow's (src/test/java/uk/ac/imperial/lsds/crossbow/VGG.java), afte
 imagenet  Configuration D, VGG-16: thirteen convolutions without normalisation, two inner products of 4,096 with
           dropout. 138,357,544 parameters with 1,000 classes of images 224×224.
 a         Configuration A: eight convolutions; 132,863,336 parameters. The original's convnet benchmark ends in inner
-          products of 4096-3072-3072 outputs, a slip; here, as in the paper, they have 4096-4096-1000.
+          products of 4096-3072-3072 outputs by mistake; here they have 4096-4096-1000, as in the paper.
 19        Configuration E, VGG-19: sixteen convolutions; 143,667,240 parameters.
 
 Without normalisation, the defaults have the paper's momentum and weight decay, and a learning rate for small batches:
 0.001 for 16 images, where the paper has 0.01 for 256. As in the paper, it decreases three times by a factor of ten
-within 74 epochs. The paper does so when the validation accuracy no longer improves; the epochs here are a choice.
+within 74 epochs. The paper decreases it when the validation accuracy stops improving; here, the epochs were chosen.
 
-Weights use Xavier with the average fan, biases 0, as in the original, and as section 3.1 of the paper recommends.
+Weights are initialised with Xavier and the average fan, and biases with 0, as in the original and as section 3.1 of the
+paper recommends.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from models.layers import classifier
 
 VARIANTS = ("cifar", "imagenet", "a", "19")
 WIDTHS = (64, 128, 256, 512, 512)
-"""Outputs of the convolutions of each stage. A max pooling after each stage halves the image."""
+"""Numbers of outputs of the convolutions of each stage. A max pooling after each stage halves the image."""
 DEPTHS = {"cifar": (2, 2, 3, 3, 3), "imagenet": (2, 2, 3, 3, 3), "a": (1, 1, 2, 2, 2), "19": (2, 2, 4, 4, 4)}
 """Number of convolutions of each stage, by variant."""
 WEIGHTS = Xavier(norm="average")
@@ -69,8 +70,8 @@ def vgg(
 
 
 def _cifar(number_of_outputs: int) -> Layers:
-    """After a convolution: ReLU, normalisation and, except at the end of a stage, dropout (0.3, from stage 2 on
-    0.4)."""
+    """The operators of the variant for CIFAR. Each convolution is followed by a ReLU, a normalisation and, except at
+    the end of a stage, a dropout (0.3, from stage 2 on 0.4)."""
     layers: Layers = []
     for stage, (count, width) in enumerate(zip(DEPTHS["cifar"], WIDTHS, strict=True), start=1):
         for number in range(1, count + 1):
@@ -158,8 +159,8 @@ IMAGENET = Defaults(
     image_shape=(3, 224, 224),
     number_of_classes=1000,
 )
-"""The paper's, except that the learning rate, 0.01 for 256 images, is reduced for a small batch, and that it decreases
-at given epochs."""
+"""Defaults of the paper, except that the learning rate, 0.01 for 256 images, is reduced for a small batch, and that it
+decreases at fixed epochs."""
 
 SCRIPT = ModelScript(
     name="vgg",
@@ -180,7 +181,7 @@ SCRIPT = ModelScript(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train by the command line. Returns the exit status."""
+    """Train as the command line says. Returns the exit status."""
     return SCRIPT.main(arguments)
 
 

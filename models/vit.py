@@ -1,9 +1,9 @@
 """A vision transformer for small images: `python -m models.vit` trains it; `--help` lists the options.
 
 A. Dosovitskiy et al., An Image is Worth 16x16 Words: Transformers for Image Recognition at Scale (arXiv:2010.11929,
-2020): an image is a sequence of patches. Instead of a token of the class, the classifier reads the mean over all
-patches, as in L. Beyer, X. Zhai and A. Kolesnikov, Better plain ViT baselines for ImageNet-1k (arXiv:2205.01580, 2022).
-By default patches are 4×4, and there are four layers of width 128 with four heads: for CIFAR-10, 817,290 parameters, of
+2020): an image is a sequence of patches. Instead of a class token, the classifier reads the mean over all patches, as
+in L. Beyer, X. Zhai and A. Kolesnikov, Better plain ViT baselines for ImageNet-1k (arXiv:2205.01580, 2022). By default,
+patches are 4×4, and there are four layers of width 128 with four heads. For CIFAR-10, this gives 817,290 parameters, of
 which the 8,192 factors of `positions` stay 1.
 """
 
@@ -32,10 +32,11 @@ def vit(
 ) -> Dataflow:
     """The training dataflow, for images (N, C, image_size, image_size).
 
-    patch: height and width of a patch; it divides the image size. layers: attention and inner products, each. width:
-    numbers for each patch. heads: of each attention; they divide the width.
+    patch: height and width of a patch, which divides the image size. layers: number of layers, each of which has an
+    attention and two inner products. width: number of features of each patch. heads: number of heads of each attention,
+    which divides the width.
 
-    Raises ConfigurationError for other sizes.
+    Raises ConfigurationError for invalid sizes.
 
     >>> [node.operator.name for node in vit(layers=1).subgraph.nodes][:4]
     ['patches', 'flatten', 'sequence', 'positions']
@@ -91,7 +92,7 @@ SCRIPT = ModelScript(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train by the command line. Returns the exit status."""
+    """Train as the command line says. Returns the exit status."""
     return SCRIPT.main(arguments)
 
 

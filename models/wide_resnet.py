@@ -24,7 +24,7 @@ from models.images import add_augmentation, image_transform
 from models.layers import add, classifier
 
 FEATURES = (16, 32, 64)
-"""Features of each stage, without the factor k."""
+"""Number of features of each stage, without the factor k."""
 
 
 def wide_resnet(
@@ -37,9 +37,9 @@ def wide_resnet(
 ) -> Dataflow:
     """The training dataflow, for images (N, C, H, W) of any size; CIFAR's are 3×32×32.
 
-    depth      convolutions, including the shortcuts, 6n + 4: 10, 16, 22, 28, 40, …
+    depth      number of convolutions, including the shortcuts, 6n + 4: 10, 16, 22, 28, 40, …
     width      the factor k of the features, ≥ 1.
-    dropout    ratio between the two convolutions of a unit, in [0, 1); 0 omits it. The paper tries 0.3.
+    dropout    ratio of the dropout between the two convolutions of a unit, in [0, 1); 0 omits it. The paper tries 0.3.
     transform  preprocessing of the images, if any.
 
     Raises ConfigurationError for another depth or width.
@@ -65,7 +65,7 @@ def wide_resnet(
 
 
 def _unit(name: str, x: DataflowNode, channels: int, features: int, stride: int, dropout: float) -> DataflowNode:
-    """A shortcut that changes the number of features reads the unit's first activation."""
+    """A unit. A shortcut that changes the number of features reads the unit's first activation."""
     activated = _activation(f"{name}-norm1", f"{name}-relu1", x)
     y = _convolution(f"{name}-conv1", features, 3, stride, activated)
     y = _activation(f"{name}-norm2", f"{name}-relu2", y)
@@ -143,7 +143,7 @@ SCRIPT = ModelScript(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train by the command line. Returns the exit status."""
+    """Train as the command line says. Returns the exit status."""
     return SCRIPT.main(arguments)
 
 

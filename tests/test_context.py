@@ -404,6 +404,15 @@ def test_images_that_are_too_large(dtype: Any) -> None:
         assert np.isfinite(running.predict(large)).all()
 
 
+def test_training_images_that_are_too_large() -> None:
+    x = DATA.train.images.astype(np.float64)
+    x[3, 1] = 1e300
+    data = Dataset((x, DATA.train.labels))
+    with pytest.raises(DataError, match=r"^x_train: expected numbers that float32 can hold\. Received: 1e\+300$"):
+        context(data=data)
+    context(data=data, precision="float64").close()
+
+
 def test_rows_of_different_lengths() -> None:
     with context() as running, pytest.raises(DataError, match=r"predict: expected an array of images\. Received: "):
         running.predict([[1.0, 2.0], [3.0]])  # type: ignore[arg-type]
@@ -757,6 +766,22 @@ def test_a_closed_context_says_so(tmp_path: Path) -> None:
         with pytest.raises(CrossbowError, match="the context is closed"):
             use()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["model", "solver", "system", "data"])
+def test_what_it_was_created_with_cannot_be_changed(name: str) -> None:
+    with context() as running:
+        before = getattr(running, name)
+        with pytest.raises(AttributeError, match=rf"^ExecutionContext\.{name} cannot be changed; create another"):
+            setattr(running, name, before)
+        assert getattr(running, name) is before
+
+
+def test_it_is_shown_in_a_line() -> None:
+    with context(learners=1) as running:
+        assert repr(running) == "ExecutionContext(cpu, 1 learner, SMA, epoch 0, open)"
+        running.train(2)
+    assert repr(running) == "ExecutionContext(cpu, 1 learner, SMA, epoch 2, closed)"
 
 
 def test_a_context_need_not_be_a_with_statement() -> None:

@@ -11,6 +11,8 @@ import pytest
 from crossbow import ConfigurationError, ModelConf, RangeTest, Sequential, SolverConf, SystemConf, find_learning_rate
 from crossbow.data import digits
 from crossbow.ops import InnerProduct, ReLU, SoftMax, SoftMaxLoss
+from crossbow.scripts import ModelScript
+from models import lenet, logistic_regression
 
 SYSTEM = SystemConf(learners_per_device=2, threads_per_learner=1)
 
@@ -29,7 +31,7 @@ def test_the_suggestion_trains(solver: SolverConf) -> None:
     found = find(solver=solver, tasks=120)
     assert found.suggestion is not None
     assert found.least is not None
-    assert 1e-5 < found.suggestion <= found.least / 3
+    assert 1e-5 < found.suggestion == found.least / 3
     ratios = np.diff(np.log(found.rates))
     np.testing.assert_allclose(ratios, ratios[0], rtol=1e-9)  # each tick by the same factor
     assert found.rates[0] == 1e-6
@@ -58,20 +60,36 @@ def test_the_mean_has_no_bias() -> None:
     assert points([1.0, 0.0]).smoothed == pytest.approx((1.0, 0.09 / 0.19))
 
 
-def test_the_steepest_fall_is_suggested() -> None:
-    """A fall at 15, the smallest loss at 39."""
-    losses = [1.0] * 15 + [0.2] * 10 + [0.19] * 15 + [5.0] * 5
+def test_a_third_of_the_best_rate_is_suggested() -> None:
+    """A steep fall in the noise of the beginning, at 11; the smallest loss at 39."""
+    losses = [6.0] * 11 + [3.0] + [6.0] * 3 + [5.0, 4.0, 3.0] + [2.0] * 22 + [5.0] * 5
     found = points(losses)
     assert found.least == found.rates[39]
-    assert found.suggestion in found.rates[14:17]
+    assert found.suggestion == found.least / 3
+    assert found.divergence in found.rates[41:43]
 
 
-def test_not_more_than_a_third_of_the_best_rate() -> None:
-    losses = [1.0] * 14 + [0.5, 0.1, 3.0, 9.0]
-    found = points(losses)
+def test_a_network_that_has_died_has_diverged() -> None:
+    """The loss rises from 1.3 to that of chance, 2.3, much less than it had fallen."""
+    found = points([6.0] * 15 + [1.3] * 40 + [2.3] * 20)
+    assert found.divergence in found.rates[56:63]
+    assert points([6.0] * 15 + [1.3] * 40 + [1.5] * 20).divergence is None
+    assert points([6.0] * 15 + [0.1] * 60 + [0.3] * 20).divergence is None, "three times as large, but only noise"
+
+
+@pytest.mark.parametrize(
+    ("script", "seed"),
+    [(lenet.SCRIPT, 1), (logistic_regression.SCRIPT, 1), (logistic_regression.SCRIPT, 2)],
+    ids=["lenet", "logistic regression", "another seed"],
+)
+def test_the_suggestion_is_near_the_rate_of_the_script(script: ModelScript, seed: int) -> None:
+    _, confs, dataflow = script.network(["--learners", "1", "--threads-per-learner", "1", "--seed", str(seed)])
+    found = find_learning_rate(
+        [dataflow, None], data=digits(), model=confs.model, solver=confs.solver, system=confs.system
+    )
+    assert found.diverged
     assert found.suggestion is not None
-    assert found.least is not None
-    assert found.suggestion <= found.least / 3
+    assert 1 / 10 < found.suggestion / script.defaults.solver.learning_rate < 10
 
 
 @pytest.mark.parametrize("losses", [[], [1.0, 0.5], [1.0] * 20, [1.0 + number / 9 for number in range(20)]])

@@ -394,7 +394,7 @@ def test_images_are_read_from_files(tmp_path: Path) -> None:
         assert predictor.top(folder / "b.jpg", 2) == predictor.top(images[1], 2)
         with pytest.raises(DataError, match=r"images: expected one image\. Received: 3"):
             predictor.top(folder)
-        with pytest.raises(DataError, match="expected the paths of images. Received: none"):
+        with pytest.raises(DataError, match=r"expected the paths of images\. Received: none"):
             predictor.read_images()
         with pytest.raises(DataError, match=r"nowhere\.png: .*Received: "):
             predictor.top("nowhere.png")

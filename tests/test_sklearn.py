@@ -21,7 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import crossbow.sklearn
 from crossbow import SSGD, ConfigurationError, DataflowNode, Operator, Sequential, SolverConf
 from crossbow.kernels.cpu.simd import processor
-from crossbow.ops import Conv, InnerProduct, Pool, ReLU
+from crossbow.ops import Conv, InnerProduct, Pool, ReLU, SoftMax, SoftMaxLoss
 from crossbow.sklearn import CrossbowClassifier, CrossbowRegressor, NetworkEstimator
 from examples.custom_operator import Swish
 
@@ -141,6 +141,51 @@ def test_images(dtype: Any) -> None:
     assert classifier.score(x[400:], digits.target[400:]) > 0.9
     with pytest.raises(ValueError, match=r"X: expected examples of shape \(N, 1, 8, 8\) .*\(2, 1, 4, 8\)"):
         classifier.predict(x[:2, :, :4])
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (64,)])
+def test_pixels_are_scaled_as_a_data_set_scales_them(shape: tuple[int, ...]) -> None:
+    """The same numbers as floating point, already scaled, give the same model."""
+    digits = load_digits(n_class=4)
+    pixels = (digits.images * 15).astype(np.uint8).reshape(-1, *shape)
+    scaled = pixels.astype(np.float32) * np.float32(1 / 255)
+    models = [CrossbowClassifier(epochs=2, random_state=0).fit(x, digits.target) for x in (pixels, scaled)]
+    np.testing.assert_allclose(models[0].predict_proba(pixels), models[1].predict_proba(scaled), atol=1e-5)
+    with pytest.raises(
+        ValueError, match=r"X: expected examples of shape \(N, .* and type uint8, as in `fit`\. Received"
+    ):
+        models[0].predict(scaled)
+
+
+def test_pixels_without_a_channel_are_named() -> None:
+    x, y = np.zeros((150, 8, 8), np.uint8), Y
+    message = (
+        r"X: expected images \(N, C, H, W\), .*so add the channel, X\[:, None\]\. Received: shape \(150, 8, 8\), uint8"
+    )
+    for fit in (CrossbowClassifier().fit, CrossbowRegressor().fit):
+        with pytest.raises(ValueError, match=message):
+            fit(x, y)
+    fitted = CrossbowClassifier(epochs=1, random_state=0).fit(x.astype(np.float32), y)
+    with pytest.raises(ValueError, match=message):
+        fitted.predict(x)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected", "received"),
+    [
+        (CrossbowClassifier, r"\(N, 3\), one number for each class", r"\(N, 50\) from 'innerproduct1'$"),
+        (CrossbowRegressor, r"\(N, 1\), one number for each target", r"\(N, 50\) from 'innerproduct1'$"),
+    ],
+)
+def test_a_network_of_another_number_of_outputs(estimator: Any, expected: str, received: str) -> None:
+    message = rf"{estimator.__name__}: network must return a network whose output is {expected}\. Received: {received}"
+    with pytest.raises(ConfigurationError, match=message):
+        estimator(lambda outputs: linear_network(50)).fit(X, Y)
+
+
+def test_a_network_with_a_loss_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"output is \(N, 3\), .*Received: \(N\) from 'softmaxloss1'$"):
+        CrossbowClassifier(lambda classes: Sequential(InnerProduct(classes), SoftMax(), SoftMaxLoss())).fit(X, Y)
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,7 @@ class _Compiler:
         self.shared_statistics, self.check_numerics = statistics, check_numerics
         self.batch: Shape = source.images.shape[1:]
         self.shapes = infer_shapes(graph, self.batch, labels, phase)
+        self._check_indices()
         self.consumers = consumers(graph)
         self.draft = Draft()
         self.specs = variables_of(graph, self.batch, self.shapes)
@@ -142,6 +143,19 @@ class _Compiler:
         outputs = {v.order: places["output", v.order] for v in self.graph if ("output", v.order) in places}
         outputs.update({order: places[value] for order, value in self.outputs.items()})
         return Program(self.graph, self.batch, model, statistics, steps, plan, outputs)
+
+    def _check_indices(self) -> None:
+        """Raises GraphError if an operator reads its indices from pixels, which are scaled to [0, 1]."""
+        if self.source.images.dtype != np.uint8 or self.source.scale == 1:
+            return
+        faults = [
+            f"node {vertex.name!r} ({type(vertex.kernel).__name__}): expected indices of a type that is not scaled to "
+            "[0, 1]: convert the examples with .astype(np.int32). Received: uint8"
+            for vertex in self.graph
+            if vertex.forward is not None and vertex.forward.takes_indices and BATCH in vertex.inputs
+        ]
+        if faults:
+            raise GraphError(faults)
 
     def _check_sizes(self) -> None:
         """Raises GraphError for tensors that are larger than the machine's memory, before kernels are prepared."""

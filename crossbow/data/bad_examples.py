@@ -1,4 +1,4 @@
-"""The examples that loaders leave out, because they cannot be read."""
+"""The examples that loaders leave out because they cannot be read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from crossbow.types import DataError
 
 
 class BadExamples:
-    """The bad examples of one phase that were found so far. Several loaders may share them, and any thread may use
-    them."""
+    """The bad examples of one phase that have been found so far. Several loaders may share an object, and any thread
+    may use it."""
 
     def __init__(self, number_of_examples: int, numbers: Indices | None = None) -> None:
-        """numbers: those of the examples (N,) in the whole set, by which bad ones are listed; None if these are the
-        whole set."""
+        """numbers: the number of each example (N,) in the whole set, by which bad examples are listed; None if the
+        examples are the whole set."""
         self.mask: Mask = np.zeros(number_of_examples, np.bool_)
         """Whether each example (N,) is known to be bad; never all of them."""
         self._masked = 0
@@ -26,7 +26,7 @@ class BadExamples:
         self._places = None if numbers is None else {number: place for place, number in enumerate(numbers.tolist())}
         self._lock = threading.Lock()
         self._found: dict[int, BadExample] = {}
-        """By number in the whole set."""
+        """Bad examples by their number in the whole set."""
         self._taken = 0
 
     def __len__(self) -> int:
@@ -56,13 +56,13 @@ class BadExamples:
             self._found[known.index] = known
 
     def continue_from(self, other: BadExamples) -> None:
-        """Begin with what another object has found in the same set. Nothing must have been found here."""
+        """Start with the bad examples that another object has found in the same set. This object must be empty."""
         for each in other.all():
             self.add_known(each)
         self._taken = other._taken
 
     def share(self, ranks: Ranks) -> None:
-        """Across ranks, which must call it at the same time, add the examples that any rank has found."""
+        """Add the examples that any rank has found. All ranks must call this at the same time."""
         if not ranks.several:
             return
         for found in ranks.gather([(each.index, each.source, each.reason) for each in self.all()]):
@@ -70,12 +70,12 @@ class BadExamples:
                 self.add_known(BadExample(index, source, reason))
 
     def all(self) -> list[BadExample]:
-        """All examples that were found, in the order in which they were found."""
+        """All bad examples, in the order in which they were found."""
         with self._lock:
             return list(self._found.values())
 
     def take_new(self) -> list[BadExample]:
-        """The examples that were found since the last call."""
+        """The bad examples that were found since the last call."""
         if len(self._found) == self._taken:
             return []
         new = self.all()[self._taken :]

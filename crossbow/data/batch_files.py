@@ -33,8 +33,9 @@ Indices = NDArray[np.intp]
 class BatchFiles:
     """Random access to a data set in batch-aligned files: `len(files)`, `files[i]`, `files.read(…)`.
 
-    The files are mapped into memory, and never read as a whole. Opening checks their lengths, and that the examples
-    which fill the last batch begin with the first one, unless `check_fill` is False. These are not counted.
+    The files are mapped into memory, and never read as a whole. Opening checks their lengths and, unless `check_fill`
+    is False, that the examples that fill the last batch begin with the first example. These repetitions are not
+    counted.
 
     Each file is searched for by its name in the directory of the metadata file, then at the path in the metadata.
 
@@ -85,7 +86,8 @@ class BatchFiles:
         return f"BatchFiles({str(self.path)!r}: {len(self):,} examples {meta.example_shape} {meta.example_type})"
 
     def _check_fill(self) -> None:
-        """With a wrong number of examples that fill the last batch, the first of them is not that of the data set."""
+        """Raise DataError unless the fill of the last batch begins with the first example, as it does if `fill` is
+        correct."""
         if fill := self.metadata.fill:
             first, filling = self.slice(0, 1)[0][0], self.filling()[0][0]
             if first.tobytes() != filling.tobytes():
@@ -95,7 +97,8 @@ class BatchFiles:
                 )
 
     def _make_room(self, count: int) -> None:
-        """Make the process able to open the files, all of which stay open: Python keeps a mapped file open."""
+        """Raise the process's limit of open files if necessary: all files stay open, because Python keeps a mapped file
+        open. Raises DataError if the limit cannot be raised."""
         needed, limit = make_room_for_files(count)
         if needed > limit:
             raise DataError(

@@ -29,9 +29,9 @@ from crossbow.types import Array, DataError, Shape, bytes_text
 DEFAULT_PARTITION = 1 << 30
 """Default maximum size of a file in bytes, as in the original."""
 MEAN = ".mean"
-"""Suffix of the file with the mean image, beside the metadata: float32, as large as an example."""
+"""Suffix of the file with the mean image, next to the metadata: float32, of the size of an example."""
 BESIDE = (MEAN, CLASSES)
-"""Suffixes of the other files of a data set, which it need not have."""
+"""Suffixes of the optional files of a data set."""
 PIECE = 16 << 20
 """Bytes that are copied at a time, if an example is not larger."""
 
@@ -57,7 +57,7 @@ class Plan:
     number_of_examples: int
     batch_size: int
     example_bytes: int
-    """Of a batch, without padding."""
+    """Size of the examples of a batch in bytes, without padding; `label_bytes` is that of the labels."""
     label_bytes: int
     batches_per_file: int
 
@@ -99,12 +99,12 @@ def plan(source: Source, batch_size: int, partition_size: int = DEFAULT_PARTITIO
 
 
 class BatchFileWriter:
-    """Writes data sets that belong together, as those for training and for tests, into a directory.
+    """Writes data sets that belong together, such as those for training and for tests, to a directory.
 
-    Creating it checks what can be known before, and makes the directory.
+    The constructor creates the directory, and detects all errors that can be detected before writing.
 
     sources         the examples to write, by the name of their data set
-    also_replaced   names of older data sets that would not belong to the new ones
+    also_replaced   names of older data sets to remove, because they do not belong to the new ones
     class_names     names of the classes, if they are known
 
     Raises DataError if the metadata cannot represent the path, if an existing data set has examples of another shape or
@@ -137,12 +137,14 @@ class BatchFileWriter:
         check_space(directory, sum(planned.nbytes for _, planned, _ in self._sets), self._older())
 
     def write(self, beside: Mapping[str, bytes] | None = None) -> list[Path]:
-        """Write `NAME.examples.N`, `NAME.labels.N` and `NAME.metadata` of each data set, and the files `beside` them by
-        their names. Returns the paths of the metadata.
+        """Write `NAME.examples.N`, `NAME.labels.N` and `NAME.metadata` of each data set. Returns the paths of the
+        metadata.
+
+        beside: contents of further files in the same directory, by their names.
 
         Existing files with these names are replaced. The metadata files of all data sets are removed first and written
-        last, so an incomplete data set has none, and no new one stands beside an older one. If writing fails, all new
-        files are removed.
+        last, so an incomplete data set has none, and a new data set is never mixed with an older one. If writing fails,
+        all new files are removed.
 
         Raises DataError if a file cannot be written.
         """
@@ -192,7 +194,7 @@ def check_replaceable(path: Path, shape: Shape, class_names: tuple[str, ...] | N
     try:
         older = read_metadata(path).example_shape
     except DataError:
-        return  # there is none that could be used
+        return  # no usable data set would be replaced
     if older != shape:
         raise DataError(
             f"{path}: expected no data set, or one with examples {shape} to replace. Received: one with examples "
@@ -250,7 +252,7 @@ def _write_partition(metadata: Metadata, planned: Plan, source: Source, number: 
 
 
 def _write(file: BinaryIO, path: Path, content: Any) -> None:
-    """Write bytes. Two files are open: an OSError alone would not tell of which it is."""
+    """Write bytes to the file of this path. Two files are open, and an OSError alone does not tell which one failed."""
     try:
         file.write(content)
     except OSError as error:
@@ -272,7 +274,7 @@ def _pieces(source: Source, spans: Sequence[tuple[int, int]]) -> Any:
 def check_space(directory: Path, nbytes: int, older: Sequence[Path] = ()) -> None:
     """Raise DataError if the directory's file system has less than `nbytes` of free space.
 
-    older: files in the directory that are removed before; their space counts as free.
+    older: files in the directory that will be removed before writing; their space counts as free.
     """
     status = os.statvfs(directory) if hasattr(os, "statvfs") else None
     if status is None:  # Windows
@@ -285,7 +287,7 @@ def check_space(directory: Path, nbytes: int, older: Sequence[Path] = ()) -> Non
 
 
 def _space(path: Path) -> int:
-    """Bytes that become free if the file is removed: of sparse files and links, fewer than they seem to have."""
+    """Bytes that become free if the file is removed: for sparse files and links, fewer than their size."""
     try:
         status = path.lstat()
     except OSError:

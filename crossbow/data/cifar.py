@@ -181,7 +181,7 @@ class _Collection:
 
 
 def _assemble(where: Path, form: _Form, contents: Iterator[tuple[str, bytes]]) -> tuple[Part, Part]:
-    """The images of the files, concatenated in the right order, whatever order they arrive in."""
+    """The images of the files, concatenated in the right order. `contents` may have the files in any order."""
     *_, last = form.files
     counts = np.array(list(form.files.values())) * IMAGES
     starts = dict(zip(form.files, np.cumsum(counts) - counts, strict=True))
@@ -207,7 +207,7 @@ def _in_folder(folder: Path, form: _Form) -> Iterator[tuple[str, bytes]]:
 
 
 def _in_archive(archive: tarfile.TarFile, path: Path, collection: _Collection) -> Iterator[tuple[str, bytes]]:
-    """The files with original names, in archive order, because going back would decompress everything again."""
+    """The files with original names, in the order of the archive: seeking back would decompress everything again."""
     wanted = {**collection.binary.files, **collection.python.files}
     for number, member in enumerate(archive):
         if number == MOST_MEMBERS:
@@ -228,7 +228,7 @@ def _whole(file: Readable, source: object, share: int) -> bytes:
 
 
 def _read_archive(path: Path, collection: _Collection) -> tuple[Part, Part]:
-    """A .tar.gz. The first file with an original name determines the format."""
+    """The examples in a .tar.gz archive. The first file with an original name determines the format."""
     try:
         with gzip.open(path) as packed:
             file = Bounded(packed, LARGEST_ARCHIVE, str(path))
@@ -245,7 +245,7 @@ def _read_archive(path: Path, collection: _Collection) -> tuple[Part, Part]:
 def _read_contents(
     contents: Iterator[tuple[str, bytes]], file: Bounded, path: Path, collection: _Collection
 ) -> tuple[Part, Part]:
-    """The examples in the files of an archive. The rest of the archive is read, too."""
+    """The examples in the files of an archive. The rest of the archive is read, too, to verify its checksum."""
     first = next(contents, None)
     binary, python = collection.binary, collection.python
     if first is None:
@@ -258,7 +258,8 @@ def _read_contents(
 
 
 def _read_binary(content: bytes, source: str, count: int, label_bytes: Mapping[str, int], labels: str) -> Part:
-    """For each image, its labels, one byte each, and its pixels: red, green, blue, each row by row.
+    """The images and labels in a binary file. It has for each image the labels, one byte each, and the pixels: red,
+    green, blue, each row by row.
 
     label_bytes: the names of the labels in order, and their numbers of classes; `labels` is the one to return.
     """
@@ -277,7 +278,7 @@ def _read_binary(content: bytes, source: str, count: int, label_bytes: Mapping[s
 
 
 def _read_python(content: bytes, source: str, count: int, key: str, number_of_classes: int) -> Part:
-    """A pickled dictionary with `data` (N, 3072) and labels under `key`."""
+    """The images and labels in a pickled dictionary that has `data` (N, 3072) and, under `key`, the labels."""
     held = read_pickle(content, source)
     found = {_text(key): value for key, value in held.items()} if isinstance(held, dict) else {}
     data, shape = found.get("data"), (count, int(np.prod(SHAPE)))
@@ -310,7 +311,7 @@ CIFAR_10 = _Collection(
 
 
 def _cifar_100(labels: str) -> _Collection:
-    """With the fine or the coarse labels. Each image in the binaries has both, the coarse one first."""
+    """CIFAR-100 with its fine or its coarse labels. Each image in the binaries has both, the coarse one first."""
     return _Collection(
         "CIFAR-100",
         _Form(
@@ -355,7 +356,8 @@ def _read_npz(path: Path) -> tuple[Part, Part]:
 
 
 def _read_array(file: IO[bytes], size: int) -> Array:
-    """An array of an .npz. `size`: its maximum size in bytes, or its size by the archive. Raises ValueError."""
+    """An array of an .npz. size: size of the array's file in bytes, according to the archive, or an upper bound. Raises
+    ValueError."""
     version = np.lib.format.read_magic(file)
     read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     shape, _, dtype = read_header[version](file)

@@ -1,4 +1,4 @@
-"""Names of classes, in the order of their labels: those of well-known data sets, and files of them."""
+"""Names of classes, in the order of their labels: names for well-known data sets, and files of names."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from crossbow.files import check_readable, file_error, kind_of_file
 from crossbow.types import DataError, bytes_text
 
 CLASSES = ".classes"
-"""Suffix of the file of class names beside the metadata of batch-aligned files. The original has no such file."""
+"""Suffix of the file of class names next to the metadata of batch-aligned files. The original has no such file."""
 LARGEST_FILE = 1 << 20
 """Maximum size in bytes of a file of class names."""
 
 DIGITS = tuple("0123456789")
-"""Of the digits, and of MNIST."""
+"""Class names of `digits` and of MNIST."""
 
 FASHION_MNIST = (
     "T-shirt/top",
@@ -68,8 +68,8 @@ CIFAR_100_COARSE = (
 
 
 def class_lines(names: Sequence[str] | None) -> bytes | None:
-    """The content of a file of class names, one in a line; None if there are none, if one is no line of UTF-8, or if
-    they are longer than `LARGEST_FILE`."""
+    """The content of a file of class names, one in a line. None if there are no names, if a name is not a single line
+    that UTF-8 can encode, or if the content is larger than `LARGEST_FILE`."""
     if not names or any(name.splitlines() != [name] for name in names):
         return None
     try:

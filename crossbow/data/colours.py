@@ -68,14 +68,14 @@ class ColourDistortion:
 
 
 def amounts(uniform: NDArray[np.float64]) -> tuple[float, float, float, float]:
-    """Brightness, saturation, hue and contrast of four numbers in [0, 1)."""
+    """Brightness, saturation, hue and contrast, computed from four uniform numbers in [0, 1)."""
     b, s, h, c = uniform.tolist()
     span = MOST_FACTOR - LEAST_FACTOR
     return (2 * b - 1) * MOST_BRIGHTNESS, LEAST_FACTOR + span * s, (2 * h - 1) * MOST_HUE, LEAST_FACTOR + span * c
 
 
 def chroma_matrix(saturation: float, hue: float) -> Matrix:
-    """The matrix (3, 3) of RGB that multiplies the chroma by `saturation` and rotates it by `hue` turns."""
+    """The matrix (3, 3) on RGB pixels that multiplies the chroma by `saturation` and rotates it by `hue` turns."""
     cos, sin = (saturation * value(2 * math.pi * hue) for value in (math.cos, math.sin))
     matrix: Matrix = _TO_RGB @ np.array([[1, 0, 0], [0, cos, -sin], [0, sin, cos]]) @ _TO_YIQ
     return matrix
@@ -83,7 +83,7 @@ def chroma_matrix(saturation: float, hue: float) -> Matrix:
 
 @native_pass(COLOURS)
 def _measure(block: Any) -> int:
-    """Four random numbers in [0, 1), and the sum of each channel."""
+    """Compute four random numbers in [0, 1), and the sum of each channel."""
     choices, count = block.choices, block.pixels
     low, high = np.uint64(choices.index & 0xFFFFFFFF), np.uint64(choices.index >> 32)
     seed_low, seed_high = np.uint64(choices.seed_low), np.uint64(choices.seed_high)

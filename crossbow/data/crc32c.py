@@ -12,7 +12,7 @@ from crossbow.kernels.native import NativeCall
 from crossbow.types import address
 
 POLYNOMIAL = 0x82F63B78
-"""In reversed bit order."""
+"""The polynomial of CRC-32C, in reversed bit order."""
 AT_ONCE = 8
 """Bytes per step."""
 
@@ -33,7 +33,7 @@ def crc32c(content: bytes) -> int:
 
 @functools.cache
 def tables() -> NDArray[np.uint32]:
-    """(8, 256): entry (k, b) is the remainder of byte b, followed by k zero bytes."""
+    """The tables (8, 256): entry (k, b) is the remainder of byte b, followed by k zero bytes."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = (table >> np.uint32(1)) ^ (table & np.uint32(1)) * np.uint32(POLYNOMIAL)

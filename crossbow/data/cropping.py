@@ -17,9 +17,9 @@ ATTEMPTS = 100
 LEAST_COVERAGE = 0.1
 """Minimum fraction of a bounding box in the area."""
 LEAST_ASPECT, MOST_ASPECT = 3 / 4, 4 / 3
-"""Width / height of the area."""
+"""Bounds of the aspect ratio of the area, width / height."""
 LEAST_AREA, MOST_AREA = 0.05, 1.0
-"""Fraction of the image."""
+"""Bounds of the size of the area, as a fraction of the image."""
 
 KEY = 0x696D6700
 """Separates these random numbers from others with the same seed. Attempt n uses KEY + n."""
@@ -82,7 +82,7 @@ def halves(number: int) -> tuple[int, int]:
 
 @inlined
 def _word_below(word: Any, count: Any) -> Any:
-    """`crossbow.kernels.random.below`."""
+    """An integer in [0, count), computed from a random word as by `crossbow.kernels.random.below`."""
     return np.int64((word * np.uint64(count)) >> np.uint64(32))
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.conf import is_integer, plain
+from crossbow.conf import is_integer, plain, shown
 from crossbow.data.examples import ArrayExamples, Examples, looks_channels_last
 from crossbow.data.shards import RankShare, shard_of
 from crossbow.data.splitting import split_indices
@@ -23,7 +24,7 @@ class Dataset:
     """Training examples and, optionally, check examples, each with its label.
 
     train, check: a pair of NumPy arrays, examples and labels; or `Examples` (`crossbow.data.examples`), which read
-    their images when they are needed, as those of `image_folder`, `sequence`, `records` and `batch_files`.
+    their images when they are needed, like those of `image_folder`, `sequence`, `records` and `batch_files`.
 
     Images are (N, C, H, W). Other examples are (N, features), sequences (N, C, L), volumes (N, C, D, H, W), or of any
     other shape (N, …). uint8 stays uint8, and is multiplied by `scale` = 1/255 when it is batched, so that the model
@@ -31,17 +32,17 @@ class Dataset:
     become float32 with the same values, or float64 if they are larger than 2²⁴.
 
     The type of the labels determines the task. Integers are classes and become int32: (N,) for one class per example,
-    or (N, …) for several, as (N, H, W) for a class of every pixel. Floating-point numbers (N, …) are targets of a
+    or (N, …) for several, such as (N, H, W) for a class of every pixel. Floating-point numbers (N, …) are targets of a
     regression. One-hot labels (an integer matrix whose rows are zeros and a single one) are rejected. Arrays that
     already have the right type and are contiguous are not copied, and must not change while they are in use.
 
     `number_of_classes`: labels are 0 ≤ label < number_of_classes; None is the largest label + 1.
-    `ignored_label`: an additional valid label, as −1 or 255, for examples that a loss ignores.
+    `ignored_label`: an additional valid label, such as −1 or 255, for examples that a loss ignores.
     `sequences`: whether arrays of three dimensions are sequences (N, C, L) in any case. Otherwise those that may be
     grayscale images (N, H, W), because they are uint8 or square, are rejected; these need a channel, x[:, None].
     `channels_last`: whether images may be (N, H, W, C). They are used as they are, for a network that begins with a
-    Transpose, as those of Keras do. Otherwise images that look like this are rejected, because no operator would
-    detect the mistake.
+    Transpose, as networks from Keras do. Otherwise images that look channels-last are rejected, because no operator
+    would detect the mistake.
 
     Raises DataError with the array's name, what was expected and what was received.
 
@@ -54,13 +55,12 @@ class Dataset:
     train: Examples
     check: Examples | None
     number_of_classes: int | None
-    """None for a regression."""
+    """Number of classes; None for a regression."""
     scale: float
-    """Factor of images when they are batched."""
-    class_names: tuple[str, ...] | None = None
-    """Names of the classes in the order of their labels, if they are known."""
+    """Factor by which images are multiplied when they are batched."""
+    _class_names: tuple[str, ...] | None = None
     share: RankShare | None = None
-    """If the training examples are only this rank's (`share_of_rank`): how they are divided among ranks."""
+    """The division of the examples among ranks, if the training examples are only this rank's (`share_of_rank`)."""
 
     def __init__(
         self,
@@ -90,8 +90,30 @@ class Dataset:
         self.scale = 1 / 255 if self.train.image_dtype == np.uint8 else 1.0
 
     @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the classes in the order of their labels, if they are known. Can be set to a sequence of str, one
+        for each class, or to None; other values raise DataError."""
+        return self._class_names
+
+    @class_names.setter
+    def class_names(self, names: Sequence[str] | None) -> None:
+        if names is None:
+            self._class_names = None
+            return
+        if self.number_of_classes is None:
+            raise DataError(f"class_names: expected None, because the labels are targets. Received: {shown(names)}")
+        listed = isinstance(names, Sequence | np.ndarray) and not isinstance(names, str)
+        if not listed or not all(isinstance(name, str) for name in names):
+            raise DataError(f"class_names: expected a sequence of str, one for each class. Received: {shown(names)}")
+        if len(names) != self.number_of_classes:
+            raise DataError(
+                f"class_names: expected {self.number_of_classes} names, one for each class. Received: {len(names)}"
+            )
+        self._class_names = tuple(map(str, names))
+
+    @property
     def image_shape(self) -> Shape:
-        """Shape of one example, as (C, H, W) or (features,)."""
+        """Shape of one example, for example (C, H, W) or (features,)."""
         return self.train.image_shape
 
     @property
@@ -124,7 +146,8 @@ class Dataset:
         offset      (i, k): all examples, beginning with example ⌊i · N / k⌋, as in SpeeDO
 
         The strides (0, k) … (k − 1, k) are disjoint and together contain all examples, and so are adjoining fractions
-        from 0 to 1. Of arrays, fractions share the memory of this data set, and the others copy examples.
+        from 0 to 1. If the examples are arrays, a fraction shares the memory of this data set; a stride or an offset
+        copies the examples.
 
         Raises DataError if an argument is out of range, or the part is empty.
 
@@ -137,12 +160,12 @@ class Dataset:
         return part
 
     def split(self, check_fraction: float, *, stratified: bool = True, seed: int = 0) -> Dataset:
-        """A data set whose check examples are a random part of this one's training examples, and whose training
-        examples are the others. The check examples of this one are not used. Images that are changed at random in
-        training, as those of `image_folder`, are not in the check examples.
+        """A data set whose check examples are a random part of this data set's training examples, and whose training
+        examples are the others. The check examples of this data set are not used. Images that are changed at random in
+        training, like those of `image_folder`, are not changed in the check examples.
 
         stratified: whether each class has the same fraction of check examples, up to rounding; it has no effect on
-        targets of a regression and on labels with several classes. seed: of the random choice. Arrays are copied.
+        targets of a regression and on labels with several classes. seed: seed of the random choice. Arrays are copied.
 
         Raises DataError if an argument is out of range, or a part is empty.
 
@@ -180,6 +203,7 @@ def _describe(array: Array) -> str:
 
 
 def _array(name: str, value: object) -> Array:
+    _check_unmasked(name, value)
     try:
         array = np.asarray(value)
     except ValueError as error:  # rows of different lengths
@@ -191,6 +215,15 @@ def _array(name: str, value: object) -> Array:
     if array.size == 0:
         raise DataError(f"{name}: expected at least one example, and no empty ones. Received: {_describe(array)}")
     return array
+
+
+def _check_unmasked(name: str, value: object) -> None:
+    """Raise DataError for a masked array with masked values, because these would be used like all others."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise DataError(
+            f"{name}: expected an array without masked values; replace them with .filled(value). "
+            f"Received: {np.count_nonzero(np.ma.getmaskarray(value)):,} masked of {value.size:,}"
+        )
 
 
 def _finite(name: str, array: Array) -> Array:
@@ -212,8 +245,10 @@ def check_finite(name: str, array: NDArray[Any]) -> None:
 
 
 def checked_like(value: object, shape: Shape, dtype: np.dtype[Any], computed: np.dtype[Any]) -> Array:
-    """Images (N, *shape) for a prediction, of the training images' type, or of another floating-point type if that is
-    one. computed: the type of the computation, which must hold them. Raises DataError."""
+    """Images (N, *shape) for a prediction. They must have the type of the training images or, if that is a
+    floating-point type, any floating-point type. computed: the type of the computation, which must be able to represent
+    them. Raises DataError."""
+    _check_unmasked("predict", value)
     try:
         images = np.asarray(value)
     except ValueError as error:  # rows of different lengths
@@ -228,18 +263,28 @@ def checked_like(value: object, shape: Shape, dtype: np.dtype[Any], computed: np
         raise DataError(f"predict: expected images of type {dtype}. Received: {images.dtype}")
     if images.dtype.kind == "f":
         check_finite("predict", images)
-        _check_fits(images, computed)
+        _check_fits("predict", images, computed)
     return images
 
 
-def _check_fits(images: NDArray[Any], dtype: np.dtype[Any]) -> None:
-    """Raises DataError if a finite number becomes infinite in the type of the computation."""
-    if images.dtype.itemsize > dtype.itemsize:
-        largest = np.max(np.abs(images), initial=0)
+def check_data_fits(data: Dataset, dtype: np.dtype[Any]) -> None:
+    """Raise DataError if an example in memory, or a target, becomes infinite in the type of the computation."""
+    for phase, examples in (("train", data.train), ("check", data.check)):
+        if isinstance(examples, ArrayExamples):
+            _check_fits(f"x_{phase}", examples.images, dtype)
+        if examples is not None:
+            _check_fits(f"y_{phase}", examples.labels, dtype)
+
+
+def _check_fits(name: str, array: NDArray[Any], dtype: np.dtype[Any]) -> None:
+    """Raise DataError if a finite number becomes infinite in the type of the computation."""
+    if array.dtype.kind == "f" and array.dtype.itemsize > dtype.itemsize and array.size:
+        # As in `check_finite`, without a temporary array of the data's size.
+        largest = max(-np.minimum.reduce(array, None), np.maximum.reduce(array, None))
         with np.errstate(over="ignore"):
             fits = np.isfinite(largest.astype(dtype))
         if not fits:
-            raise DataError(f"predict: expected numbers that {dtype} can hold. Received: {largest:g}")
+            raise DataError(f"{name}: expected numbers that {dtype} can hold. Received: {largest:g}")
 
 
 def checked_images(name: str, value: object, *, channels_last: bool = False, sequences: bool = False) -> NDArray[Any]:
@@ -297,7 +342,7 @@ def _labels(name: str, value: object, number_of_images: int, images_name: str) -
 
 def _is_one_hot(array: NDArray[Any]) -> bool:
     """Whether every row is zeros and a single one."""
-    first = array[0]  # usually decides, even with a million rows
+    first = array[0]  # the first row usually decides, even among a million rows
     if array.shape[1] < 2 or np.count_nonzero(first) != 1:
         return False
     return bool(array.min() == 0 and array.max() == 1 and (np.count_nonzero(array, axis=1) == 1).all())

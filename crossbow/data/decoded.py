@@ -30,14 +30,14 @@ class DecodedExamples(Examples):
 
     @abstractmethod
     def read(self, index: int, scratch: Scratch) -> tuple[Pixels, Boxes | None]:
-        """The file of an image, which may be in `scratch`, and its bounding boxes if it may have any.
+        """The content of an image's file, which may be in `scratch`, and its bounding boxes if it may have any.
 
         Raises DataError.
         """
 
     @abstractmethod
     def source(self, index: int) -> str:
-        """The file of an image, and the number of its record if it is one of several."""
+        """The path of an image's file, and the number of its record if the file has several."""
 
     @property
     def image_shape(self) -> Shape:

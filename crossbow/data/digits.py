@@ -31,7 +31,7 @@ def digits() -> Dataset:
     Raises DataError if scikit-learn is not installed.
     """
     counts, labels = _bundled()
-    # Exact but for one rounding, and ties are exact, too: pixels are the same on every machine.
+    # Only one rounding occurs, and ties are exact, too, so pixels are the same on every machine.
     pixels = np.rint(enlarge(counts.astype(np.float64), SIZE) * 255 / 16).astype(np.uint8)[:, None]
     check = np.zeros(len(labels), np.bool_)
     for digit in range(10):
@@ -42,7 +42,7 @@ def digits() -> Dataset:
 
 
 def enlarge(images: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """Bilinear interpolation of (N, h, w) to (N, size, size): y = A x Bᵀ, with values at the border repeated.
+    """Bilinear interpolation of (N, h, w) to (N, size, size): y = A x Bᵀ, where values at the border are repeated.
 
     Pixels are areas: centre i of the large image is at (i + ½) · h / size − ½ in the small one. If the images consist
     of integers, only the last division rounds.
@@ -53,7 +53,8 @@ def enlarge(images: NDArray[np.float64], size: int) -> NDArray[np.float64]:
 
 
 def _weights(length: int, size: int) -> NDArray[np.float64]:
-    """The matrix (size, length) that interpolates linearly between neighbours, times 2 · size: integers."""
+    """The matrix (size, length) that interpolates linearly between neighbours, times 2 · size: all elements are
+    integers."""
     centres = np.clip((2 * np.arange(size) + 1) * length - size, 0, 2 * size * (length - 1))
     weights = np.maximum(2 * size - np.abs(centres[:, None] - 2 * size * np.arange(length)), 0)
     matrix: NDArray[np.float64] = weights.astype(np.float64)

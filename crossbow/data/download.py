@@ -46,7 +46,7 @@ def download(title: str, folder: str, files: Mapping[str, str], mirrors: Sequenc
 def _retrieve(
     pooch: ModuleType, mirrors: Sequence[str], name: str, sha256: str, cache: Path, progress: ProgressBars
 ) -> tuple[Path | None, list[str], Exception | None]:
-    """The file's path, or the reason why each mirror failed and the last exception."""
+    """The path of the file; or, if every mirror failed, the reasons and the last exception."""
 
     def fetch(url: str, path: str, unused: object) -> None:
         # pooch calls this only if the file is not in the cache. `path` is a temporary file in the same directory, which
@@ -66,7 +66,7 @@ def _retrieve(
 
 
 def _fetch(url: str, path: Path, show: Callable[[int, int], None]) -> None:
-    """Download a URL to a file. (pooch's own downloader does not close its connection on failure.)"""
+    """Download a URL to a file. pooch's own downloader would not close its connection on failure."""
     import requests
 
     timeout = (SECONDS_TO_CONNECT, SECONDS_TO_READ)

@@ -1,4 +1,4 @@
-"""Encoding of data sets as batch-aligned files, with the scales, borders, file names and means of the original."""
+"""Encoding of data sets as batch-aligned files, with the original's scales, borders, file names and mean images."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def encode(
     """Write the training examples as NAME-train and the check examples as NAME-test, each with the names of the classes
     if they are known. Returns the metadata's paths.
 
-    The metadata files are written after all others. Those of an older data set are removed before, also that of its
-    check examples if the new one has none.
+    The metadata files are written after all others. The metadata files of an older data set are removed first,
+    including that of its check examples if the new data set has none.
 
     Raises DataError if a batch does not fit into a file, or a file cannot be written.
     """
@@ -199,10 +199,10 @@ class _Rebatched:
 
 
 def rebatch(path: Path, directory: Path, batch_size: int, partition_size: int = DEFAULT_PARTITION) -> Path:
-    """Copy the data set of a metadata file to another directory, with another batch size and the same name, and the
-    files of its mean image and its class names. Returns the path of the new metadata.
+    """Copy the data set of a metadata file to another directory, with another batch size and the same name, including
+    the files of its mean image and its class names. Returns the path of the new metadata.
 
-    Raises DataError, also if the data set is in the same directory.
+    Raises DataError if the data set cannot be read or written, or is in the same directory.
     """
     files = BatchFiles(path)
     own = {path.parent.resolve(), *(file.parent.resolve() for pair in files.paths() for file in pair)}
@@ -216,7 +216,7 @@ def rebatch(path: Path, directory: Path, batch_size: int, partition_size: int = 
 
 
 def _files_beside(path: Path) -> dict[str, bytes]:
-    """The other files of a data set, by their names."""
+    """The contents of a data set's optional files, by their names."""
     files = [path.with_suffix(suffix) for suffix in BESIDE]
     try:
         return {file.name: file.read_bytes() for file in files if kind_of_file(file) == "a file"}

@@ -1,4 +1,4 @@
-"""The examples of one phase, wherever they are stored: the loader only asks them to write a batch."""
+"""Interface of the examples of one phase, in memory or in files: the loader only asks them to write a batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Epochs = NDArray[np.int64]
 class BadExample(DataError):  # noqa: N818 - it names the example
     """An example cannot be read or decoded.
 
-    index    its index in the examples that were asked to write it
+    index    index of the example in the `Examples` object that was asked to write it
     source   file of the example, and number of the record from 0 if the file holds several
     reason   what was expected and what was received
     """
@@ -50,7 +50,7 @@ class Selection:
 
 
 def looks_channels_last(shape: Shape, dtype: np.dtype[np.generic]) -> bool:
-    """Whether an image of this shape and type is probably (H, W, C): if it is square, or has pixels of 8 bits, of
+    """Whether an image of this shape and type is probably (H, W, C): it is square, or it has pixels of 8 bits, with
     which channels-first images have 1, 3 or 4 channels.
 
     >>> pixels, numbers = np.dtype(np.uint8), np.dtype(np.float32)
@@ -68,7 +68,8 @@ def looks_channels_last(shape: Shape, dtype: np.dtype[np.generic]) -> bool:
 class Examples(ABC):
     """N images of one shape and type, and their labels.
 
-    `labels` is an array in memory: int32 classes (N, …) or floating-point targets (N, …). Images may be anywhere.
+    `labels` is an array in memory: int32 classes (N, …) or floating-point targets (N, …). Images may be in memory or in
+    files.
     """
 
     labels: Array
@@ -120,7 +121,7 @@ class Examples(ABC):
         return None
 
     def source(self, index: int) -> str:
-        """The file of an example, and its place in it; "" if it is in memory."""
+        """The file of an example, and the example's position in it; "" if the example is in memory."""
         return ""
 
     def write(self, selection: Selection, images: Array, labels: Array) -> None:
@@ -144,7 +145,7 @@ class Examples(ABC):
         """The same images with other labels."""
 
     def for_tests(self) -> Examples:
-        """The same examples as tests read them: without random changes."""
+        """The same examples for tests: without random changes."""
         return self
 
     def part(self, selected: slice | Indices) -> Examples:
@@ -174,12 +175,12 @@ class ArrayExamples(Examples):
         return replace(self, labels=labels)
 
     def part(self, selected: slice | Indices) -> ArrayExamples:
-        """A copy, or a view of adjoining examples."""
+        """The examples with these indices: a view if they are adjoining, else a copy."""
         return ArrayExamples(np.ascontiguousarray(self.images[selected]), np.ascontiguousarray(self.labels[selected]))
 
 
 class PartOfExamples(Examples):
-    """Some examples of others, which are read when they are needed."""
+    """A selection of other examples, which are read when they are needed."""
 
     def __init__(self, whole: Examples, indices: Indices) -> None:
         self._whole, self._indices = whole, indices

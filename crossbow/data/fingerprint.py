@@ -1,4 +1,4 @@
-"""Fingerprints of data sets: whether a run goes on with the data that it began with."""
+"""Fingerprints of data sets, which show whether a resumed run has the data that it began with."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from crossbow.data.dataset import Dataset
 from crossbow.data.examples import ArrayExamples, Examples
 
 LARGEST = 64 << 20
-"""Size in bytes of the images in memory that count: all of a data set that is not larger, otherwise as many bytes, in
-evenly spaced images. Images in files are known by their labels alone."""
+"""Maximum size in bytes of the images in memory that the digest includes: all images of a data set that is not larger,
+otherwise evenly spaced images of about this size. Of images in files, the digest includes only the labels."""
 
 
 def fingerprint(data: Dataset) -> dict[str, Any]:
-    """What identifies a data set, as JSON values: numbers of examples, shape and type of an image, number of classes,
-    and digests of all labels and of the images in memory.
+    """The properties that identify a data set, as JSON values: numbers of examples, shape and type of an image, number
+    of classes, and digests of all labels and of the images in memory.
 
     >>> data = Dataset((np.zeros((4, 2), np.float32), np.array([0, 1, 1, 0])))
     >>> fingerprint(data)["training_examples"], fingerprint(data)["classes"]

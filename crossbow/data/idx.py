@@ -44,7 +44,7 @@ def read_idx(path: str | os.PathLike[str]) -> Array:
 
 
 def _read(file: Readable, path: Path) -> tuple[bytes, int, Shape, np.dtype[Any]]:
-    """A file's content, the length of its header, and the shape and type in the header."""
+    """The content of a file, the length of its header in bytes, and the shape and the type that the header states."""
     content = read_at_most(file, 4)
     if len(content) < 4:
         raise DataError(f"{path}: expected an IDX file (a magic number of 4 bytes). Received: {len(content)} bytes")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,14 +16,14 @@ from numpy.typing import NDArray
 from crossbow.conf import is_number, plain
 from crossbow.data.dataset import Dataset
 from crossbow.data.decoded import DecodedExamples
-from crossbow.data.images import Scratch, looks_like_an_image
+from crossbow.data.images import FORMAT_NAMES, Scratch, looks_like_an_image
 from crossbow.data.preprocessing import Boxes, Pixels, Preprocessing
 from crossbow.data.reading import LARGEST_ARRAY
 from crossbow.files import checked_path, file_error
 from crossbow.types import DataError, bytes_text
 
 CHECK_FOLDERS = ("val", "valid", "validation", "test")
-"""Names of the folder of check examples beside `train`, the preferred one first."""
+"""Names of the folder of check examples next to `train`, the preferred one first."""
 SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
 """Suffixes of the names of images, in lower case."""
 
@@ -38,19 +39,18 @@ def image_folder(
 
     The classes are the sorted names of the folders (`class_names` of the data set). The images of a class are in its
     folder and below, sorted by path; links to folders are followed. The content of a file determines whether it is an
-    image that `decode_image` reads. One with another content but the name of an image, as `1.jpg`, is a bad example
-    (`SystemConf.on_bad_record`), unless it is hidden. Other files, files outside of classes and hidden folders are
-    ignored.
+    image that `decode_image` reads. A file with another content but the name of an image, such as `1.jpg`, is a bad
+    example (`SystemConf.on_bad_record`), unless it is hidden. Other files, files outside of the class folders, and
+    hidden folders are ignored.
 
-    If the directory contains `train` with folders of classes, these are the training examples, and those in `val`,
-    `valid`, `validation` or `test`, the first of these that is there, are the check examples. Otherwise the fraction
-    `check_fraction` of each class, up to rounding and evenly spaced, are check examples, but never all images of a
-    class; 0 means none.
+    If the directory contains `train` with folders of classes, these are the training examples, and the check examples
+    are in the first existing folder of `val`, `valid`, `validation` and `test`. Otherwise the fraction `check_fraction`
+    of each class, up to rounding and evenly spaced, are check examples, but never all images of a class; 0 means none.
 
     Images are decoded and preprocessed when they are needed. In training, a random area is resized, and mirrored at
     random (`crossbow.data.cropping.RandomWindows`); with `colour_distortion`, brightness, saturation, hue and contrast
-    are changed at random (`crossbow.data.colours.ColourDistortion`). Check examples are the centres of images, as those
-    of torchvision's `Resize(256)` and `CenterCrop(224)` for 224 pixels. Resizing is bilinear with antialiasing.
+    are changed at random (`crossbow.data.colours.ColourDistortion`). Check examples are the centres of images, as with
+    torchvision's `Resize(256)` and `CenterCrop(224)` for 224 pixels. Resizing is bilinear with antialiasing.
 
     Raises DataError if there are no classes, a class has no images, or check examples have a class that `train` does
     not have.
@@ -77,7 +77,7 @@ class _Listing:
     root: Path
     classes: tuple[str, ...]
     paths: list[str]
-    """Relative to the root."""
+    """Paths of the files, relative to the root."""
     labels: NDArray[np.int32]
 
     def part(self, selected: NDArray[np.bool_]) -> _Listing:
@@ -89,7 +89,7 @@ def _phases(root: Path, check_fraction: float) -> tuple[_Listing, _Listing | Non
     """The training and check files of a directory."""
     folders = _folders(root)
     check = next((name for name in CHECK_FOLDERS if name in folders), None)
-    # Beside others, as "car", "train" is a class.
+    # Next to other class folders, such as "car", "train" is a class.
     no_others = check is not None and {"train", *CHECK_FOLDERS}.issuperset(folders)
     if "train" in folders and (no_others or _folders(root / "train")):
         train = _list_classes(root / "train")
@@ -104,7 +104,8 @@ def _phases(root: Path, check_fraction: float) -> tuple[_Listing, _Listing | Non
 
 
 def _checked(train: _Listing, check_fraction: float) -> NDArray[np.bool_]:
-    """Which images are check examples (N,): evenly spaced, but not all of a class. Raises DataError if none is."""
+    """Whether each image (N,) is a check example: evenly spaced images, but never all of a class. Raises DataError if
+    no image is."""
     checked: NDArray[np.bool_] = np.diff(np.floor(np.arange(len(train.paths) + 1) * check_fraction)) > 0
     if not checked.any():
         raise DataError(
@@ -126,7 +127,7 @@ def _checked(train: _Listing, check_fraction: float) -> NDArray[np.bool_]:
 
 
 def _list_classes(root: Path, classes: tuple[str, ...] | None = None) -> _Listing:
-    """The images in the folders of a directory. classes: the folders that there may be; None: any."""
+    """The images in the folders of a directory. classes: names of the allowed folders; None allows all."""
     found = _folders(root)
     if not found:
         raise DataError(f"{root}: expected a folder with images for each class. Received: no folders")
@@ -138,7 +139,10 @@ def _list_classes(root: Path, classes: tuple[str, ...] | None = None) -> _Listin
             raise DataError(f"{root}: expected the classes of the training set. Received: {name!r} too")
         images = sorted(images_below(root / name))
         if not images:
-            raise DataError(f"{root / name}: expected at least one image file in the folder of a class. Received: none")
+            raise DataError(
+                f"{root / name}: expected at least one image file, {FORMAT_NAMES}, in the folder of a class. "
+                f"Received: {_other_files(root / name)}"
+            )
         paths += [os.path.join(name, image) for image in images]
         labels += [classes.index(name)] * len(images)
     return _Listing(root, classes, paths, np.array(labels, np.int32))
@@ -185,13 +189,13 @@ def _folders(directory: Path) -> list[str]:
 
 
 def images_below(folder: Path) -> Iterator[str]:
-    """The paths of the image files in a folder and below, relative to it. Links to folders are followed, except those
-    to a folder that they are in."""
+    """The paths of the image files in a folder and its subfolders, relative to the folder. Links to folders are
+    followed, except links to a folder that contains them."""
 
     def fail(error: OSError) -> None:
         raise file_error(error, folder, "a readable folder of images") from error
 
-    # The real paths of a folder and of those on the way to it, because a link may lead anywhere.
+    # The real paths of a folder and of the folders that lead to it, because a link may lead anywhere.
     ways: dict[str, tuple[str, ...]] = {os.fspath(folder): (os.path.realpath(folder),)}
     for where, folders, names in os.walk(folder, onerror=fail, followlinks=True):
         way = ways.pop(where)
@@ -204,16 +208,30 @@ def images_below(folder: Path) -> Iterator[str]:
                 yield path[len(os.path.join(folder, "")) :]
 
 
+def _other_files(folder: Path) -> str:
+    """The number of files without an image in a folder and below, by the suffix of their names, except hidden ones;
+    for example "2 files .tif, 1 file .txt"."""
+    suffixes: Counter[str] = Counter()
+    for _, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        suffixes.update(os.path.splitext(name)[1].lower() for name in names if not name.startswith("."))
+    kinds = suffixes.most_common(3)
+    counts = [f"{count:,} file{'s' * (count != 1)} {suffix or 'without a suffix'}" for suffix, count in kinds]
+    if others := suffixes.total() - sum(count for _, count in kinds):
+        counts.append(f"{others:,} more")
+    return ", ".join(counts) or "none"
+
+
 def _is_in(path: str, folder: str) -> bool:
-    """Whether a real path is that of the folder, or of something in it or below."""
+    """Whether a real path is the folder, or lies in it."""
     return path == folder or path.startswith(os.path.join(folder, ""))
 
 
 def _is_image(path: str) -> bool:
-    """Whether a file is an image by its content or, so that a damaged one is not lost without a word, by its name."""
+    """Whether a file is an image by its content or by its name. The name counts so that damaged images are reported."""
     name = os.path.basename(path)
     named = name.lower().endswith(SUFFIXES) and not name.startswith(".")
-    # A pipe would block, so that only regular files are opened.
+    # Only regular files are opened, because a pipe would block.
     try:
         if not os.path.isfile(path):
             return named and not os.path.exists(path)  # a link that leads nowhere

@@ -1,7 +1,7 @@
 """Conversion of ImageNet from TFRecord files, as TensorFlow's `build_imagenet_data.py` writes them, to record files.
 
-The original does this with TensorFlow (`scripts/datasets/imagenet/parse-records.py`), in a random order. Here records
-keep the order of the files, by name, and within the files.
+The original does this with TensorFlow (`scripts/datasets/imagenet/parse-records.py`), in a random order. Here the files
+are read in the order of their names, and the records keep their order within a file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from crossbow.files import checked_path, file_error, make_directory, write_whole
 from crossbow.types import DataError
 
 RECORDS_PER_FILE = 2048
-"""As in the original."""
+"""Number of records in an output file, as in the original."""
 METADATA = {"train": "imagenet-train.metadata", "validation": "imagenet-test.metadata"}
 """Names of the metadata files by subset, as in the original."""
 IMAGE_SHAPE = (3, 224, 224)
@@ -54,8 +54,8 @@ def convert_imagenet(
 
     After an interruption, the conversion continues after the last complete output file. The resulting files are the
     same. A finished subset is kept. If names, sizes or modification times of its TFRecord files have changed, a subset
-    is converted anew. The metadata file is written last. `.crossbow-SUBSET.conversion.json` states what the files were
-    made from, and stays.
+    is converted anew. The metadata file is written last. `.crossbow-SUBSET.conversion.json` lists the TFRecord files of
+    the conversion, and is kept.
 
     subset: "train" or "validation"; None: both, or the one that exists.
 
@@ -76,7 +76,7 @@ def convert_imagenet(
 
 
 def _inputs(directory: Path, subset: str) -> list[Path]:
-    """The TFRecord files of a subset in order, all of them."""
+    """All TFRecord files of a subset, in order; empty if there are none. Raises DataError if some are missing."""
     pattern = re.compile(rf"{subset}-(\d{{5,}})-of-(\d{{5,}})")
     try:
         for folder in (directory, directory / subset):
@@ -85,7 +85,7 @@ def _inputs(directory: Path, subset: str) -> list[Path]:
             found = {path.name: path for path in folder.iterdir() if pattern.fullmatch(path.name) and path.is_file()}
             if found:
                 total = next(iter(found)).rpartition("-")[2]
-                # A name can state any total: one more than were found suffices to tell what is missing.
+                # A name can state any total: one more name than there are files suffices to find a missing one.
                 numbers = range(min(int(total), len(found) + 1))
                 expected = [f"{subset}-{number:0{len(total)}}-of-{total}" for number in numbers]
                 if sorted(found) != expected:
@@ -122,7 +122,7 @@ class _Conversion:
 
     @property
     def end(self) -> Position:
-        """After the last record."""
+        """The position after the last record."""
         return len(self.inputs), 0
 
     def output(self, number: int) -> Path:
@@ -142,7 +142,7 @@ class _Conversion:
         return self.metadata_path
 
     def _convert(self, identity: list[tuple[str, int, int]], starts: list[Position]) -> None:
-        """Write the output files from the last position on. Adds the positions after them to `starts`."""
+        """Write the output files from the last position of `starts` on, and append the position after each of them."""
         total = sum(size for _, size, _ in identity)
         before = np.cumsum([0, *(size for _, size, _ in identity)])
         with ProgressBars() as progress:
@@ -164,14 +164,14 @@ class _Conversion:
         return [(name, one.st_size, one.st_mtime_ns) for name, one in status]
 
     def _complete(self, starts: list[Position]) -> list[Position]:
-        """Positions of the first records of all complete output files that are there, and of the next one."""
+        """Positions of the first records of all complete output files, and of the next one."""
         finished = 0
         while finished < len(starts) - 1 and self._is_finished(finished, last=starts[finished + 1] == self.end):
             finished += 1
         return starts[: finished + 1]
 
     def _remove_others(self, finished: int) -> None:
-        """Remove the metadata, and all output files but those that are finished."""
+        """Remove the metadata, and all output files except the finished ones."""
         try:
             self.metadata_path.unlink(missing_ok=True)
             for path in self.directory.glob(f"{self.prefix.name}.*"):
@@ -189,7 +189,7 @@ class _Conversion:
             return False
 
     def _load(self, identity: list[tuple[str, int, int]]) -> list[Position]:
-        """The positions that `_save` stated, if it was for these input files."""
+        """The positions that `_save` stored for the same input files; only the beginning if there are none."""
         try:
             state = json.loads(self.state_path.read_bytes())
             if [state["version"], state["inputs"]] == [_VERSION, [list(one) for one in identity]]:

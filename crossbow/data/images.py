@@ -18,7 +18,7 @@ from crossbow.types import DataError
 Pixels = NDArray[np.uint8]
 
 LARGEST_IMAGE = 2**30 // 12
-"""Pixels at most: as many as Pillow opens without a warning, 256 MiB of RGB."""
+"""Maximum number of pixels: as many as Pillow opens without a warning, 256 MiB of RGB."""
 
 JPEG = b"\xff\xd8\xff"
 _FORMATS = {
@@ -29,18 +29,20 @@ _FORMATS = {
     b"BM": "Bmp",
     b"RIFF": "WebP",
 }
-"""Formats, by the names of Pillow's classes, by the first bytes of a file."""
-_FORMAT_NAMES = "JPEG, PNG, GIF, BMP or WebP"
+"""Names of Pillow's formats by the first bytes of a file."""
+FORMAT_NAMES = "JPEG, PNG, GIF, BMP or WebP"
+"""The formats in error messages."""
 
 _THREE_CHANNELS = ("YCbCr", "RGB", "Gray")
 """Colour spaces of JPEG files that libjpeg converts to RGB, with equal results in both packages."""
 
 CheckSize = Callable[[int, int], None]
-"""Raises DataError if an image must not have this height and width, before memory for it is allocated."""
+"""Function that raises DataError if an image must not have this height and width. It is called before memory for the
+image is allocated."""
 
 
 def decode_image(content: bytes) -> Pixels:
-    """Decode a JPEG, PNG, GIF, BMP or WebP file as RGB, uint8 (3, H, W). Of an animation, the first image is decoded.
+    """Decode a JPEG, PNG, GIF, BMP or WebP file as RGB, uint8 (3, H, W). For an animation, this is its first image.
 
     The content determines the format. Pixels equal Pillow's, `Image.open(…).convert("RGB")`. The orientation in EXIF
     data is ignored. JPEG files with defects that libjpeg only warns of, such as bytes between segments, are decoded;
@@ -55,10 +57,10 @@ def decode_image(content: bytes) -> Pixels:
 
 
 class Scratch:
-    """Memory that is used again for arrays of bytes. Each array is valid until the next one is requested."""
+    """Reusable memory for arrays of bytes. Each array is valid until the next one is requested."""
 
     LARGEST_KEPT = 64 << 20
-    """Bytes. Memory of larger arrays is not kept, because one large image would occupy it for good."""
+    """Size in bytes. Memory of larger arrays is not kept, because one large image would occupy it permanently."""
 
     def __init__(self) -> None:
         self._memory = np.empty(0, np.uint8)
@@ -100,7 +102,7 @@ def decode_pixels(
     form = _format(start)
     if form is None:
         raise DataError(
-            f"expected an image file, {_FORMAT_NAMES}. Received: {len(content):,} bytes beginning with "
+            f"expected an image file, {FORMAT_NAMES}. Received: {len(content):,} bytes beginning with "
             f"{start[:8].hex(' ') or 'none'}"
         )
     simplejpeg = _package("simplejpeg")
@@ -116,7 +118,7 @@ def decode_pixels(
         except ValueError as error:
             if isinstance(error, DataError):
                 raise
-            problem = error  # or a warning only: Pillow tells the two apart
+            problem = error  # it may be only a warning, which Pillow distinguishes
     return _decode_by_pillow(bytes(content), form, check_size, problem)
 
 

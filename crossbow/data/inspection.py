@@ -23,7 +23,7 @@ AT_ONCE = 1 << 20
 """Numbers that are checked at a time, if an example does not have more."""
 
 Show = Callable[[int, int], None]
-"""Shows progress: (examples done, examples in total)."""
+"""Function that shows progress: (examples done, examples in total)."""
 
 
 def is_metadata(path: Path) -> bool:
@@ -77,7 +77,7 @@ def inspect(path: Path) -> dict[str, Any]:
 
 
 def _summary(files: Iterable[RecordFile]) -> dict[str, Any]:
-    """Of one file after the other: each is closed before the next is opened."""
+    """Summarise record files one by one: each is closed before the next is opened."""
     size, headers = 0, list[tuple[Record, int]]()
     for file in files:
         with file:
@@ -99,7 +99,7 @@ def verify(
 ) -> Iterator[str]:
     """Read and check all examples of a data set, and decode all images. Yields one sentence for each error.
 
-    note: receives a sentence about what is no error: a negative label, which `ignored_label` may make a valid one.
+    note: receives a sentence about a negative label that is not an error, because `ignored_label` may make it valid.
 
     Raises DataError if a length, count or key is wrong, so that the examples cannot be located.
     """
@@ -171,7 +171,7 @@ class _IgnoredLabel:
 
 
 def _wrong_numbers(kind: str, values: Array, ignored: _IgnoredLabel) -> tuple[str, NDArray[np.bool_]]:
-    """What is expected of examples or labels (B, …), and where they are something else."""
+    """A text with the expected numbers of examples or labels (B, …), and whether each number is unexpected (B, …)."""
     numbers: NDArray[Any] = values
     if numbers.dtype.kind == "f":
         return "finite numbers", ~np.isfinite(numbers)
@@ -188,7 +188,7 @@ def _wrong_numbers(kind: str, values: Array, ignored: _IgnoredLabel) -> tuple[st
 
 
 def _of_examples(found: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether something is found in an example (B,)."""
+    """For each example (B,), whether anything in it was found."""
     of_examples: NDArray[np.bool_] = np.any(found.reshape(len(found), -1), axis=1)
     return of_examples
 

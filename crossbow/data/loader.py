@@ -29,25 +29,25 @@ SECONDS_TO_STOP = 0.5
 
 
 def batch_tensors(examples: Examples, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Contents of a slot: images, labels and positions."""
+    """Types and shapes of the contents of a slot: images, labels and positions."""
     images = Tensor((batch_size, *examples.image_shape), examples.image_dtype)
     labels = Tensor((batch_size, *examples.label_shape), examples.labels.dtype)
     return images, labels, Tensor((batch_size, 2), np.dtype(np.int64))
 
 
 class Loader:
-    """Loads batches of `examples` in `order`, ahead of time; task n uses slot n mod `slots`. Each of the `threads`
-    fills one batch at a time.
+    """Loads batches of `examples` in `order`, ahead of time; task n uses slot n mod `slots`. It has `threads` threads,
+    each of which fills one batch at a time.
 
     `images` is (S, B, C, H, W) or (S, B, features) and `labels` is (S, B, …), with S slots, the order's batch size B
     and the data set's types; kernels may be bound to them. The same applies to `positions` (S, B, 2), int64: the epoch
-    and the index of each example, which determine random transforms. `source` replaces writing by
-    `examples` (generated examples; tests inject failures).
+    and the index of each example, which determine random transforms. `source`, if given, writes the batches instead of
+    `examples`, for generated examples and for failures in tests.
 
     One thread (the scheduler's) calls `next` and receives the batches in task order; any thread that has read a batch
-    calls `release`. There must be at least as many slots as batches held at the same time. `next` raises errors of the
-    source as soon as they occur, that of the first failing task. The contents of the batches depend only on the order,
-    never on timing or on the number of threads.
+    calls `release`. There must be at least as many slots as batches held at the same time. If the source fails, `next`
+    raises the error of the first failing task as soon as it occurs. The contents of the batches depend only on the
+    order, never on timing or on the number of threads.
 
     With `bad`, examples that raise BadExample are added to it, and the order leaves them out.
 
@@ -79,9 +79,9 @@ class Loader:
         recorder: Recorder | None = None,
     ) -> None:
         """memory: arrays for images, labels and positions of the slots; by default they are allocated. in_turn: if
-        False, task n uses any free slot, so that one slot in use delays no other task. placement: the learners whose
-        batches are loaded; by default all are. Task n is the n-th that is loaded. recorder: records when batches are
-        filled."""
+        False, task n uses any free slot, so that a slot in use delays no other task. placement: the learners whose
+        batches are loaded, by default all; task n is the n-th task that is loaded. recorder: records the times at which
+        batches are filled."""
         for what, number in (("slots", slots), ("threads", threads)):
             if not is_integer(number) or number < 1:
                 raise DataError(f"{what}: expected an integer ≥ 1. Received: {number!r}")
@@ -125,7 +125,7 @@ class Loader:
             raise DataError(f"tasks: expected an integer ≥ 0{most}. Received: {tasks}")
         self.stop()
         for thread in self._threads:
-            # If `stop` could not wait for a source, it still writes to a slot; two threads must not do so.
+            # A source that `stop` could not wait for still writes to a slot, and two threads must not do so.
             thread.join()
         self.order.begin(first_task)
         self._skipped = sorted(task for task in skipped if first_task <= task)
@@ -164,7 +164,7 @@ class Loader:
 
     @property
     def filled(self) -> int:
-        """Number of slots with a batch that was not taken yet."""
+        """Number of slots with a batch that has not been taken yet."""
         return 0 if self._ring is None else self._ring.filled
 
     def batches(self, total: int) -> Iterator[Batch]:
@@ -179,7 +179,8 @@ class Loader:
             ring.release(slot)
 
     def interrupt(self) -> None:
-        """Deliver no more batches: a thread that waits in `next` gets Aborted. Any thread; returns at once."""
+        """Deliver no more batches: `next` raises Aborted, also in a thread that waits in it. Any thread may call this,
+        and it returns at once."""
         ring = self._ring
         if ring is not None:
             ring.close()
@@ -197,8 +198,8 @@ class Loader:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
 
     def locate(self, task: int, example: int) -> str:
-        """The place in the data set of an example of a task's batch: its file, or its number. task: number over all
-        learners."""
+        """The location in the data set of an example in a task's batch: its file, or its number. task: number of the
+        task over all learners."""
         indices, steps = np.zeros((2, self.order.batch_size), np.intp)
         with self._ordering:
             self.order.indices(task, indices)
@@ -263,7 +264,7 @@ class Loader:
                 bad.add(error)
             else:
                 return examples
-            # The whole batch is written again. That happens once for each bad example, because they are remembered.
+            # The whole batch is written again, but only once for each bad example, because bad examples are remembered.
             with self._ordering:
                 examples = self.order.leave_out(bad.mask, task, selection.indices, steps)
 

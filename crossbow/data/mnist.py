@@ -21,13 +21,13 @@ FILES = {
     "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
     "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
 }
-"""Names and sha256 of the original files."""
+"""Names and sha256 of MNIST's original files."""
 
 MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
-"""Locations of the files, tried in order."""
+"""Locations of MNIST's files, tried in order."""
 
 FASHION_FILES = {
     "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
@@ -115,7 +115,7 @@ def _read(path: Path, *, images: bool) -> Array:
 
 
 def _find(directory: Path, name: str, title: str) -> Path:
-    """The file in the directory, with any of its usual spellings."""
+    """The path of a file in the directory, under any of its usual names. Raises DataError if it is missing."""
     plain = name.removesuffix(".gz")
     dotted = plain.replace("-idx", ".idx")
     spellings = (plain, name, dotted, dotted + ".gz")

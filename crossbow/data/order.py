@@ -18,11 +18,12 @@ _PURPOSE_OF_FILES = 0x66696C6573
 """Separates the random numbers of files ("files")."""
 
 EPOCHS_KEPT = 2
-"""Number of permutations that are kept: the tasks of several threads may lie in two epochs."""
+"""Number of permutations that are kept, because the tasks of several threads may belong to two epochs."""
 
 
 def permutation(number_of_examples: int, seed: int, epoch: int) -> Indices:
-    """The order of the examples in an epoch: the ranks of as many random words of Philox4x64-10, key (seed, epoch).
+    """The order of the examples in an epoch: the ranks of random words of Philox4x64-10, one per example, with the key
+    (seed, epoch).
 
     Sorting words instead of shuffling with a generator gives the same order in every version of NumPy, which
     guarantees only the words. (Two equal words, with probability N² / 2⁶⁵, keep the order of their indices.)
@@ -31,10 +32,10 @@ def permutation(number_of_examples: int, seed: int, epoch: int) -> Indices:
 
 
 def permutation_by_files(files: Indices, files_together: int, seed: int, epoch: int) -> Indices:
-    """The order of the examples in an epoch, of which only a few files are read at a time.
+    """The order of the examples in an epoch in which only a few files are read at a time.
 
-    The files are shuffled, and each `files_together` of them in turn form a group. The examples of a group are
-    shuffled, and the groups follow each other. The last group may have fewer files.
+    The files are shuffled, and every `files_together` consecutive files form a group; the last group may have fewer.
+    The examples of each group are shuffled, and the groups follow each other.
 
     files: the file of each example (N,), as numbers from 0 without gaps.
     """
@@ -63,32 +64,32 @@ class Order(Protocol):
         """Number of tasks; None is unlimited."""
 
     def begin(self, task: int) -> None:
-        """Note that the learners take turns from this task on."""
+        """Prepare for a stretch of training in which the learners take turns from this task on."""
 
     def indices(self, task: int, out: Indices, epochs: Epochs | None = None) -> int:
         """Write the example indices of a task to `out` (batch_size,). Returns the number of real examples.
 
-        The rest is padding: valid indices whose examples do not count. The epoch of each example, from 0, is written
-        to `epochs` (batch_size,), if given.
+        The other indices are padding: they are valid, but their examples do not count. The epoch of each example, from
+        0, is written to `epochs` (batch_size,), if given.
         """
 
     def leave_out(self, bad: Mask, task: int, out: Indices, steps: Indices) -> int:
         """Remove the bad examples from a task's indices in `out`. Returns the number of real examples.
 
-        bad: whether each example of the data set (N,) is bad; not all of them are. steps (batch_size,): zeros when
-        `indices` has written `out`; kept for another call for the same task, with more bad examples. The result does
-        not depend on the number of calls.
+        bad: whether each example of the data set (N,) is bad; at least one must not be. steps (batch_size,): state of
+        the calls for one task. It must be zero after `indices` has written `out`, and is passed again if more bad
+        examples of the task are found. The result does not depend on the number of calls.
         """
 
 
 class TrainingOrder:
     """The endless sequence of the epochs' permutations; task n takes positions [n·B, (n+1)·B).
 
-    So every example occurs once per epoch, and a batch at the end of an epoch is completed from the next one. The next
-    good example in the epoch's permutation takes the place of a bad one; after the last comes the first. Other places
-    do not change, so an example that is a substitute occurs twice in the epoch.
+    So every example occurs once per epoch, and a batch at the end of an epoch is completed from the next one. A bad
+    example is replaced by the next good one in the epoch's permutation; after the last comes the first. The other
+    positions do not change, so a substitute occurs twice in the epoch.
 
-    With `files` (N,), the number of the file that stores each example, the permutations are those of
+    If `files` is given, the number of the file that stores each example (N,), the permutations are those of
     `permutation_by_files`.
 
     >>> order = TrainingOrder(number_of_examples=5, batch_size=2, seed=0)
@@ -109,11 +110,11 @@ class TrainingOrder:
         self.number_of_examples = number_of_examples
         self.batch_size = batch_size
         self.seed = seed
-        # Without gaps, because a part of a data set may have no examples of some files.
+        # The numbers are made consecutive, because a part of a data set may have no examples of some files.
         self._files = None if files is None else np.unique(files, return_inverse=True)[1].astype(np.intp)
         self._files_together = files_together
         self._permutations: dict[int, Indices] = {}
-        """By epoch, in the order in which they were computed."""
+        """Permutations by epoch, in the order in which they were computed."""
 
     @property
     def tasks(self) -> None:
@@ -121,7 +122,7 @@ class TrainingOrder:
 
     @property
     def tasks_per_epoch(self) -> float:
-        """N / B, not necessarily an integer: an epoch may end within a task."""
+        """Number of tasks in an epoch, N / B. It need not be an integer: an epoch may end within a task."""
         return self.number_of_examples / self.batch_size
 
     def tasks_in_epochs(self, count: int) -> int:
@@ -133,7 +134,7 @@ class TrainingOrder:
         return tasks * self.batch_size // self.number_of_examples
 
     def begin(self, task: int) -> None:
-        """Do nothing: the order of a whole set does not depend on the learners."""
+        """Do nothing: the order of a whole data set does not depend on the learners."""
 
     def indices(self, task: int, out: Indices, epochs: Epochs | None = None) -> int:
         position, filled = task * self.batch_size, 0
@@ -171,8 +172,8 @@ class TrainingOrder:
 class CheckOrder:
     """Every example once, in the order of the data set. A short last batch is padded with the last example.
 
-    A bad example is left out: it is not replaced, as its substitute would count twice. Padding takes its place at the
-    end of the batch.
+    A bad example is left out, and the batch has one more padding example at its end. It is not replaced, because its
+    substitute would count twice.
 
     >>> order, out = CheckOrder(number_of_examples=5, batch_size=2), np.empty(2, np.intp)
     >>> order.tasks, order.indices(2, out), out.tolist()
@@ -191,7 +192,7 @@ class CheckOrder:
         return -(-self.number_of_examples // self.batch_size)
 
     def begin(self, task: int) -> None:
-        """Do nothing, as in training."""
+        """Do nothing: the order does not depend on the learners."""
 
     def indices(self, task: int, out: Indices, epochs: Epochs | None = None) -> int:
         start = task * self.batch_size

@@ -37,7 +37,7 @@ class _NotAllowedError(Exception):
 
 
 class _Type:
-    """An array's type in a pickle: numpy.dtype(name, …), then a state with the byte order."""
+    """The type of an array in a pickle, created as numpy.dtype(name, …), then given a state with the byte order."""
 
     def __init__(self, name: object, *unused: object) -> None:
         self.name = name.decode("ascii") if isinstance(name, bytes) else str(name)
@@ -56,7 +56,7 @@ class _Type:
 
 
 class _Array:
-    """An array in a pickle: created empty, then given a state (version, shape, type, Fortran order, bytes).
+    """An array in a pickle, created empty, then given a state (version, shape, type, Fortran order, bytes).
 
     An array of objects has a list instead of the bytes.
     """
@@ -77,14 +77,14 @@ def _array(content: Any, dtype: Any, shape: Any, order: str) -> Array:
 
 
 class _Buffer(_Array):
-    """An array in a pickle of protocol 5: created from bytes, type, shape and order."""
+    """An array in a pickle of protocol 5, created from bytes, type, shape and order."""
 
     def __init__(self, content: Any, dtype: Any, shape: Any, order: Any) -> None:
         self.array = _array(content, dtype, shape, order)
 
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
-    """Replacement for the function that protocol 2 uses for bytes."""
+    """Replacement for the function that pickles of protocol 2 call to create bytes."""
     if encoding not in ("latin1", b"latin1"):
         raise _NotAllowedError(f"text to be encoded as {encoding}")
     return text.encode("latin1")
@@ -119,8 +119,8 @@ def _check_places(content: bytes) -> None:
 
 
 def _plain(value: object, done: dict[int, object]) -> object:
-    """The value with every array replaced by NumPy's. A value that occurs several times stays one object, because
-    there could be any number of copies.
+    """The value with every array replaced by NumPy's. A value that occurs several times stays one object, because the
+    number of copies could be huge.
 
     done: converted values by their id.
     """

@@ -20,12 +20,12 @@ RED, GREEN, BLUE = 19595, 38470, 7471
 
 
 class Picture(NamedTuple):
-    """An image of a file."""
+    """An image from a file."""
 
     source: str
-    """The file and, in an .npy file of several images, the number of the image, as "images.npy[3]"."""
+    """The file and, in an .npy file of several images, the number of the image, for example "images.npy[3]"."""
     image: Array
-    """(C, H, W) or (features,)."""
+    """The image, (C, H, W) or (features,)."""
 
 
 def read_pictures(
@@ -33,10 +33,10 @@ def read_pictures(
 ) -> Iterator[Picture]:
     """The images of files and folders, in this order, with the shape and type that a model takes.
 
-    Image files become uint8 images (C, S, S), of C = 3 channels, or of one, gray. An image of S×S pixels is used as it
-    is; others are resized like the check examples of `image_folder`. Of a folder, the image files in it and below are
-    read, sorted by path; a file that only has the name of one is an error. An .npy file has one image of this shape, or
-    several (N, …).
+    Image files become uint8 images (C, S, S) with C = 3 channels (RGB) or C = 1 (gray). An image of S×S pixels is used
+    as it is; others are resized like the check examples of `image_folder`. A folder stands for all image files in it
+    and its subfolders, sorted by path; a file that has only the name of an image is an error. An .npy file has one
+    image of this shape, or several (N, …).
 
     Raises DataError if a path does not exist, or a file cannot be read or does not fit.
     """

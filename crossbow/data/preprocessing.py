@@ -1,4 +1,4 @@
-"""How images of any size become images of one size: the steps, and the window of an image that is computed."""
+"""Settings of the preprocessing of images to one size, and the window of an image that is computed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LARGEST_SIZE = 4096
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How images of any size become (3, S, S).
+    """Settings of the preprocessing that converts images of any size to (3, S, S).
 
     size                S
     training            True: a random area, mirrored at random (`RandomWindows`); False: the centre (`centre_window`)

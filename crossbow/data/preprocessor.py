@@ -10,7 +10,7 @@ from crossbow.data.resampling import Resampler
 
 
 class Preprocessor:
-    """Decodes and preprocesses images, in memory that it keeps. One thread at a time may use it."""
+    """Decodes and preprocesses images. It keeps its working memory, so only one thread at a time may use it."""
 
     def __init__(self, preprocessing: Preprocessing) -> None:
         self._size = preprocessing.size

@@ -9,7 +9,7 @@ from typing import Any
 class ProgressBars:
     """Progress bars on standard error, one per call of `begin`. Nothing is drawn before the first call.
 
-    unit: name of the counted things, as "images"; None for bytes.
+    unit: name of the counted items, such as "images"; None for bytes.
     """
 
     def __init__(self, unit: str | None = None) -> None:
@@ -24,7 +24,7 @@ class ProgressBars:
             self._bars.stop()
 
     def begin(self, name: str) -> Callable[[int, int], None]:
-        """Add a bar. Returns a function that sets it to (done, total); a total of 0 is unknown."""
+        """Add a bar. Returns a function that sets it to (done, total); a total of 0 means that it is unknown."""
         if self._bars is None:
             self._bars = _bars(self._unit)
             self._bars.start()

@@ -19,11 +19,11 @@ from crossbow.types import ConfigurationError
 
 
 def share_of_rank(data: Dataset, sharding: Sharding, ranks: Ranks | None = None) -> Dataset:
-    """The data set whose training examples are this rank's part, which is copied if it is in memory, so that the whole
-    can be freed. Check examples stay the same: tests are shared out.
+    """The data set whose training examples are this rank's part. Examples in memory are copied, so that the whole data
+    set can be freed. The check examples stay the same, because tests are divided among the ranks.
 
-    ranks: by default those of this run. Raises ConfigurationError unless the fractions are those of all ranks, and
-    adjoin from 0 to 1; DataError if a part is empty.
+    ranks: by default the ranks of this run. Raises ConfigurationError unless there is a fraction for each rank, and the
+    fractions adjoin from 0 to 1; DataError if a part is empty.
 
     >>> data = Dataset((np.arange(10, dtype=np.float32)[:, None], np.arange(10)))
     >>> share_of_rank(data, "stride").share.sizes
@@ -56,13 +56,13 @@ def share_of_rank(data: Dataset, sharding: Sharding, ranks: Ranks | None = None)
 
 
 def _is_pair(part: object) -> bool:
-    """Whether this is begin and end of a part."""
+    """Whether this is the pair (begin, end) of a part."""
     return isinstance(part, list | tuple) and len(part) == 2 and all(map(is_number, part))
 
 
 class ShareOrder(TrainingOrder):
-    """The order of a rank's part of the examples, which it shuffles by itself, in epochs of its own: of the rank's
-    tasks, the m-th takes positions [m·B, (m+1)·B). Epochs of the run are counted in examples of all ranks.
+    """The order of a rank's part of the examples. Each rank shuffles its part separately, in epochs of its own: the
+    m-th of the rank's tasks takes positions [m·B, (m+1)·B). Epochs of the run are counted in examples of all ranks.
 
     >>> order = ShareOrder(RankShare(8, (4, 4), "stride", ""), 2, 0, Placement(learners=2, first=1, own=1))
     >>> out = np.empty(2, np.intp)
@@ -92,8 +92,9 @@ class ShareOrder(TrainingOrder):
         self._part = TrainingOrder(own, batch_size, seed, files, files_together)
 
     def begin(self, task: int) -> None:
-        """Each rank has done its share of the tasks before, perhaps with another number of learners. Without a barrier,
-        a stretch may end within a turn of the ranks; one of them then repeats or misses a batch."""
+        """Continue in this rank's part after all tasks before this one, which the ranks may have done with another
+        number of learners. Without a barrier, a stretch may end within a turn of the ranks; one of them then repeats or
+        misses a batch."""
         self._first = task
 
     def indices(self, task: int, out: Indices, epochs: Epochs | None = None) -> int:
@@ -103,5 +104,5 @@ class ShareOrder(TrainingOrder):
         return self._part.leave_out(bad, self._own(task), out, steps)
 
     def _own(self, task: int) -> int:
-        """The number of a task among those of this rank."""
+        """The number of a task among the tasks of this rank."""
         return self._first // self._ranks + self._placement.own_of(task - self._first)

@@ -1,4 +1,4 @@
-"""Reading of untrusted files: in pieces, and no more than their format needs."""
+"""Reading of untrusted files in pieces, and only as much as their format needs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 from crossbow.types import DataError, bytes_text
 
 PIECE = 1 << 20
-"""Bytes to read at a time. A larger request would allocate its memory before it is known that the file is as long."""
+"""Bytes to read at a time. A larger request would allocate memory that a shorter file does not need."""
 LARGEST_ARRAY = 1 << 30
 """Maximum size in bytes of an array in a data set's file."""
 

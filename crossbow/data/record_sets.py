@@ -40,7 +40,7 @@ def records(
                     several of these. The files of a pattern are in the order of the numbers in their names.
 
     Opening checks the lengths of all records and reads their labels. Images are read, decoded and preprocessed when
-    they are needed, as those of `image_folder`; the random areas for training contain at least 10 % of one of the
+    they are needed, like those of `image_folder`; the random areas for training contain at least 10 % of one of the
     bounding boxes of a record, if it has any. Other arguments are those of `Dataset`.
 
     Raises DataError if a file is missing or damaged, a pattern matches no file, a label is out of range, or the names
@@ -67,7 +67,8 @@ def record_files(files: Files, name: str) -> list[RecordFile]:
 
 
 def _open(path: Path) -> Iterable[RecordFile]:
-    """The record files, by absolute paths: they are opened again when the working directory may have changed."""
+    """The record files. Their paths are absolute, because the files are opened again later, when the working directory
+    may have changed."""
     paths = [path]
     if glob.has_magic(str(path)) and not path.exists():
         paths = [Path(match) for match in sorted(glob.glob(str(path)), key=_numbers)]
@@ -85,7 +86,7 @@ def _open(path: Path) -> Iterable[RecordFile]:
 
 
 def _numbers(path: str) -> list[tuple[int, str]]:
-    """Sorts numbers in paths by their value: file 10 is after file 9."""
+    """Sort key of paths that orders numbers by their value: file 10 comes after file 9."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", path)]
 
 
@@ -116,11 +117,11 @@ class RecordExamples(DecodedExamples):
         file, number = self._place(index)
         try:
             header, content = file.read(number, scratch)
-        except DataError as error:  # without the file and the record, which `source` names
+        except DataError as error:  # its message lacks the file and the record, which `source` names
             raise DataError(str(error).removeprefix(f"{file.path}: ").removeprefix(f"record {number}: ")) from error
         return content, header.boxes
 
     def _place(self, index: int) -> tuple[RecordFile, int]:
-        """The file of an example, and the number of its record in it."""
+        """The record file of an example, and the number of the record in this file."""
         number = int(np.searchsorted(self._starts, index, side="right")) - 1
         return self._files[number], index - int(self._starts[number])

@@ -38,11 +38,11 @@ from crossbow.files import check_readable, checked_path, file_error, file_to_fil
 from crossbow.types import DataError
 
 HEADER = 4
-"""Bytes of a file before its first record."""
+"""Number of bytes before the first record of a file."""
 FIXED = 20
-"""Bytes of a record besides its boxes and its image."""
+"""Number of bytes of a record without its boxes and its image."""
 BOX = 16
-"""Bytes of a box."""
+"""Number of bytes of a box."""
 LARGEST = 2**31 - 1
 """Maximum of the integers in a file, and therefore of the length of a record."""
 
@@ -59,7 +59,7 @@ class Record:
 
     label          class, from 0
     boxes          bounding boxes, float32 (k, 4): xmin, ymin, xmax, ymax, relative to the image's size
-    height, width  of the image in pixels, as the file states them
+    height, width  size of the image in pixels, as the file states it
     jpeg           the bytes of the image file
     """
 
@@ -81,7 +81,8 @@ class RecordFile:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, keep_open: bool = True) -> None:
-        """keep_open: False opens the file again for each record, because the number of open files is limited."""
+        """keep_open: whether the file stays open. With False it is opened again for each record, because the number of
+        open files is limited."""
         self.path = checked_path("RecordFile", path)
         check_readable(self.path, "a record file")
         descriptor = self._open()
@@ -168,7 +169,7 @@ class RecordFile:
         return self._offsets[-1]
 
     def _read(self, start: int, count: int) -> bytes:
-        """Read `count` bytes at `start`, fewer at the end of the file."""
+        """Read `count` bytes at `start`, or fewer at the end of the file."""
         pieces = []
         with self._opened() as descriptor:
             while count > 0 and (piece := _read_at(descriptor, count, start)):
@@ -274,7 +275,7 @@ def _read_at(descriptor: int, count: int, offset: int) -> bytes:
 
 
 def _read_into(descriptor: int, memory: NDArray[np.uint8], offset: int) -> int:
-    """Read to memory. Returns the number of bytes."""
+    """Read from a file at an offset into memory. Returns the number of bytes read."""
     if hasattr(os, "preadv"):
         return os.preadv(descriptor, [memory.data], offset)
     content = _read_at(descriptor, len(memory), offset)
@@ -295,7 +296,7 @@ def check_fields(where: str, label: int, boxes: NDArray[np.float32], height: int
 
 
 def _opened_again(path: Path, keep_open: bool) -> RecordFile:
-    """A copy of a RecordFile, in another process as a rule."""
+    """Open a file again for a copy of a RecordFile, usually in another process."""
     return RecordFile(path, keep_open=keep_open)
 
 

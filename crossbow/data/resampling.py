@@ -46,7 +46,7 @@ WINDOW = Arguments(
     x_weights=Address,
     rows=Address,
     sums=Address,
-    last=int,  # the row that ends the image's memory, or −1
+    last=int,  # the row at the end of the image's memory, or −1
 )
 
 
@@ -124,7 +124,7 @@ def _prepare_axis(length: Any, resized: Any, offset: Any, size: Any, starts: Any
 
 
 class _PixelEmitter(Emitter):
-    """Emits instructions on a pixel: four lanes of 32 bits, for R, G, B and a byte that does not count."""
+    """Emits instructions on a pixel: four lanes of 32 bits, for R, G, B and an unused byte."""
 
     byte = ir.IntType(8)
 
@@ -148,7 +148,7 @@ _new_variable: Callable[..., Any] = cgutils.alloca_once_value
 
 
 def _weighted_pixel(taps: int | None) -> Any:
-    """Compiled code for the weighted sum of `taps` pixels; None: of any number of them."""
+    """Compiled code for the weighted sum of `taps` pixels; None: for a sum of any number of pixels."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pixels, weights, count = arguments
@@ -175,7 +175,7 @@ _weighted2, _weighted3, _weighted4, _weighted = (_weighted_pixel(taps) for taps 
 
 @inlined
 def _resize_row(source: Any, starts: Any, weights: Any, taps: Any, size: Any, mirrored: Any, row: Any) -> Any:
-    """Resize a row of pixels (W, 3) to (S, 4). Few pixels are added without a loop."""
+    """Resize a row of pixels (W, 3) to (S, 4). Short sums are computed without a loop."""
     step, place = (-1, size - 1) if mirrored else (1, 0)
     if taps == 2:
         for x in range(size):
@@ -194,7 +194,8 @@ def _resize_row(source: Any, starts: Any, weights: Any, taps: Any, size: Any, mi
 
 @inlined
 def _copy(source: Any, count: Any, target: Any) -> Any:
-    """Copy the last row of an image, because a pixel is read with the byte that follows it. Returns its address."""
+    """Copy the last row of an image, because a pixel is read together with the byte after it. Returns the address of
+    the copy."""
     for n in range(count):
         uint8_at(target)[n] = uint8_at(source)[n]
     return target
@@ -202,7 +203,8 @@ def _copy(source: Any, count: Any, target: Any) -> Any:
 
 @inlined
 def _separate(sums: Any, pixels: Any, out: Any, size: Any) -> Any:
-    """Round the sums of a row to `pixels` (S, 4), then write its channels. In two steps, which are vectorised."""
+    """Round the sums of a row to `pixels` (S, 4), then write its channels. The two steps are separate so that each is
+    vectorised."""
     values, words = uint8_at(pixels), uint32_at(pixels)
     for x in range(4 * size):
         values[x] = sums[x] >> BITS
@@ -216,7 +218,7 @@ def _separate(sums: Any, pixels: Any, out: Any, size: Any) -> Any:
 
 @native_pass(WINDOW)
 def _resample(block: Any) -> int:
-    """Resized rows (S, 4) are kept in a ring of as many rows as a column's sum needs."""
+    """Compute a window. Resized rows (S, 4) are kept in a ring of as many rows as the sum of a column needs."""
     source, pitch, width, size, out = block.source, block.pitch, block.width, block.size, block.out
     y_starts, x_starts = int64_at(block.y_starts), int64_at(block.x_starts)
     y_weights, x_weights = int32_at(block.y_weights), int32_at(block.x_weights)

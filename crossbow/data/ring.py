@@ -12,7 +12,7 @@ _FREE, _FILLING, _FILLED, _TAKEN = 0, 1, 2, 3
 
 
 Claim = tuple[int, int]
-"""A task, and the slot that one of the loader's threads fills for it."""
+"""A task and the slot that one of the loader's threads fills for it."""
 
 
 class Batch(NamedTuple):
@@ -25,8 +25,8 @@ class Batch(NamedTuple):
 
 
 class BatchRing:
-    """S slots. Task n uses slot n mod S or, with `in_turn=False`, the first free slot. A slot is free, is being filled,
-    filled, taken, and then free again.
+    """S slots. Task n uses slot n mod S or, with `in_turn=False`, the first free slot. A slot is first free, then being
+    filled, filled, taken, and free again.
 
     ::
 
@@ -35,8 +35,8 @@ class BatchRing:
         learners' threads                                       └──► release   (in any order) ──► claim
 
     Waking a thread costs more than filling a small batch. So the loader's threads sleep until half of the slots are
-    free, or until a thread waits for a batch: then one free slot suffices, because two learners that wait for each
-    other might hold the others.
+    free, or until a thread waits for a batch. In the latter case one free slot suffices, because two learners that wait
+    for each other might hold the other slots.
     """
 
     def __init__(self, slots: int, first_task: int, tasks: int | None, *, in_turn: bool = True) -> None:
@@ -52,7 +52,7 @@ class BatchRing:
         self._examples = [0] * slots
         self._number_free = slots
         self._bulk = max(1, slots // 2)
-        # Always `with self._lock`, never with a condition: acquiring a lock is atomic with respect to Ctrl-C.
+        # Use `with self._lock` everywhere, never a condition: acquiring a lock is atomic with respect to Ctrl-C.
         self._lock = threading.Lock()
         self._space = threading.Condition(self._lock)
         self._filled = threading.Condition(self._lock)
@@ -66,8 +66,8 @@ class BatchRing:
     # The loader's side.
 
     def claim(self) -> Claim | None:
-        """Block until enough slots are free. Returns the next task to fill with its slot, or None if there is nothing
-        more to do."""
+        """Block until enough slots are free. Returns the next task to fill and its slot, or None if the thread should
+        end."""
         with self._lock:
             while not self._over():
                 if self._worth_filling():
@@ -133,7 +133,7 @@ class BatchRing:
 
     @property
     def filled(self) -> int:
-        """Number of filled slots that were not taken yet."""
+        """Number of filled slots that have not been taken yet."""
         return self._state.count(_FILLED)
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class BatchRing:
             self._space.notify_all()
             self._filled.notify_all()
 
-    # With the lock held.
+    # Callers of these methods hold the lock.
 
     def _over(self) -> bool:
         return self._closed or self._failure is not None or self._next_to_claim == self._end
@@ -169,7 +169,8 @@ class BatchRing:
         return self._next_to_claim % self.slots if self._in_turn else self._state.find(_FREE)
 
     def _is_first_failure(self) -> bool:
-        """Whether no task before the failing one may still fail. Tasks are claimed in order, so all are claimed."""
+        """Whether no task before the failing one can still fail. All of these have been claimed, because tasks are
+        claimed in order."""
         assert self._failure is not None
         failing = self._failure[0]
         return not any(

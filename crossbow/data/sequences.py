@@ -27,7 +27,7 @@ def sequence(
     """A data set of sequences of (image, label), such as lists or data sets of PyTorch: `len(train)` and `train[i]`.
 
     Images are arrays, or objects that NumPy converts to arrays, all of the same shape and type: (C, H, W), (H, W) or
-    (features,), uint8 or floating point. Images of Pillow become (H, W) if they are grey, otherwise RGB, (3, H, W).
+    (features,), uint8 or floating point. Pillow's images become (H, W) if they are grey, otherwise RGB, (3, H, W).
     Labels are integers or arrays of integers (classes), or floating-point numbers (targets). Other arguments are those
     of `Dataset`.
 
@@ -35,9 +35,10 @@ def sequence(
     again, in another thread, whenever they are needed. They are not kept, so a sequence may be larger than memory, and
     may return another image each time, of the same shape and type.
 
-    Raises DataError with the phase and the index of an example, what was expected and what was received. Later, an
-    image of another shape or type is a bad example (`SystemConf.on_bad_record`), and so is one for which the sequence
-    raises OSError or ValueError, as Pillow does for a damaged file. Any other exception reaches the caller.
+    Raises DataError with the phase and the index of an example, what was expected and what was received, also if the
+    sequence raises an exception, which is then the cause. Later, an image of another shape or type is a bad example
+    (`SystemConf.on_bad_record`), and so is one for which the sequence raises OSError or ValueError, as Pillow does for
+    a damaged file. Any other exception then reaches the caller.
 
     >>> data = sequence([(np.full((1, 8, 8), n, np.uint8), n % 3) for n in range(9)])
     >>> len(data.train), data.image_shape, data.number_of_classes
@@ -59,13 +60,15 @@ class SequenceExamples(Examples):
         self._read_shape: Shape = ()
         self._shape: Shape = ()
         self._kind: np.dtype[Any] = np.dtype(np.uint8)
-        """The type of the images that are read."""
+        """Type of the images."""
         self._dtype = self._kind
         labels: list[Array] = []
         for index in range(self._count()):
             try:
                 image, label = self._item(index)
-            except (TypeError, LookupError) as error:  # it has no [index], or is shorter than it says
+            except DataError:
+                raise
+            except Exception as error:  # the sequence's own, also if it is shorter than its len()
                 raise self._error("a sequence with", index, f"{type(error).__name__}: {error}") from error
             if index == 0:
                 self._set_kind(image)
@@ -98,10 +101,15 @@ class SequenceExamples(Examples):
         return other
 
     def _count(self) -> int:
+        kind = type(self._items)
+        if not hasattr(kind, "__len__") or not hasattr(kind, "__getitem__"):
+            # A DataLoader of PyTorch has its sequence as an attribute.
+            hint = ", for example `loader.dataset`" if hasattr(self._items, "dataset") else ""
+            raise DataError(f"{self._phase}: expected a sequence of (image, label){hint}. Received: {kind.__name__}")
         try:
             count = len(self._items)
-        except TypeError as error:
-            received = type(self._items).__name__
+        except Exception as error:
+            received = f"{kind.__name__}, whose len() raises {type(error).__name__}: {error}"
             raise DataError(f"{self._phase}: expected a sequence of (image, label). Received: {received}") from error
         if count == 0:
             raise DataError(f"{self._phase}: expected at least one example. Received: none")
@@ -116,7 +124,7 @@ class SequenceExamples(Examples):
         return self._array("image", index, self._pixels(item[0])), item[1]
 
     def _pixels(self, image: Any) -> Any:
-        """An image of Pillow as an array, grey or RGB; anything else as it is."""
+        """The pixels of an image of Pillow as an array, grey or RGB; any other object unchanged."""
         mode = getattr(image, "mode", None)
         if not isinstance(mode, str) or not hasattr(image, "getbands"):
             return image
@@ -131,7 +139,7 @@ class SequenceExamples(Examples):
     def _array(self, what: str, index: int, value: object) -> Array:
         try:
             array = np.asarray(value)
-        except (TypeError, ValueError, RuntimeError) as error:  # the last one of PyTorch, for a tensor with a gradient
+        except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor of PyTorch with a gradient
             received = f"{type(value).__name__} ({error})"
             raise self._error(f"an array as {what} of", index, received) from error
         if array.dtype.kind not in "biuf":

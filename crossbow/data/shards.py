@@ -13,7 +13,8 @@ from crossbow.conf import is_integer, is_number, plain
 from crossbow.types import DataError
 
 Sharding = Literal["stride"] | Sequence[tuple[float, float]]
-"""How examples are divided: rank r of n has examples r, r + n, r + 2 n, …; or each rank's fractions (begin, end)."""
+"""Division of the examples: "stride", where rank r of n has examples r, r + n, r + 2 n, …; or the fractions (begin,
+end) of each rank."""
 
 
 @dataclass(frozen=True)
@@ -30,28 +31,28 @@ class RankShare:
 
     @property
     def is_equal(self) -> bool:
-        """Whether all ranks have equally many examples, up to one."""
+        """Whether the numbers of examples of all ranks differ by at most one."""
         return max(self.sizes) - min(self.sizes) <= 1
 
     def numbers(self, rank: int) -> NDArray[np.intp]:
-        """The numbers of a rank's examples among those of all ranks."""
+        """The numbers of a rank's examples among the examples of all ranks."""
         return numbers_of_rank(self.whole, self.sharding, rank, len(self.sizes))
 
     def described(self) -> dict[str, Any]:
-        """What identifies the examples of all ranks and their division, as JSON values."""
+        """The properties that identify the examples of all ranks and their division, as JSON values."""
         sharding = self.sharding if isinstance(self.sharding, str) else [list(each) for each in self.sharding]
         return {"training_examples": self.whole, "training_digest": self.digest, "sharding": sharding}
 
 
 def numbers_of_rank(count: int, sharding: Sharding, rank: int, ranks: int) -> NDArray[np.intp]:
-    """The numbers of a rank's examples among all `count`. Raises DataError if there are none."""
+    """The numbers of a rank's examples among all `count` examples. Raises DataError if the rank has none."""
     if sharding == "stride":
         return np.arange(count)[shard_of(count, (rank, ranks), None, None)]
     return np.arange(count)[shard_of(count, None, tuple(sharding[rank]), None)]
 
 
 def shard_of(count: int, stride: object, fraction: object, offset: object) -> slice | NDArray[np.intp]:
-    """The indices that `Dataset.shard` selects from `count` examples. Raises DataError."""
+    """The indices that `Dataset.shard` selects from `count` examples. Raises DataError for invalid arguments."""
     given = {"stride": plain(stride), "fraction": plain(fraction), "offset": plain(offset)}
     names = [name for name, value in given.items() if value is not None]
     if len(names) != 1:
@@ -79,7 +80,7 @@ _EXPECTED = {
 
 
 def _pair(name: str, value: Any) -> tuple[Any, Any]:
-    """The two numbers of an argument. Raises DataError."""
+    """The two numbers of an argument. Raises DataError if it is not a pair."""
     is_one = is_number if name == "fraction" else is_integer
     good = isinstance(value, tuple | list) and len(value) == 2 and all(map(is_one, value))
     if not good or not 0 <= value[0] < value[1] or (name == "fraction" and value[1] > 1):

@@ -17,8 +17,9 @@ def split_indices(
 ) -> tuple[Indices, Indices]:
     """Random indices of training and check examples, each in ascending order.
 
-    labels: (N, …). classes: whether they are classes. stratified: whether each class has the same fraction of check
-    examples, up to rounding, if every example has one class; otherwise all examples are drawn alike. Raises DataError.
+    labels: (N, …). classes: whether labels are classes. stratified: whether each class has the same fraction of check
+    examples, up to rounding. This needs one class per example; otherwise all examples are drawn with equal probability.
+    Raises DataError if an argument is out of range.
     """
     count = len(labels)
     if not is_number(check_fraction) or not 0 < float(check_fraction) < 1:  # type: ignore[arg-type]
@@ -45,7 +46,8 @@ def split_indices(
 
 
 def _shares(sizes: NDArray[np.intp], wanted: int) -> NDArray[np.intp]:
-    """How many of `wanted` examples each group gets in proportion to its size; largest remainders are rounded up.
+    """The number of examples of each group, in proportion to its size and `wanted` in total. The largest remainders are
+    rounded up.
 
     >>> _shares(np.array([10, 10, 5]), 8).tolist()
     [3, 3, 2]

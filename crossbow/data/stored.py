@@ -17,12 +17,12 @@ from crossbow.data.examples import BadExample, Examples, Indices, Selection, loo
 from crossbow.types import Array, DataError, Shape
 
 LARGEST_EXACT = 2**24
-"""float32 holds all integers up to this one."""
+"""Largest integer up to which float32 represents all integers exactly."""
 EXACT = "integers that float32 holds exactly (as all up to 2**24)"
 
 _OF_CHECK = re.compile(r"-(test|check|validation)\.(metadata$|records\b)")
 _OF_TRAINING = re.compile(r"-train\.(metadata$|records\b)")
-"""Found in the names of files for checks and for training, as Crossbow's commands write them."""
+"""Patterns in the names that Crossbow's commands give to files for checks and for training."""
 
 
 def batch_files(
@@ -37,8 +37,8 @@ def batch_files(
 
     Images are float32 and used as they are, without scaling; int32 examples are converted. Examples (H, W) become
     (1, H, W), labels of shape [1] become (N,), and int32 labels are classes. Any batch size can be used. Labels are
-    read when the data set is created, and so are the names of the classes, from `NAME.classes` beside `train`, if there
-    are at least as many as classes. Images are mapped into memory and read when they are needed; only
+    read when the data set is created. So are the names of the classes, from `NAME.classes` next to `train`, if it has
+    at least as many names as there are classes. Images are mapped into memory and read when they are needed; only
     `crossbow data verify` checks that they are finite. An int32 example that float32 would round is a bad example
     (`SystemConf.on_bad_record`). Other arguments are those of `Dataset`.
 
@@ -60,7 +60,7 @@ def batch_files(
 
 
 def check_not_swapped(train: object, check: object) -> None:
-    """Raise DataError if the names of two files say that the first is for checks and the second for training."""
+    """Raise DataError if the names of the files indicate that `train` is for checks and `check` for training."""
     first, second = (Path(path).name if isinstance(path, str | PurePath) else "" for path in (train, check))
     if _OF_CHECK.search(first) and _OF_TRAINING.search(second):
         raise DataError(
@@ -111,7 +111,7 @@ class BatchFileExamples(Examples):
             self._check_exact(indices, images)
 
     def _check_exact(self, indices: Indices, images: Array) -> None:
-        """Raise BadExample for the first example of which a number was rounded."""
+        """Raise BadExample for the first example in which a number was rounded."""
         numbers: NDArray[np.int32] = np.empty(images.shape, np.int32)
         self._files.read_examples(indices, numbers)
         rounded = images != numbers

@@ -22,14 +22,14 @@ _PATTERNS, _TRAINING, _CHECK = 0x73796E30, 0x73796E31, 0x73796E32
 def synthetic(
     image_shape: Shape, number_of_classes: int = 10, *, training: int = 2048, check: int = 512, seed: int = 0
 ) -> Dataset:
-    """Random images, uint8 (N, *image_shape), with classes: for benchmarks, and for shapes without data.
+    """Random images, uint8 (N, *image_shape), with classes, for benchmarks and for shapes without a data set.
 
     Every class has its own pattern, the same in both phases: areas with a constant value from 64 to 191, 4 × 4 of them
     in each channel of an image (C, H, W). An image is the pattern of its class plus noise from −64 to 63 at every
     pixel. So the label is a simple function of the image: the loss falls visibly within the first epochs, and the
     accuracy approaches 1. This does not indicate how well a network learns other data.
 
-    image_shape   (C, H, W), or (features,), where every feature is an area of its own.
+    image_shape   (C, H, W), or (features,), where every feature is a separate area.
     training      number of training examples. Classes alternate, so that their numbers are as equal as possible.
     check         number of check examples; 0 is none.
     seed          the same seed gives the same data set.
@@ -99,7 +99,7 @@ def _examples(
     shape = (count, *patterns.shape[1:])
     images = _random_bytes(math.prod(shape), seed, purpose).reshape(shape)
     images >>= 1
-    images -= np.uint8(64)  # modulo 256, as is the following sum; together they are exact
+    images -= np.uint8(64)  # modulo 256, like the following sum; together they are exact
     for start in range(0, count, len(patterns)):
         part = images[start : start + len(patterns)]
         part += patterns[: len(part)]

@@ -23,7 +23,7 @@ from crossbow.files import file_error
 from crossbow.types import DataError, bytes_text
 
 LARGEST_FRAME = 2**31 - 1
-"""Maximum size of a frame's content in bytes, which is that of a Protocol Buffers message."""
+"""Maximum size of a frame's content in bytes, as of any Protocol Buffers message."""
 
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
@@ -40,9 +40,9 @@ def masked_checksum(content: bytes) -> int:
 
 
 def read_frames(path: Path, skip: int = 0) -> Iterator[tuple[bytes, int]]:
-    """The contents of a file's frames after the first `skip`, each with the offset of its frame's end.
+    """The contents of a file's frames after the first `skip`, each with the offset of the frame's end.
 
-    Of skipped frames, only the lengths are read and checked.
+    For skipped frames, only the lengths are read and checked.
 
     Raises DataError with the file's name and the record's number from 0, also for a wrong checksum.
     """

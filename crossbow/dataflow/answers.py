@@ -1,5 +1,5 @@
-"""Shapes, variables and gradients as reported by operators. Operators may be written outside the package, so their
-return values are checked and their errors explained."""
+"""Calls of the methods of operators. Operators may be written outside the package, so their return values are checked,
+and their errors are explained."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _RESERVED = re.compile(
 
 
 def ask(kernel: Kernel, method: str, *arguments: Any) -> Any:
-    """Call a method of an operator. Raises ValueError: the operator's own, or one that names method and exception."""
+    """Call a method of an operator. Raises the operator's own ValueError, or a ValueError that names the method and its
+    exception."""
     try:
         return getattr(kernel, method)(*arguments)
     except (ValueError, NotImplementedError) as error:  # their messages are self-contained

@@ -30,6 +30,10 @@ class Dataflow:
         self.phase = Phase.TRAIN
         self._graph: Graph | None = None
 
+    def __repr__(self) -> str:
+        number = len(self.subgraph.nodes)
+        return f"Dataflow({self.phase.name}, {number} node{'s' * (number != 1)})"
+
     def set_phase(self, phase: Phase) -> Dataflow:
         """Set the phase, and return the dataflow."""
         if not isinstance(phase, Phase):
@@ -60,8 +64,8 @@ class Dataflow:
 
     @without_own_frames
     def summary(self, image_shape: Shape) -> NetworkSummary:
-        """Shapes, parameters, multiply-adds and memory of every layer and in all, for examples of this shape, (C, H, W)
-        or (features,). It needs no context; `print` shows it as a table.
+        """Shapes, parameters, multiply-adds and memory of every layer and in total, for examples of this shape,
+        (C, H, W) or (features,). It needs no context; `print` shows it as a table.
 
         Raises GraphError if the shape is invalid or does not fit.
 
@@ -89,8 +93,8 @@ class Dataflow:
     def describe(self, batch: Shape | None = None, *, compiled: Compiled | None = None) -> str:
         """A table: order, node, operator, inputs, output shape, variables, bytes, buffer, kernels.
 
-        batch: the shape of a batch, (N, …), from which the shapes follow; by default that of the program.
-        compiled: a program of this dataflow, which has bytes, buffers and kernels; see
+        batch: the shape of a batch, (N, …), from which the other shapes follow; by default that of the program.
+        compiled: a compiled program of this dataflow, which adds bytes, buffers and kernels to the table; see
         `ExecutionContext.describe_dataflows`. Raises GraphError if the shape is invalid or does not fit.
         """
         if batch is not None:
@@ -141,13 +145,14 @@ class Dataflow:
         compiled: Compiled | None = None,
         gradients: bool = False,
     ) -> None:
-        """Draw the graph as SVG, PNG or DOT, by the ending of the path.
+        """Draw the graph as SVG, PNG or DOT, which the ending of the path selects.
 
-        batch: the shape of a batch, (N, …); nodes then have parameters, variables and output shapes. compiled: a
-        program of this dataflow, which has kernels and buffers; the shape is then its own. gradients: whether gradient
-        operators are drawn. The file is written atomically. Raises GraphError if the shape does not fit, DataError for
-        another ending or if the file cannot be written, and ConfigurationError for SVG and PNG without
-        `pip install 'crossbow[graph]'`.
+        batch: the shape of a batch, (N, …), with which nodes also show parameters, variables and output shapes.
+        compiled: a compiled program of this dataflow, with which nodes also show kernels and buffers; the shape is then
+        that of the program. gradients: whether gradient operators are drawn. The file is written atomically.
+
+        Raises GraphError if the shape does not fit, DataError for another ending or if the file cannot be written, and
+        ConfigurationError for SVG and PNG without `pip install 'crossbow[graph]'`.
         """
         path = checked_path("draw", path)
         checked_format(path)

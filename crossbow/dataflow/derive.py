@@ -48,12 +48,16 @@ def derive_training(graph: Graph) -> Graph:
         fault = f"a training dataflow has exactly one loss, as SoftMaxLoss{others}. Received: {names}"
         if found:
             fault += ". `Sequential(network, …)` extends the network: for another one, create its nodes anew"
+        elif any(
+            type(vertex.kernel).prepare is Kernel.prepare for vertex in graph if isinstance(vertex.kernel, Kernel)
+        ):
+            fault += ". An operator of your own is a loss with is_loss = True; takes_labels = True gives it the labels"
         raise GraphError([fault])
     return _Derivation(graph, found[0]).run()
 
 
 def with_total_loss(graph: Graph) -> Graph:
-    """The graph with the sum of its losses at the end, unless that is its only loss itself."""
+    """The graph with the weighted sum of its losses at the end, unless that equals its only loss."""
     found = losses(graph)
     weights = loss_weights(found)
     if len(found) < 2 and all(weight == 1 for weight in weights):
@@ -139,7 +143,8 @@ class _Derivation:
         return self._append(f"{vertex.name}.gradient_sum", ElementWiseOp(), tuple(parts), None)
 
     def _receiver(self, vertex: Vertex, source: int) -> int:
-        """The vertex whose output gradient this is: the producer or, if a loss's gradient bypasses it, its input."""
+        """The vertex that receives this gradient: the producer of the input or, if the gradient of a loss bypasses the
+        producer, the producer's own input."""
         kernel = vertex.forward
         if (
             kernel is None
@@ -163,8 +168,9 @@ class _Derivation:
 
 
 def derive_check(graph: Graph) -> Graph:
-    """The graph for testing, without gradients, optimiser and training-only operators, among them auxiliary losses and
-    all that only they need. If it has no metric, and the loss takes probabilities, an Accuracy is added."""
+    """The graph for testing, without gradients, optimiser and training-only operators. The latter include auxiliary
+    losses and all operators that only these need. If the graph has no metric, and the loss takes probabilities, an
+    Accuracy is added."""
     auxiliary = auxiliary_part(graph)
     kept = _without(
         graph,
@@ -187,7 +193,8 @@ def derive_check(graph: Graph) -> Graph:
 
 def derive_prediction(graph: Graph) -> Graph:
     """The graph for prediction: the check graph without operators that take labels. Its last vertex is the prediction:
-    a Classify without consumers, if there is exactly one; else the loss's input or, without a loss, the last vertex."""
+    a Classify without consumers, if there is exactly one; else the input of the loss or, without a loss, the last
+    vertex."""
     check = derive_check(graph)
     found = losses(check)
     users = consumers(check)

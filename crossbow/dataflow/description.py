@@ -1,7 +1,7 @@
 """Dataflows as JSON: operators, their configurations and their connections, without code.
 
-An operator is described by the name of its class and the fields of its configuration. A class is found by its name,
-among those of `crossbow.ops` and those that the caller passes, so reading a description runs no code of its own.
+An operator is described by the name of its class and the fields of its configuration. A class is found by its name
+among the classes of `crossbow.ops` and those that the caller passes, so a description contains no code to run.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from crossbow.ops.kernel import Gradient, Kernel
 from crossbow.types import Array, ConfigurationError, CrossbowError, DataError, GraphError, Phase
 
 Json = Any
-"""What `json.dumps` accepts, with finite numbers only."""
+"""A value that `json.dumps` accepts, with finite numbers only."""
 DESCRIBED = (Kernel, Gradient, Initialiser)
 """The base classes of described objects."""
 NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-"""Floating-point numbers that JSON does not have."""
+"""Floating-point numbers that JSON does not have, by their names in a description."""
 
 
 def _built_in() -> dict[str, type]:
@@ -43,7 +43,7 @@ BUILT_IN = _built_in()
 
 
 class NotDescribedError(CrossbowError):
-    """A dataflow contains something that has no description, as a function in a field of a user's operator."""
+    """A dataflow contains an object that has no description, such as a function in a field of a user's operator."""
 
 
 def describe_dataflows(dataflows: Sequence[Dataflow]) -> tuple[Json, dict[str, Array]]:
@@ -105,14 +105,14 @@ class _Writer:
                 {
                     "operator": self.operator(node.operator),
                     "inputs": [place[id(source)] for source in node.previous],
-                    "consumers": [place[id(target)] for target in node.next],  # their order decides that of the nodes
+                    "consumers": [place[id(target)] for target in node.next],  # their order determines the nodes' order
                 }
                 for node in nodes
             ],
         }
 
     def operator(self, operator: Operator) -> int:
-        """Position of the operator in the list, where it is added if it is new."""
+        """Position of the operator in the list. A new operator is added to it."""
         if id(operator) not in self._positions:
             described = {"name": operator.name, **self._configuration(operator.kernel, f"operator {operator.name!r}")}
             if operator.peer is not None:
@@ -225,7 +225,8 @@ class _Reader:
 
 
 def _position(value: Json, count: int) -> int:
-    """A position in a list of this length. Raises ValueError: negative ones would count from the end."""
+    """The value as a position in a list of this length. Raises ValueError if it is none, also for negative numbers,
+    which would count from the end."""
     if type(value) is not int or not 0 <= value < count:
         raise ValueError(f"position {value!r} of {count}")
     return value

@@ -35,7 +35,7 @@ GREY = "#eeeeee"
 
 
 class Compiled(Protocol):
-    """Information that a compiled program has about its vertices."""
+    """The information of a compiled program about its vertices."""
 
     @property
     def batch(self) -> Shape: ...
@@ -44,7 +44,7 @@ class Compiled(Protocol):
         """Size of the vertex's output in bytes, and its location."""
 
     def kernels_of(self, order: int) -> str:
-        """Names of the kernels that compute the vertex; in brackets, the other kernel that includes it."""
+        """Names of the kernels that compute the vertex or, in brackets, of another vertex's kernel that includes it."""
 
 
 def dot_of(
@@ -53,8 +53,8 @@ def dot_of(
     """The graph in Graphviz's DOT language. Dashed edges lead from an operator to its gradient.
 
     batch: the shape of a batch, with which nodes show parameters, variables and output shapes. compiled: a program of
-    the same graph and batch, whose kernels and buffers are also shown; dashed nodes are fused into another's kernel.
-    gradients: whether gradient operators are drawn.
+    the same graph and batch, whose kernels and buffers are also shown; dashed nodes are fused into the kernel of
+    another node. gradients: whether gradient operators are drawn.
     """
     shapes = None if batch is None else infer_shapes(graph, batch)
     variables = {} if batch is None or shapes is None else variables_of(graph, batch, shapes)
@@ -92,7 +92,7 @@ def dot_of(
 
 
 def checked_format(path: Path) -> str:
-    """The format that the file's ending names. Raises DataError."""
+    """The format that the file's ending selects. Raises DataError for an unknown ending."""
     ending = path.suffix.removeprefix(".").lower()
     if ending not in FORMATS:
         expected = ", ".join(f".{name}" for name in FORMATS)
@@ -101,10 +101,10 @@ def checked_format(path: Path) -> str:
 
 
 def write_picture(dot: str, path: Path) -> None:
-    """Write a graph in DOT as SVG or PNG, or as it is, by the ending of the file. The file is written atomically.
+    """Write a graph in DOT as SVG, PNG or DOT, which the ending of the file selects. The file is written atomically.
 
     Raises DataError for another ending or if the file cannot be written, and ConfigurationError if pygraphviz, which
-    has Graphviz, is not installed.
+    includes Graphviz, is not installed.
     """
     ending = checked_format(path)
     data = dot.encode()

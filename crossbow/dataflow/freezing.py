@@ -13,7 +13,7 @@ from crossbow.ops.kernel import Kernel
 from crossbow.types import ConfigurationError
 
 SUFFIX = "_learning_rate_multiplier"
-"""Ending of the fields that multiply the learning rate of a variable."""
+"""Ending of the names of fields that multiply the learning rate of a variable."""
 
 
 def frozen_operators(operators: Sequence[Operator], patterns: Sequence[str]) -> dict[int, Operator]:
@@ -48,7 +48,7 @@ def frozen_operators(operators: Sequence[Operator], patterns: Sequence[str]) -> 
 
 
 def _copies(operators: Sequence[Operator], zeros: Mapping[int, Iterable[str]]) -> dict[int, Operator]:
-    """Copies of operators by the ids of the originals. zeros: the fields of each that become 0."""
+    """Copies of operators, by the ids of the originals. zeros: the fields of each operator that become 0."""
     copies: dict[int, Operator] = {}
     for each in operators:
         if id(each) not in copies:
@@ -63,7 +63,7 @@ def _copies(operators: Sequence[Operator], zeros: Mapping[int, Iterable[str]]) -
 
 
 def _multipliers(kernel: object) -> dict[str, str]:
-    """The names of an operator's variables, with the fields that multiply their learning rates."""
+    """The fields that multiply the learning rates of an operator's variables, by the names of the variables."""
     if not dataclasses.is_dataclass(kernel):
         return {}
     fields = [field.name for field in dataclasses.fields(kernel) if field.name.endswith(SUFFIX)]

@@ -11,7 +11,7 @@ C = TypeVar("C", bound="Connectable")
 
 
 class Connectable(ABC):
-    """A part of a network with one first and one last node: a node, or a subgraph."""
+    """A part of a network that has one first and one last node: a node or a subgraph."""
 
     @property
     @abstractmethod
@@ -53,7 +53,7 @@ class DataflowNode(Connectable):
         return self
 
     def shallow_copy(self) -> DataflowNode:
-        """A new, unconnected node with the same operator, and so with the same variables."""
+        """A new, unconnected node with the same operator, and therefore the same variables."""
         return DataflowNode(self.operator)
 
     def __repr__(self) -> str:

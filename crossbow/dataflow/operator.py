@@ -24,7 +24,7 @@ class Operator:
             raise TypeError(f"an operator's name must be a non-empty string. Received: {name!r}")
         try:
             name.encode()
-        except UnicodeEncodeError as error:  # a lone surrogate, with which no file could be written
+        except UnicodeEncodeError as error:  # a lone surrogate, which cannot be written to a file
             raise DataError(f"an operator's name must be a text in UTF-8. Received: {name!r}") from error
         if not isinstance(kernel, Kernel | Gradient):
             raise TypeError(
@@ -34,7 +34,7 @@ class Operator:
         self.kernel = kernel
         self.peer: Operator | None = None
         self.numbered = False
-        """Whether `chain` gave the name, as conv1, and may give it another number."""
+        """Whether `chain` generated the name, such as conv1, and may change its number."""
 
     @property
     def is_gradient(self) -> bool:

@@ -14,21 +14,21 @@ from crossbow.tracebacks import without_own_frames
 from crossbow.types import GraphError
 
 Part = Kernel | tuple[str, Kernel] | Operator | Connectable
-"""A kernel, as Conv(16, 3), a name with a kernel, as ("stem", Conv(16, 3)), an operator, a node or a subgraph."""
+"""A part of a network: a kernel, such as Conv(16, 3), a name with a kernel, such as ("stem", Conv(16, 3)), an operator,
+a node or a subgraph."""
 
 
 @without_own_frames
 def chain(*parts: Part | list[Connectable]) -> DataflowNode:
     """Connect parts of a network, each to the next one, and return the last node.
 
-    A part is a kernel, as Conv(16, 3), a name with a kernel, as ("stem", Conv(16, 3)), an `Operator`, a node or a
-    subgraph. The first part may also be a list of nodes or subgraphs, whose outputs are the inputs of the second part
-    in this order.
+    A part is a kernel, such as Conv(16, 3), a name with a kernel, such as ("stem", Conv(16, 3)), an `Operator`, a node
+    or a subgraph. The first part may also be a list of nodes or subgraphs, whose outputs are the inputs of the second
+    part in this order.
 
-    Operators without a name are numbered by their types: conv1, relu1, conv2, … A number that an operator in an earlier
-    part has, or an operator that is already connected with it, is replaced by the next free one. Each kernel gets
-    variables of its own; all nodes of one `Operator` share theirs. Raises GraphError if a part is none of these, or
-    occurs twice.
+    Operators without a name are numbered by type: conv1, relu1, conv2, … If an operator of an earlier part, or one that
+    is connected with it, already has a number, the next free number replaces it. Each kernel gets its own variables;
+    all nodes of one `Operator` share its variables. Raises GraphError if a part is none of these, or occurs twice.
 
     >>> from crossbow.ops import Conv, ElementWiseOp, ReLU
     >>> stem = chain(Conv(16, 3, padding=1), ReLU())
@@ -40,10 +40,11 @@ def chain(*parts: Part | list[Connectable]) -> DataflowNode:
 
 
 class Sequential(SubGraph):
-    """A network, or a part of one, whose operators follow each other; see `chain` for what a part may be.
+    """A network, or a part of one, whose operators follow each other; see `chain` for the possible parts.
 
-    It can be used like a node: `connect_to` adds an edge from its last node, or to its first. `nodes` are all nodes
-    that are reachable from the first one, also those that were connected later. `tail` is the last part's last node.
+    It can be used like a node: `connect_to` adds an edge from its last node or to its first node. `nodes` are all nodes
+    that are reachable from the first one, including those that were connected later. `tail` is the last node of the
+    last part.
 
     Raises GraphError like `chain` and `SubGraph`.
 
@@ -109,7 +110,7 @@ def _part(given: object) -> Connectable:
         return DataflowNode(given)
     if isinstance(given, Kernel):
         operator = Operator(type(given).__name__.lower(), given)
-        operator.numbered = True  # and gets its number when all parts are known
+        operator.numbered = True  # it gets its number when all parts are known
         return DataflowNode(operator)
     if _is_named(given) and isinstance(given[1], Kernel):  # type: ignore[index]
         return DataflowNode(Operator(*given))  # type: ignore[misc]
@@ -119,8 +120,8 @@ def _part(given: object) -> Connectable:
 
 
 def _number(parts: Sequence[Connectable]) -> None:
-    """Give the operators without a name of their own the lowest numbers that are free, in the order of the parts.
-    Operators that have a number keep it, unless a part before has it, too."""
+    """Give each operator with a generated name the lowest free number, in the order of the parts. An operator that has
+    a number keeps it, unless an earlier part has the same number."""
     operators: dict[int, Operator] = {}
     for part in parts:
         operators.update((id(node.operator), node.operator) for node in _component(part.first))
@@ -139,7 +140,7 @@ def _number(parts: Sequence[Connectable]) -> None:
 
 
 def _component(start: DataflowNode) -> list[DataflowNode]:
-    """All nodes that are connected with a node in any way, in the order of a search along the edges."""
+    """All nodes that are connected with a node, directly or indirectly, in the order of a search along the edges."""
     found, pending = {id(start): start}, [start]
     while pending:
         node = pending.pop()

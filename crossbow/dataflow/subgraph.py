@@ -45,11 +45,11 @@ class SubGraph(Connectable):
 
     @without_own_frames
     def until(self, name: str) -> SubGraph:
-        """A copy of the part that computes the output of one node, as the features of an imported network.
+        """A copy of the part that computes the output of one node, such as the features of an imported network.
 
-        name: of the node, as `describe` shows it; it is the last node of the copy. The copy has nodes of its own, so
-        the original network stays as it is. Both have the same operators, and so the same initial values and, in one
-        graph, the same variables. Raises GraphError if there is no such node.
+        name: name of the node, as `describe` shows it; this node is the last one of the copy. The copy has its own
+        nodes, so the original network does not change. Both have the same operators, and therefore the same initial
+        values and, in one graph, the same variables. Raises GraphError if there is no such node.
 
         >>> from crossbow import Sequential
         >>> from crossbow.ops import Conv, InnerProduct, Pool, ReLU
@@ -70,7 +70,7 @@ class SubGraph(Connectable):
         return self._copied({id(node): node.shallow_copy() for node in nodes if id(node) in needed})
 
     def _copied(self, copies: Mapping[int, DataflowNode]) -> SubGraph:
-        """Connect copies, by the ids of their originals, as these are connected."""
+        """Connect copies in the same way as their originals. copies: each copy by the id of its original."""
         for node in self.nodes:
             if id(node) in copies:
                 copies[id(node)].previous = [copies[id(source)] for source in node.previous]
@@ -79,10 +79,11 @@ class SubGraph(Connectable):
 
     @without_own_frames
     def freeze(self, *patterns: str) -> SubGraph:
-        """A copy in which training keeps the variables whose names match a pattern.
+        """A copy in which training does not change the variables whose names match a pattern.
 
-        patterns: of operators, as "conv*", or of single variables, as "*.bias". The running statistics of a
-        normalisation are still updated. Gradients that only frozen operators need are not computed.
+        patterns: patterns of the names of operators, such as "conv*", or of single variables, such as "*.bias". The
+        running statistics of a normalisation are still updated. Gradients that only frozen operators need are not
+        computed.
 
         Raises ConfigurationError for a pattern that matches no variable, and for an operator with variables that has no
         learning rate multipliers.

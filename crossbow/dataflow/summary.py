@@ -12,7 +12,7 @@ from crossbow.dataflow.validate import infer_shapes, input_shapes, variables_of
 from crossbow.types import Shape, bytes_text
 
 FLOAT32 = 4
-"""Bytes of an element."""
+"""Size of an element of type float32 in bytes."""
 
 
 @dataclass(frozen=True)
@@ -21,22 +21,22 @@ class LayerSummary:
 
     name: str
     operator: str
-    """Type of the operator, as "Conv"."""
+    """Type of the operator, such as "Conv"."""
     output_shape: Shape
     """Shape of the output for one example."""
     parameters: int
-    """Number of elements of its variables; 0 for a node whose operator an earlier node has, too."""
+    """Number of elements of its variables; 0 if an earlier node has the same operator."""
     frozen: int
-    """Number of these whose learning rate multiplier is 0."""
+    """Number of these parameters whose learning rate multiplier is 0."""
     multiply_adds: int
-    """Multiplications with additions in products, for one example."""
+    """Number of multiply-adds in products, for one example."""
     activation_bytes: int
     """Size of the output for one example, in float32."""
 
 
 @dataclass(frozen=True)
 class NetworkSummary:
-    """The layers of a network in execution order, and their sums. As a text, it is a table."""
+    """The layers of a network in execution order, and their totals. `str` returns it as a table."""
 
     image_shape: Shape
     layers: tuple[LayerSummary, ...]
@@ -53,8 +53,8 @@ class NetworkSummary:
 
     @property
     def multiply_adds(self) -> int:
-        """Multiplications with additions of a forward pass with one example. A training step takes about three times as
-        many for each example."""
+        """Number of multiply-adds of a forward pass with one example. A training step needs about three times as many
+        for each example."""
         return sum(layer.multiply_adds for layer in self.layers)
 
     @property
@@ -116,7 +116,7 @@ def summarise(graph: Graph, image_shape: Shape) -> NetworkSummary:
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Rows as lines; the first three columns begin, and the others end at the same place."""
+    """Rows as lines. The first three columns are aligned to the left, and the others to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(

@@ -61,9 +61,9 @@ def input_shapes(vertex: Vertex, batch: Shape, shapes: tuple[Shape, ...]) -> tup
 
 
 def _huge_fields(kernel: Kernel) -> list[str]:
-    """Integers of a configuration that exceed a library's limit, as "padding=3000000000".
+    """Integers of a configuration that exceed a library's limit, such as "padding=3000000000".
 
-    Operators in array-module code are exempt, because their integers may be anything, such as seeds.
+    Operators in array-module code are exempt, because their integers may have other meanings, such as seeds.
     """
     if type(kernel).prepare is Kernel.prepare or not dataclasses.is_dataclass(kernel):
         return []
@@ -92,7 +92,7 @@ class _Validation:
         self.shapes: list[Shape | None] = []
         self.faults: list[str] = []
         self.causes: list[BaseException] = []
-        """Errors of users' own operators that caused faults."""
+        """Exceptions of users' own operators that caused faults."""
         self.specs: dict[int, tuple[VariableSpec, ...]] = {}
         self.first_specs: dict[int, tuple[VariableSpec, ...]] = {}
         """Variables of every operator (by its id), at its first node."""
@@ -107,7 +107,7 @@ class _Validation:
             if isinstance(vertex.kernel, Gradient):
                 self.shapes.append(self._gradient(vertex))
             elif len(known) < len(inputs):
-                self.shapes.append(None)  # the fault of its input is reported already
+                self.shapes.append(None)  # the fault of its input has been reported
             else:
                 self.shapes.append(self._forward(vertex, vertex.kernel, tuple(known)))
         self._whole_graph()
@@ -139,7 +139,7 @@ class _Validation:
             statistics = answers.running_statistics(kernel, inputs)  # their initialisers may not fit
             if self.phase is Phase.TRAIN:
                 ask(kernel, "check_training", *inputs)
-            if self.labels is not None:  # the graph will run, and is not only described
+            if self.labels is not None:  # the graph will run; without labels, it is only described
                 _check_code(kernel)
                 if kernel.takes_labels:
                     ask(kernel, "check_labels", self.labels, *inputs)
@@ -147,6 +147,10 @@ class _Validation:
             self.fault(vertex, str(error))
             if (cause := users_error(error)) is not None:
                 self.causes.append(cause)
+            return None
+        if (kernel.is_loss or kernel.is_measure) and shape != (1,):
+            what = "a loss" if kernel.is_loss else "a metric"
+            self.fault(vertex, f"expected output_shape to return (1,), because it is {what}. Received: {shape}")
             return None
         shapes = {"an output": shape, **{repr(spec.name): spec.shape for spec in (*specs, *statistics)}}
         if huge := [f"{name} of shape {sizes}" for name, sizes in shapes.items() if max(sizes, default=0) >= SIZES_END]:
@@ -202,7 +206,8 @@ class _Validation:
             self._training(main)
 
     def _weights(self) -> None:
-        """Weights are applied where gradients are derived. Gradients that the user connects have none."""
+        """Report losses with weights in a graph whose gradients the user has connected: weights are applied only where
+        gradients are derived."""
         found = losses(self.graph)
         weights = loss_weights(found)
         summed = any(isinstance(vertex.kernel, TotalLoss) for vertex in self.graph)
@@ -238,6 +243,15 @@ class _Validation:
                 if loss is not None and loss.gradient_past is not None:
                     peer = self.graph[vertex.peer]
                     if isinstance(peer.kernel, loss.gradient_past):
+                        assert feeding.peer is not None
+                        last = self.graph[self.graph[feeding.peer].inputs[0]]
+                        if last is not peer and isinstance(last.kernel, loss.gradient_past):
+                            self.fault(
+                                peer,
+                                f"one {type(peer.kernel).__name__} too many before the {type(loss).__name__}: expected "
+                                f"the scores as input of {last.name!r}. Received: probabilities; leave one out",
+                            )
+                            continue
                         self.fault(
                             vertex,
                             f"the gradient of {type(loss).__name__} is already with respect to the input of "

@@ -1,4 +1,5 @@
-"""Models of other frameworks as learners: Theano-MPI's contract of model and data, under all of Crossbow's rules."""
+"""Models of other frameworks that train as learners under any of Crossbow's rules. They follow Theano-MPI's contract of
+models and data."""
 
 from crossbow.foreign.contract import DataClass, ModelClass, check_model
 from crossbow.foreign.models import ForeignModels

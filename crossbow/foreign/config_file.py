@@ -18,15 +18,15 @@ ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class ForeignConfig:
-    """A training of foreign models, as a file describes it."""
+    """The training of foreign models that a file describes."""
 
     rule: str
-    """BSP, EASGD or GOSGD."""
+    """Theano-MPI's rule: BSP, EASGD or GOSGD."""
     modelfile: str
-    """The module that defines the model, as "models.cifar10"."""
+    """The module that defines the model, such as "models.cifar10"."""
     modelclass: str
     devices: tuple[str, ...]
-    """Devices, as "cuda0", or with their host, as "node0:cuda0"."""
+    """Devices, such as "cuda0", or with their host, such as "node0:cuda0"."""
     sync_type: str | None = None
     exch_strategy: str | None = None
 
@@ -35,7 +35,8 @@ def read_config(path: str | os.PathLike[str]) -> ForeignConfig:
     """The training that a file describes by RULE, MODELFILE, MODELCLASS, DEVICES and, optionally, BSP_SYNC_TYPE and
     BSP_EXCH_STRATEGY. The file is only read, not executed, so values must be literal.
 
-    Raises DataError, with file and line, if a line is something else; and if a value is missing or given twice.
+    Raises DataError, with file and line, for a line that is not such an assignment, and if a value is missing or given
+    twice.
     """
     file = Path(checked_path("config", path))
     try:
@@ -100,16 +101,16 @@ def _statements(text: str) -> list[tuple[int, str]]:
 
 
 def _is_open(statement: str) -> bool:
-    """Whether a statement has a list without an end."""
+    """Whether a statement contains a list that has not been closed."""
     return "=(" in statement and not statement.endswith(")")
 
 
 def _words(value: str, where: str) -> list[str]:
-    """The words of a value: one, or those of a list in parentheses. Raises DataError for expansions."""
+    """The words of a value: a single word, or the words of a list in parentheses. Raises DataError for expansions."""
     inner = value[1:-1] if value.startswith("(") and value.endswith(")") else value
     try:
         words = shlex.split(inner)
-    except ValueError as error:  # a quotation that does not end
+    except ValueError as error:  # a quotation without an end
         raise DataError(f"{where}: expected a value. Received: {value!r} ({error})") from error
     if any(each in inner for each in "$`"):
         raise DataError(f"{where}: expected a literal value, because the file is not executed. Received: {value!r}")

@@ -13,7 +13,7 @@ from crossbow.types import ConfigurationError, CrossbowError
 
 
 class DataClass(Protocol):
-    """The data of a model, which reads its batches itself."""
+    """The data of a model. The model reads its batches itself."""
 
     n_batch_train: int
     """Number of training batches that this model goes through in an epoch, ≥ 1."""
@@ -25,7 +25,7 @@ class ModelClass(Protocol):
     """A model of any framework. The constructor takes a dictionary `config`, see `ForeignModels`.
 
     Optional members are `gradients(count, recorder)`, which returns the gradients of the next training batch in the
-    order of `params` and changes none of these, and reports as `train_iter` does; and `scale_lr(size)`.
+    order of `params` without changing these, and reports the batch as `train_iter` does; and `scale_lr(size)`.
     """
 
     params: Sequence[Any]
@@ -43,10 +43,11 @@ class ModelClass(Protocol):
         """Prepare for iterations. Called once, with `sync_type="avg"` if the method takes it."""
 
     def train_iter(self, count: int, recorder: IterationRecorder) -> object:
-        """Train on the next batch, and report it with `recorder.train_error`. count: iterations before."""
+        """Train on the next batch, and report it with `recorder.train_error`. count: number of previous iterations."""
 
     def val_iter(self, count: int, recorder: IterationRecorder) -> object:
-        """Test the next validation batch, and report it with `recorder.val_error`. "stop" ends the training."""
+        """Test the next validation batch, and report it with `recorder.val_error`. The return value "stop" ends the
+        training."""
 
     def reset_iter(self, mode: str) -> object:
         """Return to the first batch. mode: "train" after n_batch_train batches, "val" after a test."""
@@ -66,14 +67,14 @@ METHODS: Mapping[str, int] = {
     "cleanup": 0,
     "compile_iter_fns": 0,
 }
-"""The methods of a model, with the number of arguments that they are called with."""
+"""The methods of a model, with the number of arguments of a call."""
 OPTIONAL = {"gradients": 2, "scale_lr": 1}
 
 
 def check_model(model: object) -> None:
     """Check that an object follows the contract of `ModelClass`.
 
-    Raises ConfigurationError, one sentence about the first member that is missing or wrong.
+    Raises ConfigurationError with one sentence about the first member that is missing or wrong.
     """
     for name, arguments in METHODS.items():
         _check_method(model, name, arguments)

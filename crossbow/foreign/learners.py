@@ -18,10 +18,10 @@ Arrays = Sequence[NDArray[Any]]
 
 
 class ForeignLearner:
-    """A model that trains as a learner. Crossbow has the weights: they are copied to the model before each iteration,
-    and what the iteration changed is the gradient of the task.
+    """A model that trains as a learner. Crossbow stores the weights and copies them to the model before each iteration.
+    The difference w − w' between the weights before and after the iteration is the gradient of the task.
 
-    With `by_gradients`, the model's `gradients` computes the gradient instead, and the solver makes the step.
+    With `by_gradients`, the model's method `gradients` computes the gradient, and the solver makes the step.
     """
 
     def __init__(self, model: ModelClass, learners: int, tasks_per_epoch: int, *, by_gradients: bool) -> None:
@@ -36,14 +36,14 @@ class ForeignLearner:
         self._iterations: int | None = None
         self._iterations_of_test = model.data.n_batch_val * model.n_subb
         self._tested: int | None = None
-        """The last batch of a test since the last training task."""
+        """Number of the last validation batch that was tested; None if no test is running."""
         self._tests = 0
-        """Number of validation iterations since the model's own batches began."""
+        """Number of validation iterations since the model's first validation batch."""
         self._gradients: Arrays = ()
 
     def train(self, task: int, weights: Arrays) -> Reported:
-        """Do an iteration of training on these weights. task: its number over all learners. Raises ConfigurationError
-        if the model reports nothing, or its gradients do not fit."""
+        """Run a training iteration with these weights. task: number of the task over all learners. Raises
+        ConfigurationError if the model reports nothing, or if its gradients do not fit the weights."""
         with self._lock:
             self._end_test()
             self._iterations = task // self._learners if self._iterations is None else self._iterations + 1
@@ -57,7 +57,8 @@ class ForeignLearner:
             return self._reported("train_iter", "train_error")
 
     def write_gradient(self, weights: Arrays, gradients: Arrays) -> None:
-        """Write the gradient of the last task: what `gradients` returned, or w − w' after an iteration from w to w'."""
+        """Write the gradient of the last task: the arrays that `gradients` returned, or w − w' after an iteration from
+        w to w'."""
         if self._by_gradients:
             for computed, gradient in zip(self._gradients, gradients, strict=True):
                 gradient[...] = computed
@@ -66,10 +67,10 @@ class ForeignLearner:
             np.subtract(before, after, out=gradient, casting="same_kind")
 
     def test(self, batch: int, weights: Arrays) -> Reported:
-        """Test a validation batch with these weights. batch: its number over all learners, from the start of the
-        test."""
+        """Test a validation batch with these weights. batch: number of the batch over all learners, from the start of
+        the test."""
         with self._lock:
-            # When ranks are lost, the others' models take the place of theirs, and go through their batches again.
+            # When ranks are lost, the remaining models also test in their place, and go through their batches again.
             if self._tests == self._iterations_of_test or (self._tested is not None and batch <= self._tested):
                 self._end_test()
             self._tested, self._tests = batch, self._tests + 1
@@ -84,8 +85,8 @@ class ForeignLearner:
             self.model.reset_iter("val")
 
     def _begin(self, number: int, epoch: int) -> None:
-        """End the passes before this one of the model through its own batches, and the epochs before this one of all
-        learners. Without a barrier, fast learners pass through their batches more often than slow ones."""
+        """End the model's passes through its own batches before pass `number`, and the epochs of all learners before
+        `epoch`. Without a barrier, fast learners pass through their batches more often than slow ones."""
         while self._passes < number:
             self._passes += 1
             self.model.reset_iter("train")
@@ -121,7 +122,7 @@ class ForeignLearners:
     """The models of a rank's learners."""
 
     def __init__(self, models: Sequence[ModelClass], learners: int, first: int, *, by_gradients: bool) -> None:
-        """learners: number of all learners. first: number of this rank's first one."""
+        """learners: number of all learners. first: number of this rank's first learner."""
         data = models[0].data
         self.tasks_per_epoch = data.n_batch_train * models[0].n_subb * learners
         """Number of iterations of all learners in an epoch."""
@@ -144,21 +145,21 @@ class ForeignLearners:
         return any(each.stopped for each in self._own)
 
     def of_state(self, state: Array) -> ForeignLearner:
-        """The learner that has this task state. An engine's learners are bound in order, so states that are new belong
-        to the learners in turn; the engines of a sequence of rules share the models."""
+        """The learner that has this task state. An engine's learners are bound in order, so new states are assigned to
+        the learners in turn; the engines of a sequence of rules share the models."""
         place = state.ctypes.data
         if place not in self._of_states:
             learner = self._own[len(self._of_states) % len(self._own)]
-            self._of_states[place] = state, learner  # a state that is kept cannot be followed by another at its place
+            self._of_states[place] = state, learner  # keeping the state prevents another one at the same address
         return self._of_states[place][1]
 
     def has_state(self, state: Array) -> bool:
-        """Whether a learner that trains has this task state. What predicts has another."""
+        """Whether a training learner has this task state. Programs for prediction have other states."""
         return state.ctypes.data in self._of_states
 
     def tester(self, batch: int) -> ForeignLearner:
         """The learner whose model tests a validation batch. Each model goes through its batches in order, so batch n
-        belongs to learner n mod k, whichever learner runs the task."""
+        belongs to learner n mod k, regardless of which learner runs the task."""
         number = batch % self._all - self._first
         return self._own[number % len(self._own)]
 

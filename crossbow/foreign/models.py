@@ -30,16 +30,16 @@ from crossbow.synch import Rule, RuleSequence, TwoLevel
 from crossbow.types import ConfigurationError
 
 OWN_STEP = SolverConf(learning_rate=1.0)
-"""The solver of models that make their own steps: it subtracts what `train_iter` has changed."""
+"""The solver of models that make their own steps: it subtracts w − w', the difference that `train_iter` has made."""
 
 
 class ForeignModels:
     """One model of any framework for each learner of this process, which the engine trains under any rule.
 
     A task is one iteration of a model: the engine copies the learner's weights to `params`, the model trains on its
-    next batch, on the learner's own thread, and the engine takes over what the iteration changed. The model's own
-    optimiser makes the step, and its state stays with the learner. With a `SolverConf`, the model computes gradients
-    instead, and Crossbow's solver makes the step, which rules need whose learners send gradients.
+    next batch, on the learner's own thread, and the engine reads the changed parameters. The model's own optimiser
+    makes the step, and its state stays with the learner. With a `SolverConf`, the model computes gradients instead, and
+    Crossbow's solver makes the step; rules whose learners send gradients need this.
 
     >>> with ForeignModels(LeNet, 2) as models, models.context(ModelConf(rule=SMA())) as context:  # doctest: +SKIP
     ...     context.train_and_test(models.epochs)
@@ -51,12 +51,12 @@ class ForeignModels:
         learners: int,
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make the models.
+        """Create the models.
 
-        model_class: follows the contract of `ModelClass`, and is called with the dictionary `config`, to which are
-        added: `rank`, the number of the learner, from 0; `size`, the number of learners of all processes; `verbose`,
-        whether rank is 0; and `mname`, the name of the class. learners: number of learners of this process; all
-        processes have equally many.
+        model_class: class that follows the contract of `ModelClass`. It is called with the dictionary `config` and
+        these additional entries: `rank`, the number of the learner, from 0; `size`, the number of learners of all
+        processes; `verbose`, whether rank is 0; and `mname`, the name of the class. learners: number of learners of
+        this process; all processes must have equally many.
 
         Raises ConfigurationError if a model does not follow the contract.
         """
@@ -69,7 +69,7 @@ class ForeignModels:
                 f"ForeignModels: model_class must be a class of models. Received: {shown(model_class)}"
             )
         self._ranks = join()
-        self._ranks.end_joining()  # models have divided their data among those that there are
+        self._ranks.end_joining()  # the models have divided their data among the present learners
         counts: list[int] = self._ranks.gather(int(learners))
         if len(set(counts)) > 1:
             received = ", ".join(map(str, counts))
@@ -113,12 +113,12 @@ class ForeignModels:
         checkpoints: Checkpoints | None = None,
     ) -> ExecutionContext:
         """A context that trains the models. Its examples are iterations, so `images_per_second` counts iterations, and
-        an epoch has n_batch_train · n_subb of each learner.
+        an epoch has n_batch_train · n_subb iterations of each learner.
 
-        model: the rule, and how often to test. `batch_size` has no meaning, as models have their own. solver: None if
-        models make their own steps (`train_iter`); otherwise they compute gradients (`gradients`). system: the number
-        of learners per device follows from that of the models. Other arguments: see `ExecutionContext`. `predict` and
-        exports are not possible: the context has no network that it could run.
+        model: the rule and the test interval. `batch_size` has no effect, because models have their own. solver: None
+        if models make their own steps (`train_iter`); otherwise they compute gradients (`gradients`). system: the
+        number of learners per device follows from that of the models. Other arguments: see `ExecutionContext`.
+        `predict` and exports are not possible, because the context has no network that it could run.
 
         Raises ConfigurationError, also if the rule or the solver needs a method `gradients` that the models lack.
         """
@@ -142,10 +142,10 @@ class ForeignModels:
         *,
         monitors: Sequence[Monitor] | None = None,
     ) -> ExecutionContext:
-        """A context that goes on from the newest checkpoint; see `ExecutionContext.resume`.
+        """A context that continues from the newest checkpoint; see `ExecutionContext.resume`.
 
-        Other arguments are those of `context`, and must be given again. What models keep to themselves, as the state of
-        an optimiser, is not in checkpoints.
+        Other arguments are those of `context`, and must be given again. The internal state of models, such as that of
+        an optimiser, is not part of checkpoints.
         """
         learners = self._learners(model, solver)
         context = ExecutionContext.resume(
@@ -159,7 +159,7 @@ class ForeignModels:
         return context
 
     def close(self) -> None:
-        """Let all models clean up. Close contexts before."""
+        """Call `cleanup` of all models. Close their contexts first."""
         if not self._closed:
             self._closed = True
             for model in self._models:
@@ -229,7 +229,7 @@ def _made(model_class: Callable[[dict[str, Any]], ModelClass], config: dict[str,
 
 
 def _sizes(model: ModelClass) -> dict[str, int]:
-    """What decides after which tasks an epoch, a test and the training end."""
+    """The numbers of a model that determine the lengths of an epoch, of a test and of the training."""
     of_data = {f"data.{name}": int(getattr(model.data, name)) for name in ("n_batch_train", "n_batch_val")}
     return {**of_data, "n_subb": int(model.n_subb), "n_epochs": int(model.n_epochs)}
 
@@ -278,7 +278,7 @@ def _sends_gradients(rule: Rule | RuleSequence | TwoLevel | None) -> bool:
 
 
 def _of_first_rank(ranks: Ranks, parameters: list[NDArray[Any]]) -> list[NDArray[Any]]:
-    """The initial parameters of rank 0. Raises ConfigurationError if those of this rank have another size."""
+    """The initial parameters of rank 0. Raises ConfigurationError if the parameters of this rank have another size."""
     received = ranks.agree_on_bytes(b"".join(each.tobytes() for each in parameters))
     if len(received) != sum(each.nbytes for each in parameters):
         raise ConfigurationError(

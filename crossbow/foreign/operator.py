@@ -1,4 +1,4 @@
-"""The network of a foreign model: one operator that runs it, and two that report what it reported."""
+"""The network of a foreign model: one operator that runs the model, and two that return its cost and its accuracy."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ REPORTED = 2
 class ForeignModel(Kernel):
     """An iteration of a foreign model, in training or in a test.
 
-    x: (N, 1), which is not read, because the model has data of its own; output: (N, 2), cost and accuracy. Its
-    variables, `params0`, `params1`, …, are those of the model.
+    x: (N, 1), which is not read, because the model has its own data; output: (N, 2), cost and accuracy. The variables
+    are the parameters of the model, `params0`, `params1`, …
     """
 
     learners: ForeignLearners
@@ -86,7 +86,7 @@ class ForeignGradient(Gradient):
 
 @configuration
 class ReportedCost(Kernel):
-    """The cost that a foreign model reported. Its gradient stands for the model's own."""
+    """The cost that a foreign model reported. Its gradient is a placeholder: the model computes its own gradients."""
 
     is_loss: ClassVar[bool] = True
 

@@ -14,12 +14,12 @@ from crossbow.types import DataError, Shape
 def host_array(tensor: Any) -> NDArray[Any]:
     """A NumPy array that shares the memory of an array or tensor.
 
-    tensor: a NumPy array, or any object in the host's memory that exports DLPack (`__dlpack__`), as tensors of PyTorch.
-    Raises DataError for anything else.
+    tensor: a NumPy array, or an object in the host's memory that exports DLPack (`__dlpack__`), such as a tensor of
+    PyTorch. Raises DataError for any other object.
     """
     if isinstance(tensor, np.ndarray):
         return tensor
-    detach = getattr(tensor, "detach", None)  # a tensor that records its gradient exports nothing
+    detach = getattr(tensor, "detach", None)  # a tensor that records its gradient cannot be exported
     try:
         return np.from_dlpack(detach() if callable(detach) else tensor)
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What foreign models report to."""
+"""The recorder to which foreign models report the results of their iterations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Reported(NamedTuple):
-    """What an iteration reported."""
+    """The results that an iteration reported."""
 
     cost: float
     error: float
@@ -18,12 +18,12 @@ class Reported(NamedTuple):
 class IterationRecorder:
     """Receives costs and errors of a model's iterations, and times their parts.
 
-    Its methods are those of Theano-MPI's recorder that models call. A learner has one of its own.
+    Its methods are the methods of Theano-MPI's recorder that models call. Each learner has its own recorder.
     """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
-        """Seconds of each part of the iterations, by its name, as "calc"."""
+        """Seconds of each part of the iterations, by its name, such as "calc"."""
         self._began = 0.0
         self._reports: list[Reported] = []
 
@@ -36,12 +36,12 @@ class IterationRecorder:
         self.seconds[mode] += time.perf_counter() - self._began
 
     def train_error(self, count: int, cost: Any, error: Any) -> None:
-        """Report the mean cost of a training batch, and the fraction of its examples that are wrong."""
+        """Report the mean cost of a training batch, and the fraction of its examples that are classified wrongly."""
         self._reports.append(Reported(float(cost), float(error)))
 
     def val_error(self, count: int, cost: Any, error: Any, error_top5: Any = None) -> None:
-        """Report the mean cost of a validation batch, and the fraction of its examples that are wrong. The fraction
-        that is not among the five most probable classes is accepted, and not used."""
+        """Report the mean cost of a validation batch, and the fraction of its examples that are classified wrongly.
+        error_top5, the fraction of examples whose label is not among the five most probable classes, is not used."""
         self._reports.append(Reported(float(cost), float(error)))
 
     def print_train_info(self, count: int) -> None:

@@ -22,12 +22,12 @@ from crossbow.types import ConfigurationError, CrossbowError
 
 SYNC_TYPES = ("cdd", "avg")
 EXCH_STRATEGIES = ("ar", "nccl32", "asa32", "copper")
-"""Theano-MPI's strategies that sum without rounding to 16 bits. The strategy does not change the sum, and Crossbow's
-engine sums in its own way."""
+"""Theano-MPI's strategies that sum without rounding to 16 bits. They have no effect: the sum does not depend on the
+strategy, and Crossbow's engine has its own way to compute it."""
 
 
 class TheanoMpiTraining(ABC):
-    """Trains foreign models as one of Theano-MPI's rules. `init` makes the models, `wait` trains them.
+    """Trains foreign models under one of Theano-MPI's rules. `init` creates the models, and `wait` trains them.
 
     >>> training = BSP()
     >>> training.init(devices=["cuda0", "cuda1"], modelfile="my_models", modelclass="Cifar10")  # doctest: +SKIP
@@ -40,7 +40,7 @@ class TheanoMpiTraining(ABC):
 
     @abstractmethod
     def rule(self) -> Rule:
-        """Crossbow's rule. Raises ConfigurationError for a setting that it does not have."""
+        """The equivalent rule of Crossbow. Raises ConfigurationError for a setting that Crossbow does not have."""
 
     @property
     def scales_learning_rate(self) -> bool:
@@ -48,14 +48,14 @@ class TheanoMpiTraining(ABC):
         return False
 
     def init(self, devices: Sequence[str], modelfile: str, modelclass: str) -> None:
-        """Make a model for each device, with `config["device"]`, and prepare the training.
+        """Create a model for each device, with `config["device"]`, and prepare the training.
 
-        devices: one for each learner, as "cuda0" or "cpu"; the model uses it, as Crossbow only needs the parameters in
-        the host's memory. Under mpirun or srun, those with a host, as "node1:cuda0", belong to the rank on that host,
-        and those without one to each rank. modelfile: the module of the model. modelclass: the name of its class,
-        which follows the contract of `ModelClass`.
+        devices: a device for each learner, such as "cuda0" or "cpu". Only the model uses it, because Crossbow needs the
+        parameters in the host's memory. Under mpirun or srun, a device with a host, such as "node1:cuda0", belongs to
+        the rank on that host, and a device without a host to every rank. modelfile: the module of the model.
+        modelclass: the name of its class, which follows the contract of `ModelClass`.
 
-        Raises ConfigurationError.
+        Raises ConfigurationError if an argument is invalid, or if a model does not follow the contract.
         """
         if self._models is not None:
             raise CrossbowError(f"{type(self).__name__}: expected one call of init. Received: another")
@@ -79,9 +79,10 @@ class TheanoMpiTraining(ABC):
         self._models = models
 
     def wait(self, save: Path | None = None) -> History:
-        """Train for the models' number of epochs, with a test after each, and release everything. Returns the records.
+        """Train for the models' number of epochs, with a test after each, and release everything. Returns the history.
 
-        save: where to write the base model (safetensors). Raises TaskError if a model fails.
+        save: path to which the base model is written (safetensors); None does not save it. Raises TaskError if a model
+        fails.
         """
         if self._models is None or self._context is None:
             raise CrossbowError(f"{type(self).__name__}: expected a call of init before wait. Received: none")
@@ -97,9 +98,9 @@ class TheanoMpiTraining(ABC):
 class BSP(TheanoMpiTraining):
     """Synchronous training: after every iteration, all learners have the mean of their parameters.
 
-    sync_type: "cdd", the mean of the updates, or "avg", the mean of the weights. Both give the same weights, as all
-    learners begin each iteration with the same. With "avg", the models' `scale_lr(size)` is called first, if they have
-    it. exch_strategy: how Theano-MPI sums; it has no effect.
+    sync_type: "cdd", the mean of the updates, or "avg", the mean of the weights. Both give the same result, because all
+    learners begin each iteration with the same weights. With "avg", the models' `scale_lr(size)` is called first, if
+    they have it. exch_strategy: Theano-MPI's method of summation; it has no effect.
     """
 
     sync_type: str = "cdd"
@@ -121,18 +122,18 @@ class BSP(TheanoMpiTraining):
 
 class _EASGD(TheanoMpiTraining):
     """Elastic averaging without a barrier: α = 0.5, after every 10 iterations of a learner. All devices have learners,
-    also the first, which Theano-MPI uses as a server."""
+    including the first one, which Theano-MPI uses as a server."""
 
     def rule(self) -> Rule:
         return crossbow.synch.EASGD(alpha=0.5, tau=10)
 
 
 EASGD = _EASGD
-"""Named as the rule is in Theano-MPI; `crossbow.synch.EASGD` is Crossbow's."""
+"""The rule under its name in Theano-MPI. It is not `crossbow.synch.EASGD`, Crossbow's rule."""
 
 
 class GOSGD(TheanoMpiTraining):
-    """Gossip: after each iteration, a learner sends its parameters to a random other one with probability 0.01."""
+    """Gossip: after each iteration, a learner sends its parameters with probability 0.01 to a random other learner."""
 
     def rule(self) -> Rule:
         return Gossip(probability=0.01)
@@ -142,7 +143,8 @@ RULES: dict[str, type[TheanoMpiTraining]] = {"BSP": BSP, "EASGD": EASGD, "GOSGD"
 
 
 def new_training(config: ForeignConfig) -> TheanoMpiTraining:
-    """The training that a file describes, prepared to `wait`. Raises ConfigurationError."""
+    """The training that a file describes. Its models have been created; call `wait` to train them. Raises
+    ConfigurationError."""
     if config.rule not in RULES:
         raise ConfigurationError(f"RULE must be one of {', '.join(RULES)}. Received: {config.rule}")
     training = RULES[config.rule]()

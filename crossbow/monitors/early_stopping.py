@@ -18,8 +18,9 @@ MEASURES = {"test_accuracy": 1.0, "test_loss": -1.0, "accuracy": 1.0, "loss": -1
 class EarlyStopping(Monitor):
     """Ends training when a number of the records has not improved in `patience` records that contain it.
 
-    A checkpoint contains its state. It warns if it watches a test result in a training call without tests, and raises
-    ConfigurationError if it watches the accuracy of a network that has none.
+    It begins anew with each training call, so it can be used for several contexts. A checkpoint contains its state. It
+    warns if it watches a test result in a training call without tests, and raises ConfigurationError if it watches the
+    accuracy of a network that has none.
     """
 
     def __init__(self, patience: int, measure: str = "test_accuracy", *, least_change: float = 0.0) -> None:
@@ -43,6 +44,9 @@ class EarlyStopping(Monitor):
         self.waited = 0
         """Number of records since the best value."""
         self._warned = False
+
+    def begin(self) -> None:
+        self.best, self.waited = math.nan, 0
 
     def record(self, record: Record) -> None:
         value = record.numbers()[self.measure]

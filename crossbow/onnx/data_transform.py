@@ -1,4 +1,4 @@
-"""Import and export of DataTransform: as Sub, Slice and Mul; or as Pad, Slice, Sub and Mul."""
+"""Import and export of DataTransform, which ONNX represents by Sub, Slice and Mul; or by Pad, Slice, Sub and Mul."""
 
 from __future__ import annotations
 

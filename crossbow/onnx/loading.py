@@ -59,13 +59,13 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto, *, input_shape: Shape 
 
     Args:
         model: a path, or a model in memory.
-        input_shape: the shape of the input without the batch, (C, H, W). It is needed if the model leaves sizes open,
-            and determines those; the sizes that the model fixes must agree.
+        input_shape: the shape of the input without the batch, (C, H, W). It is required if the model leaves sizes open,
+            and defines these sizes; it must agree with the sizes that the model fixes.
 
     Raises:
         DataError: the file does not exist, or is not an ONNX model.
-        GraphError: Crossbow does not support the model: all unsupported nodes, operators and attributes; or the
-            input_shape does not agree with the model's.
+        GraphError: Crossbow does not support the model, or the input_shape does not agree with the model's. The error
+            lists all unsupported nodes, operators and attributes.
     """
     check_input_shape("load", input_shape)
     proto, source = _proto(model)
@@ -75,7 +75,7 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto, *, input_shape: Shape 
         network = read(proto, input_shape)
     except GraphError:
         raise
-    except Exception as error:  # damaged in a way that is not checked for
+    except Exception as error:  # the model is damaged in a way that no check detects
         raise DataError(f"{source}: expected an ONNX model. Received: {_damage(proto) or repr(error)}") from error
     if proto is not model and (damage := _damage(proto)) is not None:  # only for files; models in memory may be partial
         raise DataError(f"{source}: expected an ONNX model. Received: {damage}")
@@ -133,7 +133,7 @@ def _proto(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.ModelP
         return proto, str(path)
     except DataError:
         raise
-    except Exception as error:  # of protobuf, of the system, and for missing external data
+    except Exception as error:  # from protobuf, from the system, or because external data is missing
         raise DataError(f"{path}: expected an ONNX model. Received: {reason(error)}") from error
 
 
@@ -183,8 +183,8 @@ def _texts_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[str | bytes]:
 
 
 def _damage(model: onnx.ModelProto) -> str | None:
-    """The first problem that ONNX's checker finds, or None. The checker stops at unknown operators, so operators that
-    Crossbow does not support are reported before."""
+    """The first problem that ONNX's checker finds, or None. The checker stops at unknown operators, so unsupported
+    operators must be reported before it runs."""
     try:
         onnx.checker.check_model(model)
     except Exception as error:

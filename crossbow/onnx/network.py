@@ -13,7 +13,7 @@ from crossbow.types import GraphError, Phase, Shape
 ANY_BATCH = 1_000_003
 """Placeholder for an open batch size: a large prime, so that numbers that depend on it can be recognised."""
 MARK = "crossbow"
-"""Beginning of the doc_string of every node that `save` writes: "crossbow <position> <class> <operator's name>"."""
+"""First word of the doc_string of every node that `save` writes: "crossbow <position> <class> <operator's name>"."""
 FILLER = ":filler"
 """End of the name of an initializer that `save` writes for a variable that Crossbow's operator does not have."""
 
@@ -28,15 +28,15 @@ class NetworkStep:
     kernel: Kernel | None = None
     inputs: tuple[NetworkStep, ...] = ()
     phase: Phase = Phase.CHECK
-    """Phase in which the operator equals the ONNX operator: TRAIN if that one normalises by the batch, or drops
-    elements."""
+    """Phase in which the operator equals the ONNX operator: TRAIN if the ONNX operator normalises by the batch, or
+    drops elements."""
     shared: bool = False
     """Whether steps of the same name share one operator and its variables."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """Steps in topological order."""
+    """An imported network: its steps in topological order."""
 
     inputs: Mapping[str, NetworkStep]
     steps: Sequence[NetworkStep]
@@ -70,7 +70,7 @@ class Network:
 
 
 def check_input_shape(where: str, shape: Shape | None) -> None:
-    """Raises GraphError unless the shape is that of one example."""
+    """Raise GraphError unless the shape is that of one example."""
     if shape is not None and not (isinstance(shape, tuple | list) and all(is_integer(n) and n >= 1 for n in shape)):
         expected = "expected input_shape=(C, H, W) or (features,), each ≥ 1, without the batch"
         raise GraphError([f"{where}: {expected}. Received: {shape!r}"])

@@ -1,4 +1,4 @@
-"""From a dataflow to an ONNX model."""
+"""Export of a dataflow as an ONNX model."""
 
 from __future__ import annotations
 
@@ -31,25 +31,26 @@ from crossbow.types import Array, GraphError, Shape
 def save(
     model: ExecutionContext | Predictor | SubGraph, path: str | os.PathLike[str], *, input_shape: Shape | None = None
 ) -> None:
-    """Write a network with its variables as an ONNX model: what a context predicts, or a network without one.
+    """Write the model of a context or a predictor, or a network with known initial values, as an ONNX model.
 
-    Of an `ExecutionContext` the base model is written, between calls of `train` or in `Monitor.record`, and the graph
-    that `context.predict` computes: the check dataflow without loss and metrics. Of a `Predictor`, the model that it
-    loaded is. A `SubGraph` can be written if the
-    initial values of all variables are known (`Values`, like those of a loaded model, or `Constant`).
+    For an `ExecutionContext`, the base model is written, with the graph that `context.predict` computes: the check
+    dataflow without loss and metrics. Call this between calls of `train`, or in `Monitor.record`. For a `Predictor`,
+    the model that it has loaded is written. A `SubGraph` can be written if the initial values of all variables are
+    known (`Values`, such as those of a loaded model, or `Constant`).
 
-    The input is called "input" and has the shape (N, …) with N free; it is what the first operator receives, so uint8
-    images must be converted first, like a data set's (divided by 255). A DataTransform is written as it is in testing.
-    The output is called like the node that computes it, and every node like ours. Numbers are in single precision,
-    operators those of opset 20. The file is written atomically; missing directories are created.
+    The input is named "input" and has the shape (N, …) with N free. It is the input of the first operator, so uint8
+    images must first be divided by 255, as a data set does. A DataTransform is written as it is in testing. The nodes
+    keep their names, and the output has the name of the node that computes it. Numbers are in single precision, and
+    operators are those of opset 20. The file is written atomically; missing directories are created.
 
-    Settings for training that ONNX lacks are kept in the model's metadata, where `load` finds them and other runtimes
+    Settings for training that ONNX lacks are stored in the model's metadata, where `load` finds them and other runtimes
     ignore them: multipliers of the learning rate, random windows and mirrors, and the cumulative statistics of a
     BatchNorm ("cma") with their number of batches. Dropout has no effect in prediction, and is omitted.
 
     Args:
-        input_shape: (C, H, W) or (features,): of one example. A context's and a saved model's are known; another one is
-            allowed if the variables are the same, as those of convolutions for images of any size.
+        input_shape: shape of one example, (C, H, W) or (features,). It is required for a `SubGraph`; contexts and saved
+            models have one, which another shape may replace if the variables stay the same, as those of convolutions do
+            for images of any size.
 
     Raises:
         GraphError: an operator has no counterpart in ONNX, the shape is missing or does not fit the variables, or a

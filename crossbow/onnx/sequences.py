@@ -1,4 +1,5 @@
-"""Embedding and self-attention, to ONNX and back: each is several standard operators, which are read as a group."""
+"""Export and import of embedding and self-attention. Each becomes several standard operators, which are read as a
+group."""
 
 from __future__ import annotations
 
@@ -18,14 +19,14 @@ from crossbow.ops import Embedding, SelfAttention, Values
 
 @writes(Embedding)
 def embedding(operator: WrittenOperator) -> None:
-    """Cast and Gather."""
+    """Write an Embedding as Cast and Gather."""
     indices = operator.add("Cast", operator.inputs[0], part="indices", to=7)  # int64
     operator.add("Gather", operator.variable("weights"), indices, axis=0)
 
 
 @reads_group("Embedding")
 def read_embedding(nodes: Sequence[Node]) -> NetworkStep:
-    """Cast and Gather."""
+    """The nodes that `embedding` writes."""
     first, last = nodes
     weights = last.weights(0)
     kernel = Embedding(
@@ -38,8 +39,8 @@ def read_embedding(nodes: Sequence[Node]) -> NetworkStep:
 
 @writes(SelfAttention)
 def self_attention(operator: WrittenOperator) -> None:
-    """The queries, keys and values, each by Slice, Reshape and Transpose; MatMul, Mul, Add of the mask if it is causal,
-    Softmax and MatMul; Transpose and Reshape."""
+    """Write a SelfAttention: Slice, Reshape and Transpose for each of queries, keys and values; MatMul, Mul, Add of the
+    mask if it is causal, Softmax and MatMul; Transpose and Reshape."""
     kernel, (x,), (_, length, width) = operator.kernel, operator.inputs, operator.shape
     assert isinstance(kernel, SelfAttention)
     heads, depth = kernel.heads, width // kernel.heads

@@ -1,6 +1,6 @@
-"""Settings of operators that affect only training, and do not exist in ONNX: stored in a model's metadata.
+"""Settings of operators that affect only training. ONNX does not have them, so they are stored in a model's metadata.
 
-Other runtimes ignore them; `load` reads what `save` has written.
+`save` writes them and `load` reads them; other runtimes ignore them.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def write_settings(model: onnx.ModelProto, settings: Mapping[int, Settings]) -> 
 
 
 def read_settings(model: onnx.ModelProto) -> Mapping[str, Settings]:
-    """The settings by the operator's position in the graph, as in its mark. Raises ValueError."""
+    """The settings by the operator's position in the graph, as stated in the marks of its nodes. Raises ValueError if
+    they are damaged."""
     for entry in model.metadata_props:
         if entry.key == KEY:
             try:

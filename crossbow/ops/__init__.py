@@ -1,4 +1,4 @@
-"""The operators: configuration, shapes, variables, and the kernels that they request from a library."""
+"""The operators: their configurations, shapes, variables, and the kernels that they request from a library."""
 
 from crossbow.ops.accuracy import Accuracy
 from crossbow.ops.batch_norm import BatchNorm, BatchNormGradient

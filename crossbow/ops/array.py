@@ -18,9 +18,12 @@ from crossbow.files import reason
 from crossbow.kernels.interface import Buffers, PreparedKernel, State, Variable
 from crossbow.types import Array, Shape, Tensor
 
+_TOO_FEW_INPUTS = ("tuple index out of range", "not enough values to unpack")
+"""The beginnings of Python's messages where an operator reads more inputs than it has."""
+
 
 class ArrayOperator(Protocol):
-    """The part of an operator that its array-module code needs; see `crossbow.ops.Kernel`."""
+    """The part of an operator that runs its array-module code; see `crossbow.ops.Kernel`."""
 
     takes_labels: ClassVar[bool]
     is_loss: ClassVar[bool]
@@ -59,8 +62,14 @@ def prepare_forward(kernel: ArrayOperator, site: ArraySite) -> tuple[PreparedKer
         def call() -> None:
             with _arrays(buffers) as (module, arrays):
                 inputs, variables = roles.inputs(arrays), roles.variables(arrays)
-                result = kernel.forward(module, inputs, variables)
                 name, scalar = f"{roles.name}.forward", kernel.is_loss or kernel.is_measure
+                try:
+                    result = kernel.forward(module, inputs, variables)
+                except (IndexError, ValueError) as error:
+                    if scalar and not kernel.takes_labels and str(error).startswith(_TOO_FEW_INPUTS):
+                        expected = f"{name}: expected takes_labels = True for an operator that reads the labels"
+                        raise type(error)(f"{expected}. Received: {error}") from error
+                    raise
                 _copy(module, result, arrays["output"], name, "an output", scalar=scalar)
 
         return [call]
@@ -170,7 +179,7 @@ class _Backward:
 
 
 def _pair(result: object, where: str) -> tuple[Sequence[Array | None], Mapping[str, Array]]:
-    """The return value of `backward`, if it has the right form. Raises ValueError otherwise."""
+    """The return value of `backward` as a pair. Raises ValueError if it has another form."""
     if (
         not isinstance(result, tuple)
         or len(result) != 2

@@ -59,7 +59,7 @@ class BatchNorm(Kernel):
     moving_average_fraction: float = 0.9
     """Fraction of the running statistics that a task keeps, in [0, 1]; only with statistics="fixed"."""
     statistics: str = "fixed"
-    """How the running statistics are averaged: "fixed" (exponentially) or "cma" (cumulatively)."""
+    """Kind of average of the running statistics: "fixed" (exponential) or "cma" (cumulative)."""
     bias: bool = True
     """Whether a trained bias is added."""
     weight_initialiser: Initialiser = Constant(1.0)

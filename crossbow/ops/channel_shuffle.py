@@ -42,7 +42,7 @@ class ChannelShuffle(Kernel):
         return x
 
     def order(self, x: Shape) -> tuple[Shape, tuple[int, ...]]:
-        """The sizes of the input with the groups as a dimension of their own, and the permutation of these."""
+        """The shape of the input with the groups as a separate dimension, and the permutation of its dimensions."""
         sizes = (x[0], int(self.groups), x[1] // int(self.groups), *x[2:])
         return sizes, (0, 2, 1, *range(3, len(sizes)))
 

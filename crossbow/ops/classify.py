@@ -9,17 +9,17 @@ from crossbow.ops.kernel import Kernel, Site
 from crossbow.types import Shape
 
 LARGEST_INDEX = 2**24
-"""Up to this integer, float32 represents every integer exactly."""
+"""Largest integer up to which float32 represents every integer exactly."""
 
 
 @configuration
 class Classify(Kernel):
     """y = arg max x along `axis`: the index of the largest value.
 
-    Of equal values, `ties` selects the first or the last; NaN counts as the largest value. x: (N, classes) or
-    (N, classes, …); y: (N,) or (N, …), the shape of x without the axis, or with size 1 there (`keep_axis`). The
-    indices are numbers of the run's floating-point type, like every output. A negative axis counts from the end.
-    There is no gradient.
+    If several values are equal, `ties` selects the first or the last index; NaN counts as the largest value. x:
+    (N, classes) or (N, classes, …); y: (N,) or (N, …), the shape of x without the axis, or with size 1 there
+    (`keep_axis`). The indices are numbers of the run's floating-point type, like every output. A negative axis counts
+    from the end. There is no gradient.
 
     Use it at the end of a check dataflow: if its output is not consumed, `context.predict` returns classes.
 

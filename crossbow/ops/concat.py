@@ -23,7 +23,7 @@ class Concat(Kernel):
     Use it to join parallel branches, as in Inception or DenseNet.
 
     Ports Concat.java and concat.cu. Fixed from the original: the gradient of every input is its own slice (it was
-    copied with the wrong sizes, and all of GoogLeNet's with offset 0).
+    copied with wrong sizes, and for all inputs in GoogLeNet with offset 0).
 
     See also: `ElementWiseOp`, `Slice`.
     """

@@ -30,18 +30,18 @@ from crossbow.types import Shape
 
 @configuration
 class Convolving(Kernel):
-    """Common base of Conv and TransposedConv: their fields."""
+    """Common base of Conv and TransposedConv, with their fields."""
 
     number_of_outputs: int = field(kw_only=False)
     """Number of output channels, ≥ 1."""
     kernel_size: Sizes = field(default=1, kw_only=False)
     """Size of the window, ≥ 1."""
     stride: Sizes = 1
-    """Distance s of neighbouring windows, ≥ 1."""
+    """Distance s between neighbouring windows, ≥ 1."""
     padding: Padding = 0
     """Zeros on each side of the input, ≥ 0."""
     dilation: Sizes = 1
-    """Distance d of neighbouring elements of a window, ≥ 1."""
+    """Distance d between neighbouring elements of a window, ≥ 1."""
     groups: int = 1
     """Number of groups, which divides the channels and number_of_outputs."""
     bias: bool = True
@@ -66,7 +66,8 @@ class Convolving(Kernel):
             raise refuse(self, "groups", self.groups, f"a divisor of number_of_outputs={self.number_of_outputs}")
 
     def geometry(self, x: Shape) -> ConvolutionGeometry:
-        """The windows on an input of this shape, or for a transposed convolution those that lead to it."""
+        """The windows on an input of this shape; for a transposed convolution, the windows of the convolution whose
+        output has this shape."""
         axes = spatial_axes(self, x)
         return ConvolutionGeometry(
             kernel=per_axis(self.kernel_size, axes),
@@ -90,9 +91,9 @@ class Conv(Convolving):
     equal to `before`; weights: (number_of_outputs, C / groups, kh, kw); bias: (number_of_outputs,). Inputs with one
     spatial axis, (N, C, W), or three, (N, C, D, H, W), work the same way.
 
-    Sizes are an integer or a tuple with one per spatial axis, as (height, width). The padding may also be one pair
-    (before, after) per spatial axis, as ((1, 2), (0, 1)). Group g of the outputs depends only on group g of the
-    channels: groups=C is a depthwise convolution.
+    Sizes are an integer, or a tuple with one integer per spatial axis, such as (height, width). The padding may also be
+    one pair (before, after) per spatial axis, such as ((1, 2), (0, 1)). Group g of the outputs depends only on group g
+    of the channels: groups=C is a depthwise convolution.
 
     Use it with `bias=False` before a `BatchNorm`. A following `ReLU` is fused into its kernel.
 

@@ -43,9 +43,9 @@ class DataTransform(Kernel):
     Use it with padding=4 and mirror=True as the standard augmentation for CIFAR-10.
 
     Ports DataTransform.java and datatransform.cu. Fixed from the original: every channel has its own mean (all were
-    written to the first); learners draw different numbers (all streams had one seed); images are mirrored one by one,
-    and not in testing (on the CPU a whole batch was, in testing, too). The original stored images with a border, which
-    was 0 after its scaling; here the operator adds the border, of pixels that are 0.
+    written to the first channel); learners draw different numbers (all streams had the same seed); each image is
+    mirrored independently, and only in training (on the CPU whole batches were mirrored, also in testing). The original
+    stored images with a border, which was 0 after its scaling; here the operator adds a border of pixels that are 0.
 
     See also: `Pad`.
     """
@@ -64,7 +64,7 @@ class DataTransform(Kernel):
     """Mean to subtract from each pixel: (C, H, W), of the input's size, or the name of an .npy file with such an array.
     It is stored as `Values`."""
     scale: float | Sequence[float] = 1.0
-    """Factor after subtraction, as 1/σ: one number for all channels or one per channel, not 0."""
+    """Factor after the subtraction, such as 1/σ: one number for all channels or one per channel, not 0."""
 
     def __post_init__(self) -> None:
         if self.crop_size is not None:

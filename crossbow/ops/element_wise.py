@@ -20,7 +20,7 @@ from crossbow.ops.kernel import Gradient, Kernel, Precision, Site
 from crossbow.types import Shape
 
 MAXIMUM_INPUTS = 256
-"""Maximum for type="max", whose kernels store in one byte which input an element came from."""
+"""Maximum number of inputs for type="max", whose kernels store the input that an element came from in one byte."""
 
 
 @configuration
@@ -33,12 +33,12 @@ class ElementWiseOp(Kernel):
     max        y = max_i x_i; NaN if any x_i is NaN
     ========== =====================================================================
 
-    One node may be an input several times, as in x · x.
+    One node may be an input several times, for example in x · x.
 
     Use the sum for residual connections (a following `ReLU` is fused into its kernel) and the product for gates.
 
-    Ports ElementWiseOp.java and elementwiseop.cu. Fixed from the original: product and max exist (it computed the sum
-    for every type); the gradient of an input has that input's coefficient (it had the first one's).
+    Ports ElementWiseOp.java and elementwiseop.cu. Fixed from the original: product and max are implemented (it computed
+    the sum for every type); the gradient of an input has that input's coefficient (it had that of the first input).
 
     See also: `Concat`, `Broadcast`.
     """

@@ -19,8 +19,8 @@ class Embedding(Kernel):
     """y[n, t] = weights[x[n, t]], a row of the table for every index.
 
     x: (N, T), indices from 0 to number_of_rows − 1 as floating-point numbers; y: (N, T, number_of_outputs);
-    weights: (number_of_rows, number_of_outputs). On the CPU an index that is not a row raises a DataError; on a GPU its
-    row is NaN. Indices have no gradient, so the input is the batch. `Dataset` takes int32 indices.
+    weights: (number_of_rows, number_of_outputs). On the CPU an index without a row raises a DataError; on a GPU its
+    output is NaN. Indices have no gradient, so the input must be the batch. `Dataset` accepts int32 indices.
 
     Use it for characters, words and categories, at the beginning of a network.
 

@@ -15,7 +15,7 @@ from crossbow.types import Shape
 
 @configuration
 class Flatten(Kernel):
-    """Flattens x to a matrix: the dimensions before `axis` become one, and those from `axis` on the other.
+    """Flattens x to a matrix: the dimensions before `axis` become the first one, and all others the second one.
 
     x: (d_0, …, d_{r-1}); y: (d_0 ⋯ d_{axis-1}, d_axis ⋯ d_{r-1}), with the elements in logical order, C, H, W,
     independent of the memory layout. A negative axis counts from the end, as in ONNX; axis=1 keeps the examples

@@ -11,7 +11,7 @@ from crossbow.types import Shape
 
 @configuration
 class Gated(Kernel):
-    """y = x · gate(x), element by element; x and y have any shape."""
+    """Common base of the gated activation functions: y = x · gate(x), element by element; x and y have any shape."""
 
     @property
     def gate(self) -> str:
@@ -29,7 +29,7 @@ class Gated(Kernel):
 
 @configuration
 class GatedGradient(Gradient):
-    """dx = dy · (gate(x) + x · gate'(x)), from the input."""
+    """Gradient of a gated activation function, computed from its input: dx = dy · (gate(x) + x · gate'(x))."""
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, Gated)

@@ -20,10 +20,10 @@ class GELU(Gated):
     tanh         (1 + tanh(√(2/π) · (x + 0.044715 · x³))) / 2
     ============ ==================================================
 
-    x and y have any shape. The approximation differs by at most 5e-4. Use it for weights that were trained with it, as
-    GPT-2's were.
+    x and y have any shape. The approximation differs by at most 5e-4. Use it for weights that were trained with it,
+    such as GPT-2's.
 
-    Source: Hendrycks and Gimpel, Gaussian Error Linear Units, 2016. As torch.nn.GELU.
+    Source: Hendrycks and Gimpel, Gaussian Error Linear Units, 2016. Equals torch.nn.GELU.
 
     See also: `SiLU`, `HardSwish`, `ReLU`.
     """
@@ -31,7 +31,7 @@ class GELU(Gated):
     precision: ClassVar[Precision] = Precision.FOLLOWING
 
     approximate: str = "none"
-    """"none" or "tanh"."""
+    """The approximation of Φ: "none" or "tanh"."""
 
     def __post_init__(self) -> None:
         check_choice(self, "approximate", ("none", "tanh"))

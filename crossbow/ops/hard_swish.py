@@ -15,7 +15,7 @@ class HardSwish(Gated):
 
     x and y have any shape. At the kinks, the derivative is that of the outer side: 0 at −3, and 1 at 3.
 
-    Source: Howard et al., Searching for MobileNetV3, 2019. As torch.nn.Hardswish.
+    Source: Howard et al., Searching for MobileNetV3, 2019. Equals torch.nn.Hardswish.
 
     See also: `SiLU`, `ReLU`.
     """

@@ -33,7 +33,7 @@ class Initialiser:
 
 @configuration
 class Constant(Initialiser):
-    """All elements are `value`: `Constant(1.0)` or `Constant(value=1.0)`. The default for biases."""
+    """Sets all elements to `value`: `Constant(1.0)` or `Constant(value=1.0)`. It is the default for biases."""
 
     value: float = dataclasses.field(default=0.0, kw_only=False)
 
@@ -46,7 +46,7 @@ class Constant(Initialiser):
 
 @configuration
 class Values(Initialiser):
-    """The values of an array, for example of a trained model: `Values(array)`.
+    """Copies the values of an array, for example of a trained model: `Values(array)`.
 
     The array is copied. Two initialisers are equal if shape, type and all values are equal.
     """
@@ -90,7 +90,7 @@ class Values(Initialiser):
 
 @configuration
 class Uniform(Initialiser):
-    """Uniform in [minimum, maximum). The original declares it, but raises an exception."""
+    """Uniform distribution in [minimum, maximum). The original declares it, but raises an exception."""
 
     minimum: float
     maximum: float
@@ -107,7 +107,8 @@ class Uniform(Initialiser):
 
 @configuration
 class Gaussian(Initialiser):
-    """Normal with the given mean and standard deviation. With `truncate`, values beyond ± 2 std are redrawn.
+    """Normal distribution with the given mean and standard deviation. With `truncate`, values that deviate from the
+    mean by more than 2 standard deviations are redrawn.
 
     Fixed from the original: its flag was inverted (the default truncated, `truncate(true)` did not).
     """
@@ -128,10 +129,10 @@ class Gaussian(Initialiser):
 
 @configuration
 class Xavier(Initialiser):
-    """Uniform in [−s, s) with s = gain · √(3 / n), whose variance is gain² / n (Glorot and Bengio, 2010).
+    """Uniform distribution in [−s, s) with s = gain · √(3 / n), whose variance is gain² / n (Glorot and Bengio, 2010).
 
-    `norm` selects n, see `fans`. The default for weights; use `MSRA` before ReLUs. `gain` makes up for the slope of the
-    activation that follows, as 4 for sigmoids.
+    `norm` selects n; see `fans`. It is the default for weights; use `MSRA` before ReLUs. `gain` compensates for the
+    slope of the following activation; for example, it is 4 for sigmoids.
     """
 
     norm: str = "fan_in"
@@ -148,9 +149,9 @@ class Xavier(Initialiser):
 
 @configuration
 class MSRA(Initialiser):
-    """Normal with mean 0 and standard deviation √(2 / n) (He et al., 2015).
+    """Normal distribution with mean 0 and standard deviation √(2 / n) (He et al., 2015).
 
-    `norm` selects n, see `fans`. Use it for weights that are followed by a ReLU.
+    `norm` selects n; see `fans`. Use it for weights that are followed by a ReLU.
 
     Fixed from the original: n follows `norm` (it was always fan_out), and `truncate` is no longer inverted.
     """
@@ -167,7 +168,7 @@ class MSRA(Initialiser):
 
 
 def _check_float32(owner: Initialiser, name: str) -> None:
-    """Raises ConfigurationError unless the field is a number that float32 can represent."""
+    """Raise ConfigurationError unless the field is a number that float32 can represent."""
     check_number(owner, name)
     if not is_float32(getattr(owner, name)):
         raise refuse(owner, name, getattr(owner, name), "a number that float32 can represent")
@@ -179,7 +180,7 @@ def is_float32(number: float) -> bool:
 
 
 def check_initialisers(owner: object) -> None:
-    """Raises ConfigurationError if a field whose name ends with "initialiser" does not hold an `Initialiser`."""
+    """Raise ConfigurationError if a field whose name ends with "initialiser" is not an `Initialiser`."""
     for field in dataclasses.fields(owner):  # type: ignore[arg-type]
         value = getattr(owner, field.name)
         if field.name.endswith("initialiser") and not isinstance(value, Initialiser):
@@ -187,7 +188,8 @@ def check_initialisers(owner: object) -> None:
 
 
 def fans(shape: Shape) -> tuple[float, float]:
-    """Number of inputs that an output sums over, and of outputs that an input reaches: (fan_in, fan_out), each ≥ 1.
+    """(fan_in, fan_out), each ≥ 1: the number of inputs that contribute to an output, and of outputs that an input
+    contributes to.
 
     For weights of shape (outputs, inputs, …), they are elements / shape[0] and elements / shape[1]:
 

@@ -1,4 +1,5 @@
-"""The base class of all operators: a configuration that defines shapes and mathematics, and asks a library for kernels.
+"""The base class of all operators: a configuration that defines shapes and computation, and requests kernels of a
+library.
 
 An operator is a small class with fixed parts: `output_shape`, `variables`, `prepare`, and the class of its gradient.
 An operator outside this package implements `output_shape`, `forward` and `backward` in array-module code instead of
@@ -40,7 +41,7 @@ class VariableSpec:
     learning_rate_multiplier: float = 1.0
     """Factor of the solver's learning rate for the whole step, ≥ 0. 0 freezes the variable."""
     minimum: float = -math.inf
-    """Smallest allowed value, initial or loaded, as 0 for a running variance."""
+    """Smallest allowed value, initial or loaded, for example 0 for a running variance."""
 
     def __post_init__(self) -> None:
         for name in ("shape", "learning_rate_multiplier", "minimum"):
@@ -76,7 +77,8 @@ class VariableSpec:
 
 @dataclass(frozen=True)
 class Site:
-    """The surroundings of an operator whose kernels are prepared. A gradient operator gets those of its peer."""
+    """The place of an operator in a graph: the information with which its kernels are prepared. A gradient operator
+    gets the site of its peer."""
 
     library: KernelLibrary
     phase: Phase
@@ -91,30 +93,30 @@ class Site:
     needs_input_gradient: bool = True
     """For gradient operators: whether an operator upstream trains. If not, only gradients of variables are computed."""
     logits: Tensor | None = None
-    """For operators with `gradient_past`: the input of the previous operator, if there is one; role `logits`."""
+    """For operators with `gradient_past`: the input of the preceding operator, if there is one; role `logits`."""
     fused_relu: bool = False
-    """Whether the following ReLU is fused: `output` is the ReLU's, and a BatchNorm's gradient includes the ReLU's. For
-    the gradient of a max pooling: whether it includes that of the ReLU before the pooling."""
+    """Whether the following ReLU is fused: `output` is then that of the ReLU, and the gradient of a BatchNorm includes
+    that of the ReLU. For the gradient of a max pooling: whether it includes that of the ReLU before the pooling."""
     fused_sum: bool = False
-    """Whether the following sum with another tensor, role `addend`, is fused. `fused_relu` then means the ReLU after
-    the sum."""
+    """Whether the following sum with another tensor, role `addend`, is fused. `fused_relu` then refers to the ReLU
+    after the sum."""
     found: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """Intermediate results that the gradients with respect to many inputs share."""
 
 
 class Precision(Enum):
-    """Which tensors an operator computes with, where the library has kernels for numbers of 16 bits."""
+    """The types of an operator's tensors if the library has kernels for 16-bit numbers."""
 
     WIDE = "wide"
-    """The library's own type: functions that exp and log are in, losses, and users' operators."""
+    """The library's own type, for functions with exp or log, losses, and users' operators."""
     FOLLOWING = "following"
-    """16 bits where all inputs are: what only passes numbers on, or picks among them."""
+    """16 bits if all inputs have 16 bits, for operators that only copy or select numbers."""
     NARROW = "narrow"
-    """16 bits: what takes the time."""
+    """16 bits, for the operators that take most of the time."""
 
 
 class Kernel:
-    """Configuration and mathematics of an operator. Subclasses are `@configuration` dataclasses.
+    """Configuration and computation of an operator. Subclasses are `@configuration` dataclasses.
 
     A subclass outside Crossbow overrides `output_shape`, `forward`, `backward` and, if it is trained, `variables`.
     """
@@ -126,7 +128,7 @@ class Kernel:
     is_loss: ClassVar[bool] = False
     """Whether the output, of shape (1,), is minimised by training."""
     is_measure: ClassVar[bool] = False
-    """Whether the output, of shape (1,), is a metric that is reported, as accuracy."""
+    """Whether the output, of shape (1,), is a metric to report, such as the accuracy."""
     takes_indices: ClassVar[bool] = False
     """Whether the inputs are indices, which have no gradient: only variables have one."""
     train_only: ClassVar[bool] = False
@@ -134,22 +136,23 @@ class Kernel:
     reads_batch: ClassVar[bool] = False
     """Whether the input is the batch itself, so that no operator may precede this one."""
     is_step: ClassVar[bool] = False
-    """Whether it only marks where the learner takes its step."""
+    """Whether the operator only marks the point at which the learner takes its step."""
     gradient_past: ClassVar[type[Kernel] | None] = None
     """Type of the operator that must produce the input, and that the gradient bypasses: the gradient of SoftMaxLoss is
     taken with respect to the logits, which are the input of the preceding SoftMax."""
 
-    # What the compiler may do beyond calling the kernels. A derived class, which may be another function, does not
-    # inherit it.
+    # Optimisations that the compiler may apply, besides calling the kernels. A derived class may compute another
+    # function, so it does not inherit them.
 
     precision: ClassVar[Precision] = Precision.WIDE
-    """Of the tensors, where the library has kernels for numbers of 16 bits."""
+    """Types of the tensors if the library has kernels for 16-bit numbers."""
     narrow_variables: ClassVar[bool] = False
-    """Whether the variables are of 16 bits too, where the tensors are."""
+    """Whether the variables have 16 bits, too, if the tensors have."""
     gradient_takes_relu: ClassVar[bool] = False
-    """Whether the gradient takes in that of a ReLU that the operator has taken in."""
+    """Whether the gradient includes the gradient of a ReLU that is fused into the operator."""
     derivative_from_output: ClassVar[bool] = False
-    """Whether the gradient, of one input, reads the output and not the input: element by element."""
+    """Whether the operator has one input, whose gradient is computed element by element from the output, not from the
+    input."""
 
     @property
     def loss_weight(self) -> float:
@@ -163,32 +166,34 @@ class Kernel:
 
     @property
     def takes_relu(self) -> RequestType | None:
-        """The request with which a kernel can take in the ReLU after the operator."""
+        """Type of the request whose kernel can include the ReLU after the operator; None if there is none."""
         return None
 
     @property
     def takes_sum(self) -> RequestType | None:
-        """The request with which a kernel can include the sum after the operator, and the ReLU after that."""
+        """Type of the request whose kernel can include the sum after the operator, and the ReLU after the sum; None if
+        there is none."""
         return None
 
     @property
     def is_frozen(self) -> bool:
-        """Whether training changes no variable, so that the gradients of none are needed."""
+        """Whether training changes none of the variables, so that their gradients are not needed."""
         return False
 
     @property
     def is_relu(self) -> bool:
-        """Whether the output is max(input, 0), which the operator before may compute as well."""
+        """Whether the output is max(input, 0), which the kernel of the preceding operator may include."""
         return False
 
     @property
     def is_sum(self) -> bool:
-        """Whether the output is the sum of all inputs, which the operator before may compute as well."""
+        """Whether the output is the sum of all inputs, which the kernel of a preceding operator may include."""
         return False
 
     @property
     def picks_largest(self) -> bool:
-        """Whether every element of the output is the largest of some of the input's, to which its gradient goes."""
+        """Whether every element of the output is the largest of some elements of the input, and its gradient goes to
+        that element."""
         return False
 
     def __init_subclass__(cls) -> None:
@@ -208,21 +213,23 @@ class Kernel:
         """Statistics that a training task observes (running means), in order.
 
         A training kernel reads `name` and writes `name_next`, which may share memory; a check kernel reads `name`.
-        They are not trained: they have no gradient and no solver. The base model has the mean over the learners.
+        They are not trained: they have no gradient, and the solver does not change them. The base model has their mean
+        over the learners.
         """
         return ()
 
     def check_training(self, *inputs: Shape) -> None:
-        """Raises ValueError if inputs of these shapes are valid in testing, but not in training."""
+        """Raise ValueError if inputs of these shapes are valid in testing, but not in training."""
 
     def check_producer(self, producer: Kernel, *inputs: Shape) -> None:
-        """For operators with `gradient_past`: raises ValueError if the preceding operator has another configuration."""
+        """For operators with `gradient_past`: raise ValueError if the configuration of the preceding operator does not
+        fit."""
 
     def check_labels(self, labels: LabelRange, *inputs: Shape) -> None:
-        """For operators that take labels: raises ValueError if the data set's labels do not fit the inputs."""
+        """For operators that take labels: raise ValueError if the data set's labels do not fit the inputs."""
 
     def multiply_adds(self, *inputs: Shape) -> int:
-        """Multiplications with additions in the products of a forward pass; 0 for an operator without products."""
+        """Number of multiply-adds in the products of a forward pass; 0 for an operator without products."""
         return 0
 
     def counts(self, labels: Array) -> float:
@@ -297,7 +304,8 @@ class Gradient:
 
     @property
     def takes_sum(self) -> RequestType | None:
-        """The request with which a kernel can add another gradient to that of the peer's input."""
+        """Type of the request whose kernel can add another gradient to that of the peer's input; None if there is
+        none."""
         return None
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:

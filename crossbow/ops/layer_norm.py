@@ -1,4 +1,4 @@
-"""Normalisation of each example by itself."""
+"""Normalisation within each example."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LayerNorm(AlongAxes):
     with axis=-2 and number_of_axes=2 the last two, as torch.nn.LayerNorm does with a normalized_shape of one and of two
     numbers. With axis=1 the channels of every pixel are normalised. A negative axis counts from the end.
 
-    Training and prediction compute the same, and no example depends on another one of the batch.
+    Training and prediction compute the same, and examples of a batch do not depend on each other.
 
     Source: Ba, Kiros and Hinton, Layer Normalization, 2016.
 
@@ -35,7 +35,7 @@ class LayerNorm(AlongAxes):
     bias: bool = True
     """Whether a trained bias is added."""
     epsilon: float = 1e-5
-    """Added to the variance, > 0."""
+    """Number that is added to the variance, > 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

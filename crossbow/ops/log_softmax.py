@@ -15,8 +15,8 @@ class LogSoftMax(AlongAxis):
 
     x and y: (N, classes), or with more dimensions. A negative axis counts from the end; axis 0 is rejected.
 
-    Networks from PyTorch often end with it. The softmax of log-probabilities is the probabilities, so a SoftMax and a
-    SoftMaxLoss after it compute the same negative log-likelihood as PyTorch's NLLLoss.
+    Networks from PyTorch often end with it. The softmax of log-probabilities equals the probabilities, so a SoftMax and
+    a SoftMaxLoss after it compute the same negative log-likelihood as PyTorch's NLLLoss.
 
     See also: `SoftMax`, `SoftMaxLoss`.
     """

@@ -1,4 +1,4 @@
-"""What losses share."""
+"""Base classes of losses."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from crossbow.types import LabelRange, Shape
 
 
 class LabelLoss(Kernel):
-    """Common base of losses of labels: a scalar of shape (1,), of which a graph may have several.
+    """Base class of losses that take labels. The output is a scalar of shape (1,). A graph may have several losses.
 
-    A subclass declares the fields, in an order of its own: descriptions of networks in checkpoints have this order.
+    Subclasses declare the fields themselves. The order of their fields differs, and is part of the descriptions of
+    networks in checkpoints.
     """
 
     takes_labels: ClassVar[bool] = True
@@ -35,8 +36,8 @@ class LabelLoss(Kernel):
 
 
 class ValueLoss(LabelLoss):
-    """Common base of losses whose labels are numbers: x is (N, …), and labels have its shape, or (N,) if x has one
-    value per example."""
+    """Base class of losses whose labels are numbers. x: (N, …); labels: of the same shape, or (N,) if x has one value
+    per example."""
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs

@@ -38,7 +38,7 @@ class LRN(Kernel):
     region: str = "across_channels"
     """"across_channels" or "within_channel"."""
     longer_side: str = "after"
-    """The side of the element on which an even window is longer: "after" or "before"."""
+    """Side of the element on which an even window is longer: "after" or "before"."""
 
     def __post_init__(self) -> None:
         check_integer(self, "size", 1)

@@ -13,7 +13,7 @@ from crossbow.solver import SolverConf
 from crossbow.types import Array, LabelRange, Shape
 
 LARGEST_INDEX = 2**24
-"""Up to this integer, float32 represents every integer exactly."""
+"""Largest integer up to which float32 represents every integer exactly."""
 
 
 @configuration
@@ -22,7 +22,7 @@ class MatFact(Kernel):
 
     Here e = rating − u · v, u = users[x[n, 0]] and v = items[x[n, 1]]. x: (N, 2), the indices of user and item as
     floating-point numbers; labels: the ratings, floating point, (N,); output: (1,), a sum over the real examples of
-    the batch. users: (rows, latents); items: (columns, latents); λ = `regularisation`. An index that is not a row of
+    the batch. users: (rows, latents); items: (columns, latents); λ = `regularisation`. An index without a row in
     `users` or `items` raises a DataError.
 
     Without `learning_rate`, it is a loss like any other: its gradient, Σ_n 2 (λ u − e v) for the row of a user and
@@ -31,11 +31,11 @@ class MatFact(Kernel):
     SolverConf; no other operator may then have variables. This update is a solver's step with rate η and without
     momentum and weight decay, so it is averaged like any other step, and the multipliers are factors of η.
 
-    Use it for collaborative filtering. Its input is the batch of indices.
+    Use it for collaborative filtering. Its input must be the batch of indices.
 
-    Ports MatFact.java and matfact.cu. Fixed from the original: the initial values can be chosen (they were forced to
-    1, and latents that start equal stay equal, so that only one was learnt); the reported loss includes the λ terms
-    whose gradient is followed.
+    Ports MatFact.java and matfact.cu. Fixed from the original: the initial values can be chosen (they were always 1,
+    and latents with equal initial values stay equal, so that only one was learnt); the reported loss includes the λ
+    terms, whose gradients are part of the update.
     """
 
     takes_labels: ClassVar[bool] = True
@@ -51,7 +51,7 @@ class MatFact(Kernel):
     regularisation: float = 0.1
     """λ, ≥ 0."""
     learning_rate: float | None = None
-    """η, > 0, of an update of its own; None leaves the update to the context's solver."""
+    """η of the operator's own update, > 0; None leaves the update to the context's solver."""
     users_initialiser: Initialiser = Gaussian(std=0.1)
     items_initialiser: Initialiser = Gaussian(std=0.1)
     users_learning_rate_multiplier: float = 1.0

@@ -24,7 +24,7 @@ class MatMul(Kernel):
 
     Use it for products of two activations, as in attention. `InnerProduct` multiplies by trained weights.
 
-    The original has a function in C that no program calls.
+    The original has only a function in C, which no program calls.
 
     See also: `InnerProduct`, `Transpose`.
     """

@@ -12,11 +12,11 @@ from crossbow.types import Shape
 
 @configuration
 class GradientDescentOptimiser(Kernel):
-    """Marks the learner's step, after every gradient operator that is an input.
+    """Marks the point of the learner's step, after all gradient operators, which are its inputs.
 
     `Dataflow` adds it; a network does not contain it. It has no kernel: the step (v ← momentum · v − γ (g + λ w)) and
-    the correction by the rule are one linear combination of whole vectors, which the runtime performs; the methods of
-    the solver other than sgd have an adaptive step in it.
+    the correction by the rule are one linear combination of whole vectors, which the runtime computes; with a method
+    other than sgd, the combination includes an adaptive step.
 
     Ports GradientDescentOptimiser.java.
     """

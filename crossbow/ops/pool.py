@@ -21,11 +21,11 @@ class Pool(Kernel):
     rounding="floor". A last window that would begin after the input and its left padding is omitted. Inputs with one
     spatial axis, (N, C, W), or three, (N, C, D, H, W), work the same way.
 
-    Sizes are an integer or a tuple with one per spatial axis, as (height, width). The padding may also be one pair
-    (before, after) per spatial axis, as ((1, 2), (0, 1)). With `global_pooling`, the window is the whole image;
-    `kernel_size`, `stride`, `rounding` and `count_padding` have no effect then, and must keep their defaults.
+    Sizes are an integer, or a tuple with one integer per spatial axis, such as (height, width). The padding may also be
+    one pair (before, after) per spatial axis, such as ((1, 2), (0, 1)). With `global_pooling`, the window is the whole
+    image; `kernel_size`, `stride`, `rounding` and `count_padding` then have no effect, and must keep their defaults.
 
-    A window is clipped to input + padding. Its result, by `method`:
+    A window is clipped to the input and its padding. The result of a window depends on `method`:
 
     * max: its largest element, never padding. The gradient goes to the first of equal elements, row by row.
     * average: the sum of its elements divided by their number. Padding counts, unless `count_padding=False`.
@@ -38,7 +38,7 @@ class Pool(Kernel):
 
     Ports Pool.java and cudnnpool.cu. Fixed from the original: the default padding works; height and width may
     differ; an empty last window is also omitted without padding (stride > kernel_size); stochastic pooling, dilation,
-    and one or three spatial axes, which it rejects, work.
+    and one or three spatial axes, which the original rejects, work.
 
     See also: `Conv`, `ReLU`.
     """
@@ -50,15 +50,15 @@ class Pool(Kernel):
     kernel_size: Sizes = field(default=2, kw_only=False)
     """Size of the window, ≥ 1."""
     stride: Sizes = 2
-    """Distance s of neighbouring windows, ≥ 1."""
+    """Distance s between neighbouring windows, ≥ 1."""
     padding: Padding = 0
     """Padding on each side of the input, ≥ 0 and smaller than the window."""
     dilation: Sizes = 1
-    """Distance d of neighbouring elements of a window, ≥ 1."""
+    """Distance d between neighbouring elements of a window, ≥ 1."""
     rounding: str = "ceil"
-    """How the output size is rounded: "ceil" or "floor"."""
+    """Rounding of the output size: "ceil" or "floor"."""
     count_padding: bool = True
-    """Whether an average counts padding."""
+    """Whether padding counts in an average."""
     global_pooling: bool = False
     """Whether the window is the whole image."""
 
@@ -87,9 +87,10 @@ class Pool(Kernel):
             raise refuse(self, "padding", self.padding, f"smaller than the window of {window}")
 
     def geometry(self, x: Shape) -> PoolingGeometry:
-        """The windows on an input of this shape, without positions that lie outside the padded input in every window.
+        """The windows on an input of this shape, without the positions of a window that always lie outside the padded
+        input.
 
-        Such positions never count, and a window may be far larger than the input.
+        Such positions never count. They are removed because a window may be far larger than the input.
         """
         windows = self._windows(x)
         reach = (
@@ -99,7 +100,7 @@ class Pool(Kernel):
         return replace(windows, kernel=tuple(map(min, windows.kernel, reach)))
 
     def _windows(self, x: Shape) -> PoolingGeometry:
-        """The windows on an input of this shape, as they are configured."""
+        """The windows on an input of this shape, with the configured sizes."""
         axes = spatial_axes(self, x)
         if self.global_pooling:
             return PoolingGeometry(kernel=x[2:], method=self.method, count_padding=self.count_padding)
@@ -168,19 +169,20 @@ def pooled_size(size: int, extent: int, stride: int, padding: tuple[int, int], r
         return span // stride + 1
     windows = -(-span // stride) + 1
     if (windows - 1) * stride >= size + before:
-        windows -= 1  # the last window would begin after the input, and have no elements
+        windows -= 1  # the last window would begin after the input, so it would have no elements
     return windows
 
 
 MOST_STARTS = 1 << 20
-"""Maximum number of windows before the input to check one by one. With more, one is assumed to miss the input."""
+"""Maximum number of windows that begin before the input and are checked one by one. With more, it is assumed that one
+of them misses the input."""
 
 
 def _window_misses(x: Shape, sizes: Shape, geometry: PoolingGeometry) -> bool:
-    """Whether a window steps over the input, because its elements are further apart than the input is long."""
+    """Whether a window misses the input, because its elements are further apart than the input is long."""
     g = geometry
     for size, windows, s, d, (before, _) in zip(x[2:], sizes, g.stride, g.dilation, g.padding, strict=True):
-        # The padding is smaller than a window, so that none ends before the input, or begins after it.
+        # The padding is smaller than a window, so no window ends before the input or begins after it.
         starts = range(-before, min(0, windows * s - before), s)
         # The first element that is not before the input is at start mod d.
         if d > size and (len(starts) > MOST_STARTS or any(start % d >= size for start in starts)):

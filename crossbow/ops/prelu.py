@@ -21,9 +21,9 @@ class PReLU(Kernel):
 
     At 0, the derivative is the slope.
 
-    Use it like a `ReLU`. It is not fused into the operator before it. The solver's weight decay also applies to the
-    slopes; it pulls them towards 0, where they make a ReLU. The paper and PyTorch advise against it, but
-    slopes have no weight decay of their own: `SolverConf(weight_decay=0)` turns it off for all variables.
+    Use it like a `ReLU`. It is not fused into the preceding operator. The solver's weight decay also applies to the
+    slopes, and pulls them towards 0, the slope of a ReLU. The paper and PyTorch advise against weight decay of slopes,
+    but it cannot be turned off for them alone: `SolverConf(weight_decay=0)` turns it off for all variables.
 
     Source: He, Zhang, Ren and Sun, Delving Deep into Rectifiers (2015), and `torch.nn.PReLU`.
 
@@ -63,7 +63,7 @@ class PReLU(Kernel):
         return (site.library.prepare(SlopeForward(x, self.slopes(site), y)),)
 
     def slopes(self, site: Site) -> Variable:
-        """The variable as kernels see it: a single number has no axis."""
+        """The variable in the form that kernels take: a single slope has no axis."""
         weights = site.variables["weights"]
         return Variable((), weights.dtype, weights.storage) if self.shared else weights
 

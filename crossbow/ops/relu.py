@@ -29,7 +29,7 @@ class ReLU(Kernel):
     Use it after `Conv`, `InnerProduct`, `BatchNorm` or an `ElementWiseOp` sum, into whose kernels "relu" is fused. Use
     `MSRA` to initialise the weights before it.
 
-    Ports ReLU.java and cudnnrelu.cu. Fixed from the original: a ceiling of 0 was the default.
+    Ports ReLU.java and cudnnrelu.cu. Fixed from the original: the default ceiling was 0.
 
     See also: `SoftMax`.
     """

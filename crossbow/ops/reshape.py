@@ -17,8 +17,8 @@ from crossbow.types import Shape
 class Reshape(Kernel):
     """y = x with other dimensions, and the elements in the same logical order (N, C, H, W).
 
-    x: (N, …); y: (N, *shape). One size of `shape` may be −1: it is computed from the others. If memory is already in
-    logical order, y shares the memory of x.
+    x: (N, …); y: (N, *shape). One size in `shape` may be −1, and is then computed from the others. If memory is already
+    in logical order, y shares the memory of x.
 
     The original has no such operator.
 

@@ -1,4 +1,4 @@
-"""Trained factors along an axis, or several."""
+"""Trained factors along one or several axes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Scale(AlongAxes):
 
     Use it after a normalisation without scale and shift.
 
-    It is Caffe's layer with trained factors; the original has only the configuration (Scale.java, never bound).
+    It equals Caffe's layer with trained factors. The original has only the configuration (Scale.java, never bound).
 
     See also: `BatchNorm`, `ElementWiseOp`.
     """

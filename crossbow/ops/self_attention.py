@@ -18,10 +18,10 @@ class SelfAttention(Kernel):
     """Scaled dot-product attention: for every head, y = softmax(q kᵀ / √d) v, with the softmax over the keys.
 
     x: (N, T, 3 · D), the queries, keys and values of T positions side by side, D numbers each; y: (N, T, D). Each head
-    has d = D / heads of them. With `causal`, a position attends to itself and to earlier ones only.
+    uses d = D / heads of the D numbers. With `causal`, a position attends only to itself and to earlier positions.
 
-    A transformer computes x with one `InnerProduct(3 * D, axis=-1)`, and applies another one, of D outputs, to y; with
-    both this is multi-head attention as in torch.nn.MultiheadAttention, whose `in_proj_weight` has the same order.
+    A transformer computes x with an `InnerProduct(3 * D, axis=-1)`, and applies another one with D outputs to y.
+    Together they are multi-head attention as in torch.nn.MultiheadAttention, whose `in_proj_weight` has the same order.
 
     Source: Vaswani et al., Attention Is All You Need (arXiv:1706.03762, 2017), section 3.2. The original has no such
     operator.
@@ -34,7 +34,7 @@ class SelfAttention(Kernel):
     heads: int = field(kw_only=False)
     """Number of heads, ≥ 1, which divides D."""
     causal: bool = False
-    """Whether positions do not attend to later ones."""
+    """Whether positions attend only to themselves and to earlier positions."""
 
     def __post_init__(self) -> None:
         check_integer(self, "heads", 1)

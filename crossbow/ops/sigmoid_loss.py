@@ -12,17 +12,17 @@ from crossbow.types import Array, LabelRange, Shape
 
 @configuration
 class SigmoidLoss(ValueLoss):
-    """Cross-entropy of logits x, of which each is of its own probability p = 1 / (1 + exp(−x)), with labels t in
-    [0, 1]: Σ (−t log p − (1 − t) log(1 − p)) / normaliser, over the real examples of a padded batch.
+    """Cross-entropy of independent probabilities p = 1 / (1 + exp(−x)), given as logits x, with labels t in [0, 1]:
+    Σ (−t log p − (1 − t) log(1 − p)) / normaliser, over the real examples of a padded batch.
 
     x: (N, …); labels: floating point, of the same shape, or (N,) if x has one value per example; output: (1,).
 
-    It is computed as max(x, 0) − t · x + log(1 + exp(−|x|)), which is exact for large |x|, too.
+    It is computed as max(x, 0) − t · x + log(1 + exp(−|x|)), which is accurate also for large |x|.
 
     A graph may have several losses, of which all but one are `auxiliary`; see `SoftMaxLoss`.
 
-    Use it for labels of which several may be true, and for a classification into two classes with one output. The
-    network ends without a sigmoid, so a prediction is a logit: above 0, the label is more probable than not.
+    Use it if several labels of an example may be true, and for a classification into two classes with one output. The
+    network ends without a sigmoid, so a prediction is a logit: if it is above 0, the label is more probable than not.
 
     Source: `torch.nn.BCEWithLogitsLoss`; Caffe's SigmoidCrossEntropyLoss is this with normalisation="batch".
 

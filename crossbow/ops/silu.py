@@ -16,7 +16,7 @@ class SiLU(Gated):
     x and y have any shape.
 
     Source: Elfwing, Uchibe and Doya, Sigmoid-Weighted Linear Units for Neural Network Function Approximation in
-    Reinforcement Learning, 2017. As torch.nn.SiLU.
+    Reinforcement Learning, 2017. Equals torch.nn.SiLU.
 
     See also: `HardSwish`, `GELU`, `ReLU`.
     """

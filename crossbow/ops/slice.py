@@ -18,7 +18,7 @@ class Slice(Kernel):
     x: (N, d_1, …). Axis 0, the axis of the examples, is rejected. Axes are counted in logical order, (N, C, H, W),
     independent of the memory layout.
 
-    Use several slices of one input as a split, as in ShuffleNet.
+    Use several slices of one input to split it, as in ShuffleNet.
 
     The original has no such operator.
 
@@ -34,7 +34,7 @@ class Slice(Kernel):
     stop: int | None = None
     """First index after the slice; None is the end."""
     step: int = 1
-    """Distance of indices, ≥ 1."""
+    """Distance between indices, ≥ 1."""
 
     def __post_init__(self) -> None:
         if not is_integer(self.axis) or self.axis == 0:

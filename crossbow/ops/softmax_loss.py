@@ -22,23 +22,23 @@ class SoftMaxLoss(LabelLoss):
     """Cross-entropy: Σ −log p[n, label, …] / normaliser, with the sum over all labels.
 
     In a dataflow, −log p = log Σ exp x − x[label] is computed from the logits x, the input of the preceding SoftMax, so
-    that the loss is accurate however small p is. From probabilities alone (`run_operator`), a p of 0 counts as the
+    the loss is accurate however small p is. If only probabilities are known (`run_operator`), a p of 0 counts as the
     smallest normal number: −log p is at most 87.3 in float32.
 
     p: (N, classes), the output of a SoftMax over axis 1; labels: (N,) int32; output: (1,). For examples with several
-    labels, as a class for every pixel, p: (N, classes, d1, d2, …) and labels: (N, d1, d2, …). Only the real examples of
-    a padded batch count. `normalisation`: "batch" divides by the number of examples, "full" by the number of labels,
-    "valid" by the number of labels that are not `ignored_label` (at least 1), "none" by 1. An ignored label adds
-    nothing to the loss.
+    labels, such as a class for every pixel, p: (N, classes, d1, d2, …) and labels: (N, d1, d2, …). Only the real
+    examples of a padded batch count. `normalisation`: "batch" divides by the number of examples, "full" by the number
+    of labels, "valid" by the number of labels that are not `ignored_label` (at least 1), "none" by 1. An ignored label
+    adds nothing to the loss.
 
     With `label_smoothing` ε and `class_weights` w, the loss of a label y is Σ_c t[c] · −log p[c], with the target
     t[c] = w[c] · ((1 − ε) · [c = y] + ε / classes) of class c. "valid" then divides by the sum of the labels' weights
     w[y], so that SoftMaxLoss(normalisation="valid") is PyTorch's CrossEntropyLoss. The other normalisations divide by
-    numbers of examples or labels, whatever their weights, as class weights in Keras: they keep the loss of a batch
-    independent of which classes are in it. Export to ONNX omits the loss, with its weights.
+    the number of examples or labels regardless of their weights, as Keras does with class weights: the divisor does not
+    depend on the classes in a batch. Export to ONNX omits the loss and its weights.
 
     A graph may have several losses: one that is not `auxiliary`, whose input is the prediction, and auxiliary ones,
-    each with the operators that lead only to it. Training minimises the sum of all, each times its `weight`.
+    each with the operators that only it needs. Training minimises the sum of all losses, each times its `weight`.
 
     Use it for classification, after a `SoftMax`.
 
@@ -55,9 +55,9 @@ class SoftMaxLoss(LabelLoss):
     normalisation: str = "batch"
     """One of "batch", "full", "valid" and "none"."""
     label_smoothing: float = 0.0
-    """ε, the part of each label that is divided among all classes, ≥ 0 and < 1."""
+    """ε, the fraction of each label that is distributed evenly over all classes, ≥ 0 and < 1."""
     class_weights: tuple[float, ...] | None = None
-    """A weight ≥ 0 for each class, not all 0; None weighs all classes alike."""
+    """A weight ≥ 0 for each class, not all 0; None gives all classes the same weight."""
 
     weight: float = 1.0
     """Factor of the loss in the sum that training minimises, > 0. It is not part of the output."""
@@ -150,7 +150,7 @@ def check_ignored_label(owner: object, value: object) -> None:
 
 
 def check_probabilities(p: Shape) -> None:
-    """Raises ValueError unless the shape is that of class values, with one row or more per example."""
+    """Raise ValueError unless the shape is (N, classes) or (N, classes, …)."""
     if len(p) < 2 or p[1] == 0:
         raise ValueError(f"expected an input of shape (N, classes) or (N, classes, …). Received: {p}")
 

@@ -23,7 +23,7 @@ from crossbow.ops.kernel import Gradient, Kernel, Precision, Site, VariableSpec
 from crossbow.ops.window import MAXIMUM_AXES, Padding, Sizes, per_axis, spatial_axes, times
 from crossbow.types import Shape
 
-# The kernels are those of the convolution that leads from y to x. By its roles, the roles of this operator:
+# The kernels are those of the convolution from y to x. Roles of this operator by the roles of that convolution:
 FORWARD = {"output_gradient": "input0", "input_gradient": "output"}
 BACKWARD_DATA = {"input0": "output_gradient", "output": "input_gradient"}
 BACKWARD_WEIGHTS = {"input0": "output_gradient", "output_gradient": "input0"}
@@ -42,8 +42,8 @@ class TransposedConv(Convolving):
     are an integer or a tuple with one per spatial axis. The padding may also be one pair (before, after) per spatial
     axis.
 
-    Use it in decoders and generators. If the stride divides kernel_size, every output is the sum of as many products.
-    The fan of the initial weights is C · kh · kw.
+    Use it in decoders and generators. If the stride divides kernel_size, every output is a sum of the same number of
+    products. The fan of the initial weights is C · kh · kw.
 
     Source: `torch.nn.ConvTranspose2d`, and ONNX' ConvTranspose.
 
@@ -82,7 +82,7 @@ class TransposedConv(Convolving):
             raise refuse(self, "output_padding", value, f"less than stride={self.stride!r}")
 
     def geometry(self, x: Shape) -> ConvolutionGeometry:
-        """The windows of the convolution that leads from y to an x of this shape."""
+        """The windows of the convolution from y to an x of this shape."""
         axes = spatial_axes(self, x)
         if isinstance(self.output_padding, tuple | list) and len(self.output_padding) != axes:
             raise ValueError(
@@ -126,7 +126,7 @@ class TransposedConv(Convolving):
         library, (x,), y = site.library, site.inputs, site.output
         geometry, weights = self.geometry(x.shape), site.variables["weights"]
         found: Mapping[str, Storage] = {}
-        if weights.storage is None:  # the one that the gradient of the input prefers
+        if weights.storage is None:  # choose the storage that the kernel of the input's gradient prefers
             found = library.prepare(ConvolutionForward(y, weights, None, x, geometry)).storages
             weights = Variable(weights.shape, weights.dtype, found.get("weights"))
         product = library.prepare(ConvolutionBackwardData(x, weights, y, geometry)).renamed(FORWARD)

@@ -14,7 +14,8 @@ from crossbow.ops.window import MAXIMUM_AXES
 from crossbow.types import Shape
 
 TOLERANCE = 1e-9
-"""Added to the positions of "nearest" before they are rounded down: 41 · (2 / 82) is 1, also if it is rounded."""
+"""Number that is added to the positions of "nearest" before they are rounded down: 41 · (2 / 82) must give 1 in spite
+of rounding errors."""
 Scales = float | tuple[float, ...]
 
 
@@ -37,8 +38,8 @@ class Upsample(Kernel):
     Use it before a `Conv`, in decoders and feature pyramids. Values of y between neighbours are not sharpened, and a
     smaller `size` takes single values instead of means.
 
-    With factors that are not binary fractions, as 3.7, PyTorch's "nearest" takes some pixels from the neighbour: it
-    multiplies rounded numbers. Here positions are exact.
+    With factors that are not binary fractions, such as 3.7, PyTorch's "nearest" takes some pixels from a neighbouring
+    position, because it multiplies rounded numbers. Here positions are exact.
 
     Source: `torch.nn.Upsample`, and Keras' UpSampling2D.
 
@@ -52,9 +53,9 @@ class Upsample(Kernel):
     size: int | tuple[int, ...] | None = None
     """Sizes of the output, ≥ 1: a number, or one per spatial axis."""
     method: str = "nearest"
-    """"nearest" or "linear"."""
+    """Kind of resizing: "nearest" or "linear"."""
     align_corners: bool = False
-    """linear: whether the first and last positions of x and y coincide."""
+    """Whether the first and last positions of x and y coincide; only with method="linear"."""
 
     def __post_init__(self) -> None:
         check_choice(self, "method", ("nearest", "linear"))
@@ -93,7 +94,7 @@ class Upsample(Kernel):
         return (*x[:2], *sizes)
 
     def interpolations(self, x: Shape) -> tuple[Interpolation, ...]:
-        """One for each spatial axis."""
+        """The interpolation along each spatial axis."""
         sizes = zip(x[2:], self.output_shape(x)[2:], strict=True)
         return tuple(self._interpolation(axis, *pair) for axis, pair in enumerate(sizes))
 
@@ -117,7 +118,8 @@ class Upsample(Kernel):
 
 @configuration
 class UpsampleGradient(Gradient):
-    """Gradient of an `Upsample`: every dy goes to the positions that its y was taken from, with the same factors."""
+    """Gradient of an `Upsample`: every dy is added to the positions from which its y was computed, with the same
+    factors."""
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, Upsample)

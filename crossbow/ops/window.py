@@ -1,8 +1,8 @@
 """Windows that slide over the spatial axes: fields that Conv and Pool share.
 
 `kernel_size`, `stride` and `dilation` are an integer, or a tuple of integers, one per spatial axis. `padding` is an
-integer, or one per axis, or one pair (before, after) per axis. A tuple determines the number of axes; if all sizes are
-integers, the input determines it.
+integer, one integer per axis, or one pair (before, after) per axis. A tuple determines the number of axes; if all sizes
+are integers, the input determines it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Windowed(Protocol):
 
 
 def check_windows(owner: Windowed) -> None:
-    """Raises ConfigurationError unless the four fields are well formed and agree on the number of axes."""
+    """Raise ConfigurationError unless the four fields are well formed and agree on the number of axes."""
     several = f"one per spatial axis (1 to {MAXIMUM_AXES})"
     for name, value in (("kernel_size", owner.kernel_size), ("stride", owner.stride), ("dilation", owner.dilation)):
         if not _are_sizes(value, 1):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 
-from crossbow.conf import check_integer, check_number, configuration
+from crossbow.conf import configuration, is_integer, is_number, shown
 from crossbow.data.order import TrainingOrder
 from crossbow.runtime.training_engine import TrainingEngine
-from crossbow.types import ConfigurationError, TrainingUnit
+from crossbow.solver import SolverConf
+from crossbow.solver.schedule import time_of_zero_rate
+from crossbow.types import ConfigurationError, DurationUnit, TrainingUnit
 
 
 @configuration
 class Limits:
-    """Limits of training, which ends when the first of them is reached."""
+    """Limits of training, which ends when the first of them is reached. `of` checks the arguments of a training
+    call."""
 
     count: int | None = None
     """Epochs or tasks, rounded up to whole ticks."""
@@ -24,11 +27,38 @@ class Limits:
     accuracy: float | None = None
     """Lower bound of a test's accuracy."""
 
-    def __post_init__(self) -> None:
-        check_integer(self, "count", 1, optional=True)
-        check_number(self, "seconds", minimum=0, above=True, optional=True)
-        check_number(self, "loss", optional=True)
-        check_number(self, "accuracy", minimum=0, maximum=1, optional=True)
+    @classmethod
+    def of(
+        cls,
+        count: int | None,
+        unit: TrainingUnit,
+        *,
+        target_loss: float | None,
+        target_accuracy: float | None,
+        duration: float | None,
+        duration_unit: DurationUnit,
+    ) -> Limits:
+        """The limits of a training call, from its arguments. Raises ConfigurationError, with the name of the argument,
+        for an invalid one, and if there is no limit."""
+        for name, chosen, known in (("unit", unit, TrainingUnit), ("duration_unit", duration_unit, DurationUnit)):
+            if not isinstance(chosen, known):
+                raise _refused(name, chosen, f"one of {', '.join(map(str, known))}")
+        if count is not None and not (is_integer(count) and count >= 1):
+            raise _refused("count", count, "an integer ≥ 1")
+        if duration is not None and not (is_number(duration) and duration > 0):
+            raise _refused("duration", duration, "a finite number > 0")
+        if target_loss is not None and not is_number(target_loss):
+            raise _refused("target_loss", target_loss, "a finite number")
+        if target_accuracy is not None and not (is_number(target_accuracy) and 0 <= target_accuracy <= 1):
+            raise _refused("target_accuracy", target_accuracy, "a fraction, a finite number ≥ 0 and ≤ 1")
+        if count is None and duration is None and target_loss is None and target_accuracy is None:
+            raise ConfigurationError("training must end: expected a count, a duration or a target. Received: none")
+        seconds = None if duration is None else duration * duration_unit.value
+        return cls(count=count, unit=unit, seconds=seconds, loss=target_loss, accuracy=target_accuracy)
+
+
+def _refused(name: str, value: object, allowed: str) -> ConfigurationError:
+    return ConfigurationError(f"{name} must be {allowed}. Received: {name}={shown(value)}")
 
 
 def end_of_training(limits: Limits, engine: TrainingEngine, start: int) -> float:
@@ -60,6 +90,32 @@ def check_tick(limits: Limits, engine: TrainingEngine) -> None:
             f"expected at most {asked} tasks in a tick, those of the training asked for. "
             f"Received: {clock.tasks_per_tick}, tau={tau} for each of the {clock.learners} learners"
         )
+
+
+def end_of_decay(limits: Limits, engine: TrainingEngine, solver: SolverConf, start: int) -> str:
+    """A warning if the learning rate becomes 0 before the training call ends; "" if it does not, or if the end is not
+    known. start: number of tasks at the beginning of the call."""
+    end, tick = end_of_training(limits, engine, start), engine.clock.tasks_per_tick
+    zero = time_of_zero_rate(solver)
+    if zero is None or end == math.inf or limits.seconds is not None or limits.loss is not None:
+        return ""
+    unit = solver.learning_rate_step_unit
+    if unit == "epochs":
+        tasks = math.ceil(zero * engine.tasks_per_epoch)
+    elif unit == "tasks":
+        tasks = zero
+    elif engine.clock.barrier and engine.clock.ticks == 1:
+        tasks = zero * tick
+    else:
+        return ""
+    if end - max(tasks, start) < tick:
+        return ""
+    before, whole = (engine.clock.whole_ticks(int(until) - start) // tick for until in (tasks, end))
+    counts = "" if unit == "epochs" else '. learning_rate_step_unit="epochs" counts epochs'
+    return (
+        f"the learning rate becomes 0 after {before} of the {whole} ticks of this training call: the "
+        f"{'decay' if solver.decay_steps else 'annihilation'} ends after {zero} {unit}{counts}"
+    )
 
 
 def epochs_done(engine: TrainingEngine) -> float:

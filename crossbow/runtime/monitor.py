@@ -63,6 +63,10 @@ class Monitor:
         reason, self._request = self._request, ""
         return reason
 
+    def begin(self) -> None:
+        """Called when a training call begins, before `progress`; not if it continues an earlier call
+        (`ExecutionContext.continue_training`, or a rank that joins)."""
+
     def progress(self, progress: Progress) -> None:
         """Called when training begins, and then about every `interval` seconds."""
 

@@ -136,6 +136,15 @@ class History:
     """Comparisons of numbers of learners, with learners_per_device="auto", and the reasons for new ones; groups of
     learners by speed."""
 
+    def __repr__(self) -> str:
+        text = f"epoch {self.records[-1].epoch:.4g}, loss {self.loss:.4g}" if self.records else "no records"
+        if tests := self.tests:
+            test = tests[-1].test
+            assert test is not None
+            text += f", test loss {test.loss:.4g}" if test.accuracy is None else f", test accuracy {test.accuracy:.1%}"
+        reason = ", ".join(filter(None, (self.stopped, self.message)))
+        return f"History({text}; stopped: {reason})" if reason else f"History({text})"
+
     def explain(self, message: str) -> None:
         """Set the reason of a monitor that ends training, unless another monitor has already given one."""
         self.message = self.message or message

@@ -139,6 +139,7 @@ class TrainingRun:
         """Number of tasks at the beginning of this call."""
         self._counted = 0
         """Number of tasks whose results were counted. The results of a repeated tick count once."""
+        self._continues = state is not None
         if state is not None:
             self._restore(state)
         self.end = end_of_training(limits, engine, self.start)
@@ -221,6 +222,8 @@ class TrainingRun:
         with self._common.receiving(() if self.keeper is None else self.keeper.signals), self._failures():
             if self._passes_over(renewal):
                 return
+            if not self._continues and not self.history.records:  # a rank that joins has the records of the others
+                self.tell("begin")
             if self.history.records:
                 self.history.stop(self._reason(self.seconds_before) or self._accuracy_reached(self.history.records[-1]))
             try:

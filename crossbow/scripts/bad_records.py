@@ -1,4 +1,4 @@
-"""The list of examples that a training script left out."""
+"""The list of the examples that a training script has left out."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from crossbow.types import DataError, Phase
 class BadRecordsMonitor(Monitor):
     """Writes one JSON object for each example that was left out: phase, index, source and reason.
 
-    The file is created when there is an example. Raises DataError, which ends the training, if it cannot be written.
+    The file is created with its first example. Raises DataError, which ends the training, if it cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.counts: Counter[Phase] = Counter()
-        """Number of examples, by phase."""
+        """Number of examples that were left out, by phase."""
 
     def prepare(self) -> None:
         """Remove the file of an earlier run. Raises DataError."""
@@ -42,12 +42,12 @@ class BadRecordsMonitor(Monitor):
         self.counts[phase] += 1
 
     def state(self) -> dict[str, Any]:
-        """The numbers of examples, and the length of the file in bytes."""
+        """The number of examples of each phase, and the length of the file in bytes."""
         size = self.path.stat().st_size if self.counts else 0
         return {"bytes": size, "counts": {phase.name: count for phase, count in self.counts.items()}}
 
     def resume(self, state: Any) -> None:
-        """Cut the file after the examples that were found before the checkpoint."""
+        """Truncate the file to the examples that were found before the checkpoint."""
         self.counts = Counter({Phase[name]: count for name, count in state["counts"].items()})
         if not self.counts:
             self.prepare()
@@ -64,7 +64,7 @@ class BadRecordsMonitor(Monitor):
             self.counts = Counter(Phase(json.loads(line)["phase"]) for line in file)
 
     def summary(self) -> str:
-        """The text to print at the end of training; empty without such examples."""
+        """The text to print at the end of training; empty if no examples were left out."""
         names = {Phase.TRAIN: "training", Phase.CHECK: "test"}
         parts = [f"{self.counts[phase]:,} {name}" for phase, name in names.items() if self.counts[phase]]
         what = "example" if self.counts.total() == 1 else "examples"

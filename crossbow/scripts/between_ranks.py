@@ -1,5 +1,5 @@
-"""How often ranks average by default, on Ray and on several hosts: so that an exchange, which is measured, costs
-little."""
+"""Choice of the default interval at which ranks average, on Ray and on several hosts. The duration of an exchange is
+measured, and the interval is so long that exchanges take only a small part of the time."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ from crossbow.synch import SMA, BarrierRule, ModelAveraging, TwoLevel
 from crossbow.types import Phase, TrainingUnit
 
 SHARE = 0.05
-"""Part of the time that the exchange may take."""
+"""Fraction of the time that exchanges may take."""
 WAITING = 2
-"""The time that an exchange costs with two levels, relative to its own. The ranks also wait for the slowest one, which
-has been measured to take at least as long."""
+"""The time that an exchange costs with two levels, relative to its own duration. The ranks also wait for the slowest
+rank, which takes at least as long according to measurements."""
 SECONDS = 0.5
-"""Duration of the measurement of a rank's speed."""
+"""Duration of the measurement of a rank's speed in seconds."""
 SECONDS_BETWEEN = 10.0
-"""Limit of the time between two exchanges, before it is rounded to parts of an epoch."""
+"""Maximum time in seconds between two exchanges, before it is rounded to parts of an epoch."""
 WARM_UP = 0.25
-"""Seconds of training that do not count, as a share of those that do."""
+"""Duration of the warm-up, as a fraction of the duration of the measurement."""
 
 
 class RankPace(NamedTuple):
-    """How fast a rank trains alone."""
+    """The speed of a rank that trains alone."""
 
     examples_per_second: float
     tasks_in_a_tick: int
     vectors: tuple[int, ...]
-    """Elements of the vectors that an exchange between ranks adds up."""
+    """Number of elements of each vector that an exchange between ranks adds up."""
 
 
 def chosen_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dataset) -> tuple[ModelConf, str]:
     """The model's configuration, with two levels if the ranks would otherwise spend more than `SHARE` of their time in
-    exchanges, and a sentence on what was measured. Nothing is measured, and there is no sentence, with MPI on one host,
+    exchanges, and a sentence on the measurement. Nothing is measured, and there is no sentence, with MPI on one host,
     for one rank, without a barrier, for a sequence of rules, with GPUs, and if runs must be deterministic.
 
-    All ranks must call this, and have the same result. A rank that joins has that of the others.
+    All ranks must call this, and have the same result. A rank that joins receives the result of the others.
     """
     model = confs.model
     rule = model.rule or SMA()
@@ -71,8 +71,9 @@ def chosen_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data
 
 
 def _measured(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dataset) -> tuple[int, str]:
-    """In how many ticks ranks average, and what was measured. No text if nothing is measured, as with GPUs, which have
-    one level by default, nor if ranks differ in what decides how they measure: the context reports the difference."""
+    """The number of ticks between two averages of the ranks, and a text on the measurement. The text is empty if
+    nothing is measured: for example with GPUs, which have one level by default, and if ranks differ in the settings of
+    the measurement, a difference that the context reports."""
     if not ranks.several:
         return 1, ""
     model, system = confs.model, confs.system
@@ -91,7 +92,7 @@ def _measured(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dat
     examples = len(data.train) if data.share is None else data.share.whole
     epoch = examples / (sum(each.tasks_in_a_tick for each in paces) * model.batch_size)
     if number_to_begin_with(system, ranks) != FIXED:
-        epoch /= 2  # the ticks of more learners have more examples
+        epoch /= 2  # with more learners, a tick has more examples
     nbytes = sum(pace.vectors) * dtype.itemsize
     text = f"between  an exchange of {nbytes / 1e6:,.3g} MB takes {in_words(exchange)}, a tick {in_words(tick)}"
     return ticks_between(exchange, tick, epoch), text
@@ -112,14 +113,15 @@ def in_words(seconds: float) -> str:
 
 
 def ticks_between(exchange: float, tick: float, epoch: float) -> int:
-    """Number of ticks after which an exchange takes at most `SHARE` of the time, at most about those of an epoch.
+    """Number of ticks between two exchanges with which these take at most `SHARE` of the time, but at most about the
+    number of ticks in an epoch.
 
-    With two levels, about a tick is lost besides: all learners of a rank wait for its slowest one, and then begin anew.
-    The wait of the ranks for each other counts, too, as `WAITING` says.
+    With two levels, an exchange also costs about a tick: all learners of a rank wait for the slowest one, and then
+    begin anew. The factor `WAITING` accounts for the time that the ranks wait for each other.
 
-    Training ends, and is tested, after an exchange, so an epoch has a whole number of them, rounded up to ticks. If
-    ticks are so long that they would then take more than `SECONDS_BETWEEN`, the exchanges take more of the time,
-    because ranks also stop, leave and join after an exchange.
+    Training ends, and is tested, after an exchange, so an epoch has a whole number of exchanges, rounded up to ticks.
+    If exchanges would then be more than `SECONDS_BETWEEN` apart, they take place more often and take a larger share of
+    the time, because ranks also stop, leave and join after an exchange.
 
     >>> ticks_between(0.0004, 0.01, 1000), ticks_between(0.03, 0.01, 1000), ticks_between(0.03, 0.01, 19.2)
     (1, 167, 20)
@@ -134,7 +136,8 @@ def ticks_between(exchange: float, tick: float, epoch: float) -> int:
 
 
 def pace_of_rank(confs: Configurations, dataflow: Dataflow, data: Dataset, seconds: float, ranks: Ranks) -> RankPace:
-    """How fast this rank trains without the others, which measure at the same time. Of shared data, it has its part."""
+    """The speed of this rank when it trains alone. The other ranks measure at the same time. With data sharding, the
+    rank uses its own part of the data."""
     check = Dataflow(dataflow.subgraph).set_phase(Phase.CHECK)
     alone = ranks.alone()
     own = copy.copy(data)

@@ -1,4 +1,4 @@
-"""The parser of command lines: it offers the nearest of the possible options and values."""
+"""The parser of command lines, which suggests similar options and values for unknown ones."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ MOST_OFFERED = 3
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Offers the most similar options for one that does not exist, and the most similar choice for a value that is not
-    one of the choices. Its commands' parsers do the same."""
+    """Suggests the most similar options for an unknown option, and the most similar choice for a value that is not one
+    of the choices. The parsers of its commands do the same."""
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
         options: argparse.Namespace
@@ -36,7 +36,7 @@ class CommandParser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {' '.join(unknown)}" + (f". {more}" if more else ""))
 
     def hint(self, options: argparse.Namespace) -> str:
-        """The end of the report of unknown arguments."""
+        """The end of the message about unknown arguments."""
         return ""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -47,7 +47,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 class _Command(CommandParser):
-    """The parser of a command. It refuses unknown options itself, because it knows what is similar."""
+    """The parser of a command. It refuses unknown options itself, because it knows the similar options."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         options, unknown = super().parse_known_args(args, namespace)
@@ -56,8 +56,8 @@ class _Command(CommandParser):
 
 
 def similar_options(received: str, known: Sequence[str]) -> list[str]:
-    """The options that may be meant: those that begin with the received one, or have it as their initials, or else the
-    most similar one.
+    """The options that the user may have meant: those that begin with the received option, or have it as their
+    initials, or else the most similar one.
 
     >>> similar_options("--batch", ["--batch-size", "--rate"]), similar_options("--lr", ["--learning-rate", "--l"])
     (['--batch-size'], ['--learning-rate'])

@@ -1,4 +1,4 @@
-"""The command `crossbow compare`: what differs between runs, and what they reached."""
+"""The command `crossbow compare`: the settings in which runs differ, and their results."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def differing(runs: Mapping[str, LoggedRun]) -> dict[str, dict[str, Any]]:
-    """The settings of each run that are not the same in all runs. A missing setting is None."""
+    """The settings of each run that differ between the runs. A missing setting is None."""
     names = dict.fromkeys(name for run in runs.values() for name in run.settings)
     differ = [name for name in names if len({_key(run.settings.get(name)) for run in runs.values()}) > 1]
     return {run: {name: found.settings.get(name) for name in differ} for run, found in runs.items()}
 
 
 def result(run: LoggedRun, target: float | None) -> dict[str, float | None]:
-    """The results of a run by name; None where it has none. Times are seconds of training, without tests."""
+    """The results of a run by name; None for missing results. Times are seconds of training, without tests."""
     last, best = (run.records[-1] if run.records else None), run.best
     found = {
         "epochs trained": None if last is None else last.epoch,
@@ -74,13 +74,13 @@ def table(columns: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> 
 
 
 def _rows(values: Mapping[str, Mapping[str, Any]], text: Any) -> list[tuple[str, list[str]]]:
-    """The rows of values by run and name."""
+    """Rows for `table`, from values by run and name."""
     names = next(iter(values.values()))
     return [(name, [text(name, run[name]) for run in values.values()]) for name in names]
 
 
 def _images_per_second(run: LoggedRun) -> float | None:
-    """Mean rate of all records, weighed by their time."""
+    """Mean rate of all records, weighted by their time."""
     images = before = 0.0
     for record in run.records:
         images, before = images + record.images_per_second * (record.time - before), record.time

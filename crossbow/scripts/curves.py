@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 AXES = {"epochs": "epoch", "seconds": "seconds of training", "images": "images"}
 """Names of the horizontal axes, and their labels."""
 NEUTRAL = "0.4"
-"""Colour of the legend's lines that belong to no run: grey."""
+"""Colour of the lines in the legend that do not belong to a run: grey."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Curves:
 
     records: Sequence[Record]
     batch_size: int | None = None
-    """Images of a task; required for the axis "images"."""
+    """Number of images in a batch; required for the axis "images"."""
 
     def place(self, record: Record, x: str) -> float:
-        """Where the record is on a horizontal axis."""
+        """The position of the record on a horizontal axis."""
         if x == "images":
             assert self.batch_size is not None
             return record.tasks * self.batch_size
@@ -77,7 +77,7 @@ def curves_picture(runs: Mapping[str, Curves], title: str, x: str = "epochs", fo
 
 
 def picture_format(path: Path) -> str:
-    """The format that the file's ending names, "png" or "svg". Raises DataError for another one."""
+    """The format that the file's ending selects, "png" or "svg". Raises DataError for another ending."""
     ending = path.suffix.removeprefix(".").lower()
     if ending not in ("png", "svg"):
         raise DataError(f"{path}: expected a file name that ends with .png or .svg. Received: {path.name!r}")
@@ -87,7 +87,7 @@ def picture_format(path: Path) -> str:
 def new_figure() -> Figure:
     """An empty figure. Raises DataError if matplotlib is not installed."""
     try:
-        # Imported here, because it takes a second and some 40 MB; and without pyplot, which would open windows.
+        # Imported here, because it takes a second and about 40 MB; pyplot is not used, because it would open windows.
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:

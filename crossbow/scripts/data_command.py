@@ -17,7 +17,7 @@ from crossbow.scripts.values import expanded_path, integer
 from crossbow.types import ConfigurationError, DataError
 
 MOST_PROBLEMS = 20
-"""Maximum number of errors that `verify` prints. It counts the others."""
+"""Maximum number of errors that `verify` prints. It counts all others."""
 
 
 def add_data_command(commands: Any) -> None:

@@ -27,7 +27,7 @@ def add_export_command(commands: Any) -> None:
 
 def _export(options: argparse.Namespace) -> None:
     try:
-        from crossbow.onnx import save  # an extra, which takes time to import
+        from crossbow.onnx import save  # it needs an extra, which takes time to import
     except ModuleNotFoundError as error:
         raise DataError("--onnx needs the package onnx: pip install 'crossbow[onnx]'") from error
     with Predictor.load(options.model) as predictor:

@@ -1,4 +1,4 @@
-"""`crossbow foreign`: train models of other frameworks by a configuration file of Theano-MPI."""
+"""The command `crossbow foreign`: training of other frameworks' models from a configuration file of Theano-MPI."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crossbow.scripts.values import expanded_path
 
 
 def add_foreign_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+    """Add `foreign` to the commands of `crossbow`."""
     parser = commands.add_parser(
         "foreign",
         help="train models of another framework, by a configuration file of Theano-MPI",

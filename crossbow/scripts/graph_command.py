@@ -38,7 +38,8 @@ def add_graph_command(commands: Any) -> None:
 
 
 def _add_options(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
-    """again: for options after the model, which leave those before it as they are."""
+    """Add the options of the command. again: whether these are the options after the model, which must not reset the
+    options before it to their defaults."""
     default: Any = argparse.SUPPRESS if again else None
     parser.add_argument(
         "-o",
@@ -72,7 +73,7 @@ def _draw(options: argparse.Namespace) -> None:
 
 
 def script_of(name: str) -> ModelScript:
-    """The script of a module. Raises ConfigurationError, with the most similar name of the zoo."""
+    """The script of a module. Raises ConfigurationError, with the most similar name in the zoo, if there is none."""
     known = _zoo()
     try:
         found = importlib.util.find_spec(name) is not None
@@ -86,7 +87,7 @@ def script_of(name: str) -> ModelScript:
 
 
 def _zoo() -> list[str]:
-    """The modules of the package `models`, and their names without it."""
+    """The names of the modules in the package `models`, such as "models.resnet"."""
     package = importlib.util.find_spec("models")
     places = (package and package.submodule_search_locations) or ()
     return [f"models.{module.name}" for module in pkgutil.iter_modules(places)]

@@ -1,4 +1,4 @@
-"""Options of a saved model that training begins with."""
+"""Options for a saved model with which training begins."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def check_initial_model(options: argparse.Namespace) -> None:
 
 
 def digest_of_initial_model(options: argparse.Namespace) -> str | None:
-    """The beginning of the file's SHA-256; None without the option. "unreadable" if there is no file, in which case
-    `load_initial_model` says why."""
+    """The beginning of the file's SHA-256; None without the option. It is "unreadable" if the file cannot be read, in
+    which case `load_initial_model` reports the reason."""
     if options.initial_model is None:
         return None
     try:
@@ -49,7 +49,8 @@ def digest_of_initial_model(options: argparse.Namespace) -> str | None:
 
 
 def load_initial_model(context: ExecutionContext, options: argparse.Namespace) -> list[str]:
-    """Set the variables that fit. Returns the lines to print: what was taken, and what was not. Raises DataError, and
+    """Load the variables of the initial model that fit. Returns the lines to print: the number of loaded variables, and
+    the variables that were not loaded. Raises DataError if the file cannot be read or nothing fits, and
     ConfigurationError for a pattern that matches nothing."""
     if options.initial_model is None:
         return []

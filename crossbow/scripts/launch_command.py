@@ -1,4 +1,4 @@
-"""The command `crossbow launch`: a program on several ranks, which Ray or MPI connects."""
+"""The command `crossbow launch`: it runs a program on several ranks, which Ray or MPI connects."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _launch(options: argparse.Namespace) -> int:
 
 
 def _refuse_with_check(options: argparse.Namespace) -> None:
-    """Raise ConfigurationError for options of a program."""
+    """Raise ConfigurationError for options of a program, which have no effect with --check."""
     given = {
         "-m": options.module,
         "a script": options.script,
@@ -162,7 +162,8 @@ def _program(options: argparse.Namespace) -> RankProgram:
 
 
 def _is_module(name: str) -> bool:
-    """Whether Python finds a module, or a package with `__main__`, also in this directory, as `python -m` does."""
+    """Whether Python finds a module, or a package with `__main__`, in its path or, as by `python -m`, in the working
+    directory."""
     path = list(sys.path)
     sys.path.insert(0, os.getcwd())
     try:
@@ -170,7 +171,7 @@ def _is_module(name: str) -> bool:
         if spec is not None and spec.submodule_search_locations is not None:  # a package
             spec = importlib.util.find_spec(f"{name}.__main__")
         return spec is not None
-    except (ImportError, ValueError):  # its package is missing, or it has no name
+    except (ImportError, ValueError):  # its package is missing, or the name is invalid
         return False
     finally:
         sys.path[:] = path
@@ -188,13 +189,13 @@ def _with_files(program: RankProgram, options: argparse.Namespace) -> RankProgra
         more += ["--groups", _groups(program, options)]
         more += [] if _value_of("--rule", program) else ["--rule", "grouping"]
     if options.data_sharding is not None:
-        sharding = sharding_of(options.data_sharding)  # as text: the file may be on this machine only
+        sharding = sharding_of(options.data_sharding)  # passed as text, because the file may be on this machine only
         more += ["--data-sharding", sharding if isinstance(sharding, str) else sharding_text(sharding)]
     return dataclasses.replace(program, arguments=(*program.arguments, *more))
 
 
 def _groups(program: RankProgram, options: argparse.Namespace) -> str:
-    """The learners of each group, as the option of a program."""
+    """The value of a program's option --groups: the learners of each group."""
     learners = _value_of("--learners", program)
     if options.hosts is None or not learners.isdecimal():
         raise ConfigurationError("--groups needs --hosts FILE, and --learners N among the arguments of the program")
@@ -208,7 +209,7 @@ def _groups(program: RankProgram, options: argparse.Namespace) -> str:
 
 
 def _value_of(option: str, program: RankProgram) -> str:
-    """The value of an option among a program's arguments; empty if it is not there.
+    """The value of an option among a program's arguments; empty if it is missing.
 
     >>> program = RankProgram("a.py", ("--rule", "ssp", "--learners=2"))
     >>> _value_of("--rule", program), _value_of("--learners", program), _value_of("--seed", program)
@@ -223,7 +224,7 @@ def _value_of(option: str, program: RankProgram) -> str:
 
 
 def _resources(text: str) -> dict[str, float]:
-    """The resources in a text.
+    """The resources that a text lists.
 
     >>> _resources("CPU=8,fast=0.5")
     {'CPU': 8.0, 'fast': 0.5}

@@ -1,4 +1,4 @@
-"""A run as its output directory shows it, while it trains or afterwards."""
+"""A run as read from its output directory, while it trains or afterwards."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class LoggedRun:
 
     directory: Path
     settings: Mapping[str, Any]
-    """What the run was started with, and where: settings by option, and seed, data, versions, machine and commit."""
+    """Settings of the run by option, and its seed, data, versions, machine and commit."""
     records: Sequence[Record]
     decisions: Sequence[str]
-    """What training decided by itself, as text."""
+    """Decisions of the training, such as the number of learners that the auto-tuner chose, as text."""
     description: Mapping[str, Any]
     """The content of `run.json`; empty if there is none."""
 
@@ -41,12 +41,12 @@ class LoggedRun:
 
     @property
     def batch_size(self) -> int | None:
-        """Images of a task, if that is known."""
+        """Number of images in a batch; None if unknown."""
         size = self.settings.get("batch_size")
         return size if isinstance(size, int) else None
 
     def reaching(self, accuracy: float) -> Record | None:
-        """The first record with at least this test accuracy."""
+        """The first record with at least this test accuracy; None if there is none."""
         for record in self.records:
             if record.test is not None and record.test.accuracy is not None and record.test.accuracy >= accuracy:
                 return record
@@ -91,7 +91,7 @@ def _description(path: Path) -> dict[str, Any]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a log with the numbers of their lines."""
+    """The JSON objects of a log with the numbers of their lines."""
     try:
         whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
     except (OSError, ValueError) as error:
@@ -117,8 +117,8 @@ def _record(line: Mapping[str, Any], path: Path, number: int) -> Record:
 
 
 def _settings(header: Mapping[str, Any], description: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings by name: those of the log's header, and those of `run.json`, with defaults, and nested ones as
-    "data name"."""
+    """All settings by name: those of the log's header, and those of `run.json`, which include defaults. Nested settings
+    have names such as "data name"."""
     found = {**_configured(description.get("configuration")), **header}
     settings = description.get("settings")
     found.update(settings if isinstance(settings, dict) else {})

@@ -1,4 +1,4 @@
-"""The formats in which a script logs its records: `--log csv,tensorboard`."""
+"""The formats in which a script logs its records, such as `--log csv,tensorboard`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crossbow import CsvMonitor, Monitor, TensorBoardMonitor, WandbMonitor
 from crossbow.scripts.values import meant
 
 FORMATS = ("jsonl", "csv", "tensorboard", "wandb")
-"""The first is always written: other commands read it."""
+"""Names of the formats. The first one is always written, because other commands read it."""
 
 
 def add_log(group: argparse._ArgumentGroup) -> None:
@@ -26,8 +26,8 @@ def add_log(group: argparse._ArgumentGroup) -> None:
 
 
 def log_monitors(formats: Sequence[str], directory: Path, name: str, *, resume: bool = False) -> list[Monitor]:
-    """The monitors of all formats except jsonl. name: of the run in Weights & Biases. resume: whether training goes on
-    where an earlier process ended.
+    """The monitors of all formats except jsonl. name: name of the run in Weights & Biases. resume: whether training
+    continues the run of an earlier process.
 
     Raises ConfigurationError for a format whose package is not installed.
     """

@@ -63,7 +63,7 @@ def _find(options: argparse.Namespace) -> None:
     chosen, confs, dataflow = script.network(rest)
     path = options.output or Path(f"{script.name}-learning-rates.png")
     form = picture_format(path)
-    figure = new_figure()  # before the training, which would be in vain without matplotlib
+    figure = new_figure()  # before the training, which would be useless without matplotlib
     found = find_learning_rate(
         [dataflow, None],
         data=script.data(chosen, confs),
@@ -83,10 +83,8 @@ def _find(options: argparse.Namespace) -> None:
 
 
 def conclusion(found: RangeTest) -> str:
-    """What the test shows, in a sentence or two."""
-    end = (
-        f"training diverged at {found.rates[-1]:.2g}" if found.diverged and found.rates else "training did not diverge"
-    )
+    """The result of the test in a sentence."""
+    end = "training did not diverge" if found.divergence is None else f"training diverged at {found.divergence:.2g}"
     if found.suggestion is None or found.least is None:
         return f"the loss did not decrease with any learning rate; {end}"
     return f"learning rate {found.suggestion:.2g}; the loss was smallest at {found.least:.2g}, and {end}"

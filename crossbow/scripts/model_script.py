@@ -275,7 +275,9 @@ def train(context: ExecutionContext, options: argparse.Namespace) -> History:
         return context.train_and_test(
             options.epochs, target_accuracy=options.target_accuracy, duration=options.time_limit
         )
-    return context.continue_training(count=options.epochs, seconds=options.time_limit, accuracy=options.target_accuracy)
+    return context.continue_training(
+        count=options.epochs, target_accuracy=options.target_accuracy, duration=options.time_limit
+    )
 
 
 class _CheckpointWarnings(Monitor):

@@ -43,7 +43,8 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 
 
 def named(directories: Sequence[Path]) -> dict[str, LoggedRun]:
-    """The runs by name: that of the directory, or its path if several have the same. Raises DataError."""
+    """The runs by the names of their directories, or by their paths if several names are equal. Raises DataError if a
+    directory is not that of a run, or is given twice."""
     runs = [read_run(directory) for directory in directories]
     names = [run.name for run in runs]
     found: dict[str, LoggedRun] = {}

@@ -1,4 +1,4 @@
-"""The command `crossbow predict`: the classes of images, by a saved model."""
+"""The command `crossbow predict`: it predicts the classes of images with a saved model."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def _batches(predictor: Predictor, pictures: Iterator[Picture]) -> Iterator[tupl
 
 
 def _described(predictor: Predictor, batch: Sequence[Picture], outputs: Array, top: int) -> list[dict[str, Any]]:
-    """An object for each image: its file, and its classes or, without probabilities of classes, the model's output."""
+    """A JSON object for each image: its file, and its classes or, if the model does not return probabilities of
+    classes, the model's output."""
     if not predictor.gives_probabilities:
         return [
             {"file": picture.source, "output": output.tolist()} for picture, output in zip(batch, outputs, strict=True)

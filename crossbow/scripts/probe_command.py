@@ -1,4 +1,4 @@
-"""`crossbow probe`: how fast ranks train, and the network between them."""
+"""The command `crossbow probe`: it measures the speed of ranks and the network between them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def add_probe_command(commands: Any) -> None:
     parser.add_argument(
         "-n", "--ranks", type=integer(1), metavar="N", help="number of ranks to start with MPI (default: one per slot)"
     )
-    parser.add_argument("--names", type=lambda text: text.split(","), help=argparse.SUPPRESS)  # of hosts, for ranks
+    parser.add_argument("--names", type=lambda text: text.split(","), help=argparse.SUPPRESS)  # hosts of the ranks
     parser.add_argument("--network", action="store_true", help="measure only the network, and write no files")
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="the same as MODEL, as for crossbow launch")
     parser.add_argument("model", nargs="?", metavar="MODEL", help="a module with a training script, as models.lenet")
@@ -98,7 +98,8 @@ def _probe(options: argparse.Namespace) -> int:
 
 
 def _host(options: argparse.Namespace, ranks: Ranks) -> str:
-    """The name of this rank's host: that of the file, which `crossbow launch` gets, too."""
+    """The name of this rank's host. If there is a file of hosts, it is the name in the file, which `crossbow launch`
+    also uses."""
     if options.names is None:
         return ranks.own.host
     return name_of_rank(options.names, launch_of(os.environ).local_rank, ranks.own.host)
@@ -109,7 +110,7 @@ def _given(options: argparse.Namespace) -> str:
 
 
 def _program(options: argparse.Namespace) -> RankProgram:
-    """This command, as each rank runs it."""
+    """The program that each rank runs: this command."""
     measured = ("--network",) if options.network else (options.model, *options.rest)
     names = (
         [] if options.hosts is None else [each.name for each in read_hosts(options.hosts) for _ in range(each.slots)]
@@ -128,7 +129,7 @@ def _print_links(ranks: Ranks, links: list[LinkSpeed]) -> None:
 
 
 def _speed(script: ModelScript, arguments: list[str], seconds: float, ranks: Ranks) -> float:
-    """How fast this rank trains a script's model."""
+    """The speed at which this rank trains a script's model."""
     options, confs, dataflow = script.network(arguments)
     parse_devices(confs.system.devices)
     make = script.synthetic if options.dataset == SYNTHETIC else None

@@ -1,4 +1,4 @@
-"""The command `crossbow report`: a run as one HTML file."""
+"""The command `crossbow report`: it writes a report of a run as one HTML file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ img.curves { max-width: 100% }
 svg.timeline { width: 100%; margin: 0.5em 0 1.5em }
 """
 SLOWEST = 12
-"""Operators that are listed with a timeline."""
+"""Number of operators that are listed with a timeline."""
 
 
 def add_report_command(commands: Any) -> None:
@@ -109,7 +109,7 @@ def _section(title: str, content: str) -> str:
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table of texts and of numbers, which are right-aligned; empty without rows."""
+    """A table of texts and of right-aligned numbers; empty if there are no rows."""
     lines = []
     for row in rows:
         cells = [
@@ -124,7 +124,7 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _image(data: str, kind: str, alternative: str, css: str = "") -> str:
-    """An image inside the file. data: in base64."""
+    """An image that is embedded in the file. data: the image in base64."""
     class_name = f' class="{css}"' if css else ""
     return f'<img{class_name} src="data:image/{kind};base64,{data}" alt="{escape(alternative)}"/>'
 
@@ -137,7 +137,7 @@ def _curves(run: LoggedRun) -> str:
 
 
 def _learners(run: LoggedRun) -> str:
-    """The learners in the last record."""
+    """A table of the learners in the last record."""
     if not run.records:
         return ""
     record = run.records[-1]
@@ -155,7 +155,7 @@ def _learners(run: LoggedRun) -> str:
 
 
 def _timeline(timeline: Timeline) -> str:
-    """Where the learners' time went, and some tasks as a picture."""
+    """A table of the shares of the learners' time, and a picture of some tasks."""
     rows = [(learner, *(f"{timeline.shares(learner)[kind]:.1%}" for kind in SHOWN)) for learner in timeline.learners]
     slowest = sorted(timeline.operators(), key=lambda each: -each.milliseconds)[:SLOWEST]
     operators = [(each.name, f"{each.milliseconds:.3f}", f"{each.share:.1%}", each.kernels) for each in slowest]
@@ -174,7 +174,8 @@ def _operators(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _confusion(classes: Sequence[str], matrix: Sequence[Sequence[int]]) -> str:
-    """Labels are rows, predictions columns. The share of a row is the cell's colour."""
+    """The confusion matrix, with a row for each label and a column for each predicted class. The colour of a cell shows
+    its share of the row."""
     if not matrix:
         return ""
     lines = ["<tr><th>label \\ predicted</th>" + "".join(f"<th>{escape(name)}</th>" for name in classes) + "</tr>"]

@@ -1,4 +1,4 @@
-"""Options of rules, the rule that they define, and its description."""
+"""The options of rules, the rule that they define, and its description."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from crossbow.synch.elastic import Elastic
 from crossbow.types import ConfigurationError
 
 BEFORE_ANY_STEP = Pace(rate=0.0, momentum=0.0)
-"""The pace with which a rule's α has its first value."""
+"""The pace at which a rule's α has its first value."""
 
 
 ONE_LEVEL = "none"
@@ -58,7 +58,8 @@ def rule_settings() -> dict[str, dict[str, FieldSetting]]:
 
 
 def _help(having: dict[str, FieldSetting]) -> str:
-    """The text that the rules share, then bounds and default for groups of rules that share them.
+    """The help of an option: the text that all rules share, then the bounds and the default of each group of rules that
+    have the same.
 
     >>> print(_help({name: rule_settings()["alpha"][name] for name in ("polyak-ruppert", "easgd")}))
     strength of the correction; polyak-ruppert: ≥ 0 and ≤ 1 (default: 0, none); easgd: > 0 and ≤ 1 (default: 0.5)
@@ -75,8 +76,8 @@ def _help(having: dict[str, FieldSetting]) -> str:
 
 
 def rule_conf(options: argparse.Namespace) -> Rule | RuleSequence | TwoLevel:
-    """The rule that the options define. In a sequence, each rule gets the options that it has, and
-    --between. Raises ConfigurationError, also for an option without effect."""
+    """The rule that the options define. In a sequence, each rule gets --between and the options that apply to it.
+    Raises ConfigurationError if the options are invalid, or if one of them has no effect."""
     phases, known = _phases(options), _known(options)
     every = rule_settings()
     given = those_given(options, every)
@@ -97,18 +98,18 @@ def rule_conf(options: argparse.Namespace) -> Rule | RuleSequence | TwoLevel:
 
 
 def _with_between(rule: Rule, between: Rule | str | None) -> Rule | TwoLevel:
-    """The rule alone or, with one between ranks, both. Raises ConfigurationError."""
+    """The rule or, with a rule between ranks, two levels of rules. Raises ConfigurationError if they do not fit."""
     levels: dict[str, Any] = {"within": rule, "between": between}
     return TwoLevel(**levels) if isinstance(between, Rule) else rule
 
 
 def rule_hints(options: argparse.Namespace) -> list[str]:
-    """Sentences on the options that the rule has, or each rule of a sequence."""
+    """Sentences on the options of the rule or, in a sequence, of each rule."""
     return [f"Options of {rule}: {_options_text(having.values())}" for rule, having in _known(options).items()]
 
 
 def _phases(options: argparse.Namespace) -> list[tuple[str, str, str]]:
-    """For each rule of a sequence its name, a colon and its number of merges; for a single rule its name."""
+    """For each rule of a sequence, its name, a colon and its number of merges; for a single rule, its name."""
     return [part.partition(":") for part in options.rule.split(",")]
 
 
@@ -187,7 +188,7 @@ def rule_text(rule: Rule | RuleSequence | TwoLevel, learners: int, hosts: int = 
 
 
 def exchanges_text(model: ModelConf) -> str:
-    """Description of non-default exchanges.
+    """Description of the settings of exchanges that differ from their defaults.
 
     >>> exchanges_text(ModelConf(skip=0.1, local_variables=("*norm*", "*bias"), restart=False))
     ', skip 0.1, local variables *norm*,*bias, no restart'

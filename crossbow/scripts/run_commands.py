@@ -44,7 +44,8 @@ def add_run_commands(commands: Any) -> None:
 
 
 def resume_run(directory: Path, options: Sequence[str]) -> int:
-    """Run the script of a run again, from the newest checkpoint. Returns the exit status. Raises DataError."""
+    """Run the script of a run again, from the newest checkpoint. Returns the exit status. Raises DataError if the run
+    cannot be resumed."""
     run = RunDirectory(directory)
     found = run.read()
     if run.state(found) == "finished" and not options:
@@ -66,7 +67,7 @@ def resume_run(directory: Path, options: Sequence[str]) -> int:
 
 
 def list_runs(directory: Path, *, as_json: bool) -> str:
-    """The output of `crossbow runs`."""
+    """The output of `crossbow runs`, as text or as JSON."""
     found = [_summary(RunDirectory(path.parent)) for path in _descriptions(directory)]
     if as_json:
         return json.dumps(found, indent=2)
@@ -111,7 +112,7 @@ def _summary(run: RunDirectory) -> dict[str, Any]:
 
 
 def _records(log: Path) -> list[dict[str, Any]]:
-    """The records in a log; the last line of a running one may be incomplete."""
+    """The records in a log. The last line may be incomplete if the run is training."""
     records = []
     try:
         lines = log.read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""The directory of a script's run: which files it has, and `run.json`, which describes the run."""
+"""The directory of a script's run: the names of its files, and `run.json`, which describes the run."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ VERSION = 1
 PACKAGES = ("numpy", "numba", "llvmlite", "safetensors", "onednn", "cupy-cuda13x", "cupy-cuda12x")
 """Packages whose versions may change the results of a run."""
 NOT_SETTINGS = ("resume", "overwrite", "output_directory", "quiet", "profile", "cluster")
-"""Options that do not describe training."""
+"""Options that are not settings of the training."""
 
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The directory of a run, which one process at a time may use."""
+    """The directory of a run. Only one process at a time may use it."""
 
     path: Path
 
@@ -67,11 +67,11 @@ class RunDirectory:
             raise DataError(f"{self.path}: expected a directory to write to. Received: one without permission to write")
         for file in (self.log, self.picture):
             check_regular(file)
-        if self.log.exists() and not os.access(self.log, os.W_OK):  # others are replaced, whatever their permissions
+        if self.log.exists() and not os.access(self.log, os.W_OK):  # other files are replaced, writable or not
             raise DataError(f"{self.log}: expected a file to write. Received: one without permission to write")
 
     def check_new(self) -> None:
-        """Raises ConfigurationError if the directory has a run, and DataError if a process is using it."""
+        """Raise ConfigurationError if the directory has a run, and DataError if a process is using it."""
         check_unused(self.path)
         checkpoints = checkpoint_files(self.checkpoints)
         if not (self.description.exists() or checkpoints):
@@ -106,13 +106,14 @@ class RunDirectory:
         return found
 
     def state(self, description: Mapping[str, Any]) -> str:
-        """ "running", "finished", "interrupted" or "failed". A run that no process works on does not run."""
+        """The state of the run: "running", "finished", "interrupted" or "failed". A run that is described as running
+        is "interrupted" if no process uses its directory."""
         state = str(description.get("state"))
         return "interrupted" if state == "running" and not is_in_use(self.path) else state
 
 
 def check_version(path: Path, version: Any) -> None:
-    """Raises DataError if a `run.json` is of a newer version."""
+    """Raise DataError if a `run.json` is of a newer version."""
     if isinstance(version, int) and version > VERSION:
         raise DataError(f"{path}: expected a run of version {VERSION} or older. Received: {version}; update Crossbow")
 
@@ -131,7 +132,7 @@ def now() -> str:
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
-    """The options that were given or have a default, as JSON values."""
+    """The values of the options that were given or have a default, as JSON values."""
     found = {name: _json(value) for name, value in vars(options).items() if name not in NOT_SETTINGS}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -145,7 +146,7 @@ def _json(value: Any) -> Any:
 
 
 def machine() -> dict[str, Any]:
-    """The machine and the system that a run is on."""
+    """Description of the machine and the system on which a run trains."""
     return {
         "name": platform.node(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -155,7 +156,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of this package and of those that results depend on."""
+    """Versions of this package, and of the packages that results depend on."""
     found = {"crossbow": crossbow.__version__}
     for name in PACKAGES:
         try:
@@ -181,7 +182,7 @@ def commit() -> str | None:
 
 
 def module_of(function: Any) -> str:
-    """The module of a script's function, or the file, if it was run as one."""
+    """The module of a script's function, or its file if the script was run as a file."""
     name: str = function.__module__
     if name != "__main__":
         return name
@@ -191,7 +192,7 @@ def module_of(function: Any) -> str:
 
 
 def repeated(arguments: Sequence[str], options: argparse.Namespace) -> list[str]:
-    """The arguments with which the same run can be started from another directory."""
+    """The arguments that start the same run from another directory."""
     given = [argument for argument in arguments if argument not in ("--overwrite", "--resume")]
     if options.data_directory is not None:
         given += ["--data-directory", str(Path(options.data_directory).absolute())]

@@ -1,5 +1,4 @@
-"""What a trained model is and where it errs: its operators, its confusion matrix and the examples that it judges
-worst."""
+"""Summary of a trained model: its operators, its confusion matrix, and the examples with the largest errors."""
 
 from __future__ import annotations
 
@@ -39,8 +38,8 @@ def write_summary(context: ExecutionContext, dataflow: Dataflow, path: Path) -> 
 
 
 def operators(dataflow: Dataflow, batch: Shape) -> list[dict[str, Any]]:
-    """Name, type, output shape and number of parameters of each operator, in the order of computation. A shared
-    operator has its parameters at its first place."""
+    """Name, type, output shape and number of parameters of each operator, in the order of computation. The parameters
+    of a shared operator count at its first node."""
     graph = build(dataflow.subgraph.nodes)
     shapes = infer_shapes(graph, batch)
     variables = variables_of(graph, batch, shapes)
@@ -61,8 +60,8 @@ def operators(dataflow: Dataflow, batch: Shape) -> list[dict[str, Any]]:
 
 
 def errors(context: ExecutionContext, data: Dataset) -> dict[str, Any]:
-    """The confusion matrix of the check set, and the worst examples; empty unless its images are in memory and have one
-    class each, and for large data sets."""
+    """The confusion matrix of the check set, and the worst examples. Empty if the images are not in memory or do not
+    have one class each, and for large data sets."""
     check, classes = data.check, data.number_of_classes
     if not isinstance(check, ArrayExamples) or classes is None or check.labels.ndim != 1:
         return {}
@@ -95,8 +94,8 @@ def confusion(labels: Integers, predicted: Integers, classes: int) -> Array:
 def worst(
     images: Array, labels: Integers, outputs: Array, candidates: Sequence[int] | Integers
 ) -> list[dict[str, Any]]:
-    """The wrongly classified examples whose output for the right class is furthest below the largest, that first. Grey
-    and colour images have their PNG file in base64."""
+    """The wrongly classified examples, sorted by the distance of the output for the right class from the largest
+    output, the largest distance first. Grey and colour images are included as PNG files in base64."""
     indices = np.asarray(candidates, dtype=np.int64)
     scores, right = outputs[indices].astype(np.float64), labels[indices]
     predicted = scores.argmax(axis=1)
@@ -115,8 +114,8 @@ def worst(
 
 
 def _picture(image: Array) -> str | None:
-    """An image as PNG in base64; None if it is neither grey nor of three colours. The numbers of a floating-point image
-    are stretched to the whole range."""
+    """An image as PNG in base64; None if it is neither grey nor RGB. The numbers of a floating-point image are
+    stretched to the full range."""
     if image.ndim != 3 or image.shape[0] not in (1, 3):
         return None
     if image.dtype != np.uint8:

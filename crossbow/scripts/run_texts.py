@@ -1,4 +1,4 @@
-"""What a script says of a run before and after it: on the console, and in the first line of its log."""
+"""Texts about a run for the console, before and after training, and for the first line of its log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from crossbow.synch import has_barrier, has_two_levels
 
 
 def weights_of_losses(dataflow: Dataflow) -> dict[str, float]:
-    """The weights of all losses by name, the main one first; empty if there is one, of weight 1."""
+    """The weights of all losses by name, the main loss first; empty if there is only one loss, of weight 1."""
     found = sorted(losses(dataflow.graph), key=lambda vertex: vertex not in main_losses(dataflow.graph))
     weights = dict(zip((vertex.name for vertex in found), loss_weights(found), strict=True))
     return {} if list(weights.values()) == [1.0] else weights
@@ -30,7 +30,7 @@ def print_configuration(
     weights: dict[str, float],
     initial: list[str],
 ) -> None:
-    """Print what is trained, on what, and how."""
+    """Print the model, the data, the devices and the settings of the training."""
     summary = context.summary()
     named = f" ({variant})" if variant else ""
     check = 0 if data.check is None else len(data.check)
@@ -71,7 +71,7 @@ def print_configuration(
 def header(
     model: str, variant: str, dataset: str, context: ExecutionContext, weights: dict[str, float]
 ) -> dict[str, Any]:
-    """The log's description of the run. `run.json` has its whole configuration."""
+    """The description of the run for the log. `run.json` has the whole configuration."""
     summary, system = context.summary(), context.system
     devices = [
         {
@@ -101,7 +101,7 @@ def header(
 
 
 def _ranks(summary: RunSummary) -> dict[str, Any]:
-    """The hosts of several ranks, and how they add up."""
+    """The hosts of several ranks, and the way in which ranks compute sums."""
     if len(summary.ranks) == 1:
         return {}
     sums = {"sum_order": summary.sum_order} if summary.sum_order else {}

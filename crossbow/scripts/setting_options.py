@@ -1,4 +1,4 @@
-"""Options derived from settings of configurations: names, help, values and defaults are those of the fields."""
+"""Options derived from settings of configurations. Their names, help, values and defaults come from the fields."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from crossbow.types import ConfigurationError
 def add_settings(
     group: argparse._ArgumentGroup, settings: Mapping[str, FieldSetting], defaults: Mapping[str, str] | None = None
 ) -> None:
-    """Add an option for each setting. Its value is None if it is not given.
+    """Add an option for each setting. The value of an option that is not given is None.
 
-    defaults  texts that replace a setting's own default in the help, by name.
+    defaults  texts that replace the default of a setting in the help, by name.
     """
     for name, setting in settings.items():
         default = (defaults or {}).get(name, setting.meaning)
@@ -74,17 +74,18 @@ def reader(domains: Sequence[Domain]) -> Callable[[str], Any]:
 
 
 def _words(domain: Domain) -> Iterable[str]:
-    """The values of a domain of words."""
+    """The possible values of a domain of words."""
     if isinstance(domain, EnumMember):
         return (str(member.value) for member in domain.kind)
     return domain.choices if isinstance(domain, Choice) else ()
 
 
 def those_given(options: argparse.Namespace, names: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were given; for the others, the configuration's defaults apply."""
+    """The values of the options that were given. For the others, the configuration's defaults apply."""
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
 
 
 def refuse_idle(received: str, where: str, hint: str = "") -> ConfigurationError:
-    """The error for an option, as typed, that has no effect "with …" or "without …" something."""
+    """The error for an option that has no effect. received: the option, as typed. where: the condition, "with …" or
+    "without …"."""
     return ConfigurationError(f"{received.split()[0]} does nothing {where}. Received: {received}{hint and f'. {hint}'}")

@@ -1,4 +1,4 @@
-"""Options of the solver, the configuration that they define, and its description."""
+"""The options of the solver, the configuration that they define, and its description."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from crossbow.solver.configuration import (
 
 
 def add_solver(group: argparse._ArgumentGroup, default: SolverConf) -> None:
-    """Add an option for every setting of the solver. Schedule options have the defaults of `default` only with its
-    policy and, except for the unit itself, in its unit; options of a method only with its method."""
+    """Add an option for every setting of the solver. The defaults of `default` apply to options of the schedule only
+    with its policy and, except for the unit itself, with its unit; and to options of a method only with its method."""
     known, texts = settings(type(default)), {}
     for name, setting in known.items():
         value = getattr(default, name)
@@ -40,10 +40,10 @@ def add_solver(group: argparse._ArgumentGroup, default: SolverConf) -> None:
 
 
 def solver_conf(options: argparse.Namespace, default: SolverConf, epochs: int) -> SolverConf:
-    """The options as a configuration, of the type of `default`. Raises ConfigurationError, also for a given option
-    without effect, whatever its value.
+    """The options as a configuration, of the type of `default`. Raises ConfigurationError if the options are invalid,
+    or if a given option has no effect, regardless of its value.
 
-    epochs  length of training, in which cosine and linear decay unless an option says otherwise.
+    epochs  number of epochs of training, over which cosine and linear decay unless an option sets another length.
     """
     known = settings(type(default))
     given = those_given(options, known)
@@ -73,7 +73,7 @@ def solver_conf(options: argparse.Namespace, default: SolverConf, epochs: int) -
 
 
 def _where(known: Mapping[str, FieldSetting], values: Mapping[str, Any]) -> str:
-    """Fields of a configuration as options, as typed."""
+    """Fields of a configuration as options, as typed on the command line."""
     (name, value), *others = values.items()
     if value is False and not others:
         return f"without --{known[name].option}"
@@ -111,7 +111,7 @@ def solver_text(solver: SolverConf) -> str:
 
 
 def _method_words(solver: SolverConf) -> list[str]:
-    """The constants of the method."""
+    """The constants of the method, as words."""
     idle = idle_fields(vars(solver))
     names = ("beta1", "beta2", "rho", "epsilon")
     words = [f"{name} {getattr(solver, name):g}" for name in names if name not in idle]

@@ -1,4 +1,4 @@
-"""The command `crossbow timeline`: where the time of a profiled run went."""
+"""The command `crossbow timeline`: it shows how a profiled run spent its time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _print(options: argparse.Namespace) -> None:
 
 
 def timeline_file(path: Path) -> Path:
-    """The file of a timeline, or of the run in a directory. Raises DataError if the run has none."""
+    """The file of a timeline; for a directory, the timeline of its run. Raises DataError if the run has none."""
     if not path.is_dir():
         return path
     file = RunDirectory(path).timeline

@@ -18,13 +18,13 @@ COLOURS: dict[Kind, str] = {
     "event": "#c7c7c7",
 }
 TASKS = 4
-"""Tasks of the first learner in a picture."""
+"""Number of tasks of the first learner in a picture."""
 WIDTH, ROW, LABEL, LEGEND = 1000, 26, 150, 30
-"""In pixels: of the picture, of a track, of the tracks' names, of the legend."""
+"""Sizes in pixels: width of the picture, height of a track, width of the tracks' names, height of the legend."""
 
 
 def timeline_picture(timeline: Timeline) -> str:
-    """An SVG element with the tracks of a timeline for some tasks in its middle; empty without tasks."""
+    """An SVG element that shows the tracks of a timeline during some tasks in its middle; empty without tasks."""
     if not timeline.learners:
         return ""
     tasks = [span for span in timeline.spans if span.kind == "task" and span.track == timeline.learners[0]]

@@ -14,7 +14,8 @@ from crossbow.types import DataError
 
 
 def meant(received: str, known: Iterable[object], cutoff: float = 0.6) -> str:
-    """The most similar of the known values as the end of a message; "" if none is similar. cutoff: from 0 to 1.
+    """The end of a message that suggests the most similar of the known values; "" if none is similar. cutoff: minimum
+    similarity, from 0 to 1.
 
     >>> meant("epoch", ("epochs", "seconds")), meant("x", ("epochs", "seconds"))
     ('. Did you mean epochs?', '')
@@ -24,7 +25,7 @@ def meant(received: str, known: Iterable[object], cutoff: float = 0.6) -> str:
 
 
 def integer(minimum: int) -> Callable[[str], int]:
-    """An integer ≥ minimum."""
+    """A function that reads an integer ≥ minimum."""
 
     def convert(text: str) -> int:
         try:
@@ -39,7 +40,7 @@ def integer(minimum: int) -> Callable[[str], int]:
 
 
 def add_sizes(group: argparse._ArgumentGroup, *sizes: tuple[str, int, str]) -> None:
-    """Add options whose values are integers ≥ 1: for each, its name without dashes, its default, and its meaning."""
+    """Add options whose values are integers ≥ 1. sizes: (name without dashes, default, meaning) of each option."""
     for name, default, what in sizes:
         group.add_argument(
             f"--{name}", type=integer(1), metavar="N", default=default, help=f"{what} (default: {default:,})"
@@ -47,7 +48,7 @@ def add_sizes(group: argparse._ArgumentGroup, *sizes: tuple[str, int, str]) -> N
 
 
 def number(minimum: float = -math.inf, maximum: float = math.inf, *, above: bool = False) -> Callable[[str], float]:
-    """A finite number in the range."""
+    """A function that reads a finite number in the range. above: whether `minimum` itself is excluded."""
     bounds = [] if minimum == -math.inf else [f"{'>' if above else '≥'} {minimum:g}"]
     bounds += [] if maximum == math.inf else [f"≤ {maximum:g}"]
     expected = " ".join(["a number", " and ".join(bounds)]).strip()
@@ -66,7 +67,7 @@ def number(minimum: float = -math.inf, maximum: float = math.inf, *, above: bool
 
 
 def expanded_path(text: str) -> Path:
-    """A path, with `~` expanded even if the shell does not expand it, as in --option=~/name."""
+    """A path. `~` is expanded even where the shell does not expand it, such as in --option=~/name."""
     try:
         return checked_path("this option", text)
     except DataError as error:
@@ -74,12 +75,13 @@ def expanded_path(text: str) -> Path:
 
 
 def expanded_sharding(text: str) -> str:
-    """How ranks divide the examples: "stride", the parts of all ranks, or the name of a file, with ~ expanded."""
+    """The division of the examples among ranks: "stride", the parts of all ranks, or the name of a file with ~
+    expanded."""
     return text if is_sharding(text) else str(expanded_path(text))
 
 
 def file_to_write(text: str) -> Path:
-    """The path of a regular file to write, checked before hours of work. It need not exist."""
+    """The path of a regular file to write. It is checked before hours of work, and the file need not exist."""
     name = expanded_path(text)
     try:
         check_regular(name)

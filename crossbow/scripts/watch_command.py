@@ -1,4 +1,4 @@
-"""The command `crossbow watch`: progress of a run in another terminal."""
+"""The command `crossbow watch`: it shows the progress of a run in another terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from crossbow.scripts.values import expanded_path
 STATUS = "progress.json"
 """File in the output directory that has the progress of a run."""
 INTERVAL = 0.5
-"""Seconds between two looks at the files."""
+"""Interval in seconds at which the files are read."""
 
 
 def add_watch_command(commands: Any) -> None:
@@ -46,13 +46,13 @@ def watch(directory: Path) -> None:
             if status.progress is not None:
                 console.progress(status.progress)
             time.sleep(INTERVAL)
-            # In this order: what is logged before the run ends is shown.
+            # In this order, so that all records that are logged before the run ends are shown.
             status, run = read_status(directory / STATUS), read_run(directory)
     _print_end(run)
 
 
 def _print_end(run: LoggedRun) -> None:
-    """Print how the learners did in the last record, and the best one."""
+    """Print the learners of the last record, and the best record."""
     if not run.records:
         print("nothing was recorded")
         return

@@ -1,4 +1,4 @@
-"""Adaptive steps, the part of an update that is no linear combination: Adam, AdamW, RMSprop and Adagrad."""
+"""Adaptive steps, the part of an update that is not a linear combination: Adam, AdamW, RMSprop and Adagrad."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUMBERS = ("decay", "gain", "epsilon", "keep", "part")
 """The numbers of an adaptation after the coefficients of d, in the order in which kernels read them."""
 
 Terms = Mapping[str, float]
-"""Coefficient of each vector, by name; the order is the order of summation."""
+"""The coefficient of each vector, by name, in the order of summation."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ UNCORRECTED = (1.0, 1.0)
 
 @dataclass(frozen=True)
 class AdaptationForm:
-    """What an adaptation reads and writes, for which a kernel is prepared. `Adaptation` has the formula."""
+    """The names of the vectors that an adaptation reads and writes, for which a kernel is prepared. `Adaptation` has
+    the formula."""
 
     descent: tuple[str, ...]
     """The terms of d."""
@@ -82,16 +83,16 @@ class Adaptation:
 
     @property
     def coefficients(self) -> list[float]:
-        """The coefficients of d, and the numbers."""
+        """The coefficients of d, followed by the numbers of `NUMBERS`."""
         return [*self.descent.values(), *(getattr(self, name) for name in NUMBERS)]
 
     @property
     def state(self) -> tuple[str, ...]:
-        """The vectors that are written."""
+        """The names of the vectors that are written."""
         return (self.second_moment,) if self.velocity is None else (self.second_moment, self.velocity)
 
     def apply(self, vectors: Mapping[str, Array], correction: tuple[float, float]) -> NDArray[np.float64]:
-        """Change the state, and return the step."""
+        """Update the moments in `vectors`, and return the step."""
         first, second = correction
         descent = sum_of(self.descent, vectors)
         squares: NDArray[Any] = vectors[self.second_moment]

@@ -16,9 +16,9 @@ LEARNING_RATES = {"sgd": 0.01, "adam": 0.001, "adamw": 0.001, "rmsprop": 0.001, 
 LEARNING_RATE_POLICIES = ("fixed", "inv", "step", "multistep", "exp", "lsr", "clr", "cosine", "linear")
 MOMENTUM_METHODS = ("polyak", "nesterov")
 STEPWISE_POLICIES = ("step", "multistep", "lsr")
-"""Policies whose rate steps down."""
+"""Policies whose learning rate steps down."""
 DECAYING_POLICIES = ("cosine", "linear")
-"""Policies whose rate decays to its final value in `decay_steps`."""
+"""Policies whose learning rate decays to its final value within `decay_steps`."""
 REGULARISATIONS = ("l2", "l1")
 USED_BY = {
     "gamma": ("inv", "step", "multistep", "exp", "lsr"),
@@ -30,7 +30,7 @@ USED_BY = {
     "super_convergence": ("clr",),
     "decay_steps": DECAYING_POLICIES,
 }
-"""Fields of SolverConf that only some policies use."""
+"""Fields of SolverConf that only some policies use, with these policies."""
 USED_BY_METHODS = {
     "momentum": ("sgd", "rmsprop"),
     "momentum_method": ("sgd",),
@@ -41,7 +41,7 @@ USED_BY_METHODS = {
     "rho": ("rmsprop",),
     "epsilon": ("adam", "adamw", "rmsprop", "adagrad"),
 }
-"""Fields of SolverConf that only some methods use."""
+"""Fields of SolverConf that only some methods use, with these methods."""
 METHOD_FIELDS = ("learning_rate", *USED_BY_METHODS)
 """Fields whose best values depend on the method."""
 SCHEDULE_FIELDS = (*USED_BY, "warmup_steps", "annihilation_steps", "final_learning_rate")
@@ -49,7 +49,7 @@ SCHEDULE_FIELDS = (*USED_BY, "warmup_steps", "annihilation_steps", "final_learni
 
 
 def idle_fields(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Fields without effect in a SolverConf with these values: by name, the fields that are the reason.
+    """Fields without effect in a SolverConf with these values, each with the fields that are the reason.
 
     >>> idle_fields({**vars(SolverConf()), "policy": "inv", "gamma": 0, "momentum": 0.9, "weight_decay": 1e-4})["power"]
     ('policy', 'gamma')
@@ -140,10 +140,10 @@ class SolverConf:
     `step_size`, `step_values`, `warmup_steps`, `annihilation_steps`, `decay_steps` and the t of the policies without
     steps are counted in `learning_rate_step_unit`: tasks, epochs (also fractions, in such a t), or merges.
 
-    A field that has no effect with the others (`gamma` with the policy fixed, `power` of inv with gamma = 0,
-    `momentum_method` without momentum, `momentum` with adam) must keep its default. A step with gamma = 1 has an
-    effect: at every step of step, multistep and lsr, the learners restart from the base model with zero velocity and
-    second moment.
+    A field that has no effect in combination with the others must keep its default: for example `gamma` with the policy
+    fixed, `power` of inv with gamma = 0, `momentum_method` without momentum, or `momentum` with adam. A step with
+    gamma = 1 has an effect: at every step of step, multistep and lsr, the learners restart from the base model with
+    zero velocity and second moment.
 
     Fixed from the original: the default policy is "fixed" (it was INV with γ = 0), t starts at 0 (it was t + 1 of a
     1-based number), the policies are pure functions of t (MULTISTEP moved at most one step per call); clr, Nesterov's
@@ -256,7 +256,7 @@ class SolverConf:
 
     @property
     def last_learning_rate(self) -> float:
-        """The rate at which cosine, linear and super-convergence end."""
+        """Learning rate at the end of cosine, linear and super-convergence."""
         if self.final_learning_rate is not None:
             return self.final_learning_rate
         return FINAL_PART * self.learning_rate if self.super_convergence else 0.0
@@ -267,7 +267,7 @@ class SolverConf:
         return self.method != "sgd"
 
     def _check_steps(self) -> None:
-        """The lengths that policies need."""
+        """Check the lengths that the policy requires."""
         policy, values = self.policy, self.step_values
         if policy in ("step", "clr") and self.step_size == 0:
             raise refuse(self, "step_size", self.step_size, f"an integer ≥ 1 with policy={policy!r}")
@@ -283,7 +283,7 @@ class SolverConf:
             raise refuse(self, "warmup_steps", self.warmup_steps, "0 with policy='clr', whose cycles begin low")
 
     def _check_cycle(self) -> None:
-        """The ends between which rate and momentum move."""
+        """Check the bounds between which learning rate and momentum move."""
         highest, lowest, last = self.maximum_learning_rate, self.minimum_momentum, self.final_learning_rate
         if last is not None and last >= self.learning_rate and (self.super_convergence or self.policy != "clr"):
             reason = "super_convergence=True" if self.policy == "clr" else f"policy={self.policy!r}"
@@ -301,7 +301,7 @@ class SolverConf:
             raise refuse(self, "annihilation_steps", 0, "an integer ≥ 1 with super_convergence=True")
 
     def _check_use(self) -> None:
-        """Refuse a field that has no effect beside the others: a person who sets it expects one."""
+        """Refuse a field that has no effect in combination with the others, because a user who sets it expects one."""
         values = vars(self)
         texts = {name: f"{float(value):g}" if is_number(value) else repr(value) for name, value in values.items()}
         for name, reasons in idle_fields(values).items():

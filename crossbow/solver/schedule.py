@@ -10,7 +10,8 @@ from crossbow.solver.configuration import DECAYING_POLICIES, SolverConf
 
 
 class Pace(NamedTuple):
-    """What updates may depend on during training: the solver's learning rate and momentum, and the progress."""
+    """The values that updates may depend on during training: the solver's learning rate and momentum, and the progress
+    of training."""
 
     rate: float
     momentum: float
@@ -58,7 +59,7 @@ class Schedule:
         return rate
 
     def _decay(self, time: float) -> float:
-        """The rate between the first and the last, on a line or half a cosine."""
+        """The learning rate between the first and the last one, on a line or half a cosine."""
         solver = self.solver
         done = min(1.0, time / solver.decay_steps)
         if solver.policy == "cosine":
@@ -66,7 +67,7 @@ class Schedule:
         return _between(solver.learning_rate, solver.last_learning_rate, done)
 
     def _cycle(self, time: float) -> tuple[float, float]:
-        """Rate and momentum of the triangular cycle, and of the final phase of super-convergence."""
+        """Learning rate and momentum of the triangular cycle, or of the final phase of super-convergence."""
         solver, half = self.solver, self.solver.step_size
         assert solver.maximum_learning_rate is not None
         if solver.super_convergence and time >= 2 * half:
@@ -82,7 +83,7 @@ class Schedule:
     def time(self, task: int) -> float:
         """Tasks, epochs or merges since the start, by `learning_rate_step_unit`.
 
-        Rounded, so that 35 tasks of 7/3 per epoch are 15 epochs, not slightly less.
+        The result is rounded, so that 35 tasks with 7/3 tasks per epoch are 15 epochs, not slightly less.
         """
         return round(task / self._unit, 9)
 
@@ -98,6 +99,15 @@ class Schedule:
         if solver.policy == "lsr" and time < solver.warmup_steps:
             return 0
         return bisect.bisect_right(solver.step_values, time)
+
+
+def time_of_zero_rate(solver: SolverConf) -> int | None:
+    """The time, in `learning_rate_step_unit`, from which on the learning rate is 0; None if it never is."""
+    if solver.last_learning_rate:
+        return None
+    if solver.policy in DECAYING_POLICIES:
+        return solver.decay_steps
+    return 2 * solver.step_size + solver.annihilation_steps if solver.super_convergence else None
 
 
 def _between(first: float, last: float, part: float) -> float:

@@ -22,12 +22,14 @@ def solver_step(
     towards: str = "base",
     into: str | None = None,
 ) -> Update:
-    """w ← w + s − pull · (w − towards), where s is the solver's step. `SolverConf` has the formulas of all methods.
+    """The update w ← w + s − pull · (w − towards), where s is the solver's step. `SolverConf` has the formulas of all
+    methods.
 
     state: prefix of the names of the solver's vectors, `velocity` and `second_moment`, and of its counter `step_count`.
     into: the vector that receives the new weights; None overwrites the old weights.
 
-    The vectors depend only on `solver`, the coefficients also on the rate and, if there is any, the momentum of `pace`.
+    The vectors depend only on `solver`. The coefficients also depend on the learning rate and, if the solver has
+    momentum, on the momentum of `pace`.
     """
     attraction = {towards: pull} if pull else {}
     if solver.method == "sgd":
@@ -49,10 +51,10 @@ def _descent(
     attraction: Mapping[str, float],
     into: str,
 ) -> Update:
-    """The step of sgd.
+    """The update of sgd.
 
     The velocity contains the learning rate, as in Caffe and the original. Nesterov's step, in Caffe
-    (1 + momentum) · v − momentum · v_old, is expressed with d, because v_old is already overwritten.
+    (1 + momentum) · v − momentum · v_old, is expressed with d, because v_old has already been overwritten.
     """
     sign = f"sign of {weights}"
     signs = ((sign, weights),) if solver.regularisation == "l1" else ()

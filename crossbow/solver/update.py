@@ -23,7 +23,7 @@ CONSTANT: frozenset[str] = frozenset()
 
 @dataclass(frozen=True)
 class Assignment:
-    """target ← Σ coefficient × term, element by element. The target may be one of the terms."""
+    """An assignment target ← Σ coefficient × term, element by element. The target may be one of the terms."""
 
     target: str
     terms: tuple[str, ...]
@@ -31,18 +31,18 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Update:
-    """target ← Σ coefficient × vector, for each target in order, element by element."""
+    """Assignments target ← Σ coefficient × vector, for each target in order, element by element."""
 
     steps: tuple[tuple[str, Terms], ...]
     signs: tuple[tuple[str, str], ...] = ()
-    """(name, vector): the name is a term that stands for the sign (−1, 0, 1) of the vector before the update."""
+    """Pairs (name, vector): the name is a term that stands for the sign (−1, 0, 1) of the vector before the update."""
     depends_on: frozenset[str] = WHOLE_PACE
     """Fields of `Pace` that the coefficients depend on. They are evaluated again when one of these has changed."""
     adaptation: Adaptation | None = None
     """The adaptive step, computed before the assignments, of which `STEP` is a term."""
 
     def depending_on(self, *fields: str) -> Update:
-        """The update, whose coefficients depend on these fields of `Pace` too."""
+        """The update with coefficients that also depend on these fields of `Pace`."""
         return replace(self, depends_on=self.depends_on.union(fields))
 
     @property
@@ -93,7 +93,8 @@ class Update:
     def apply(self, vectors: Mapping[str, Array], correction: tuple[float, float] | None = None) -> None:
         """Perform the update on NumPy arrays, for simulations and tests.
 
-        correction: the bias correction of an adaptive step; None counts the step, and corrects by the count.
+        correction: the bias correction of an adaptive step; None counts the step, and computes the correction from the
+        count.
         """
         if correction is None:
             correction = UNCORRECTED if self.count is None else self.count.advance(vectors[self.count.name])

@@ -1,6 +1,7 @@
-"""Test tools: run one operator on one device, compare its gradients with finite differences, inject faults of devices.
+"""Test tools that run one operator on one device, compare its gradients with finite differences, and inject faults of
+devices.
 
-The tools for operators work inside and outside this package:
+The tools for operators also work for operators outside this package:
 
 >>> import numpy as np
 >>> from crossbow.ops import ReLU

@@ -1,4 +1,4 @@
-"""Validation of arguments of the test tools, with one sentence on what was expected and what was received."""
+"""Validation of arguments of the test tools. Each error states what was expected and what was received."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Numbers = NDArray[Any]
 
 
 def name_of(kernel: Kernel) -> str:
-    """The operator's name in messages."""
+    """The name of the operator in messages."""
     return type(kernel).__name__
 
 
@@ -33,7 +33,7 @@ def refuse_argument(kernel: Kernel, what: str, expected: str, received: str) -> 
 
 
 def check_kernel(kernel: Kernel) -> None:
-    """Raises ConfigurationError unless the value is an operator, for example if it is a class instead of an
+    """Raise ConfigurationError unless the value is an operator, for example if it is a class instead of an
     instance."""
     if not isinstance(kernel, Kernel):
         raise ConfigurationError(f"kernel: expected an operator's configuration, as ReLU(). Received: {kernel!r}")
@@ -54,8 +54,8 @@ def check_array(kernel: Kernel, what: str, value: ArrayLike, shape: Shape | None
 def check_inputs(
     kernel: Kernel, inputs: Sequence[ArrayLike], dtype: np.dtype[Any]
 ) -> tuple[list[Numbers], Numbers | None]:
-    """The inputs as arrays of this type, and the labels: int32 for integers that may be classes, otherwise `dtype`.
-    Classes are (N,), or (N, …) for a first input of shape (N, classes, …)."""
+    """The inputs as arrays of this type, and the labels as int32 if they are integers that may be classes, otherwise as
+    `dtype`. Classes are (N,), or (N, …) for a first input of shape (N, classes, …)."""
     if not isinstance(inputs, list | tuple):
         raise refuse_argument(kernel, "inputs", "a list of arrays", type(inputs).__name__)
     edges = len(inputs) - kernel.takes_labels
@@ -121,8 +121,8 @@ def library_of(
     deterministic: bool = True,
     winograd: bool = True,
 ) -> KernelLibrary:
-    """The kernels of a device. channels_last, tf32, deterministic: settings of a GPU, as in `Cuda`; winograd: a setting
-    of the fast CPU kernels."""
+    """The kernel library of a device. channels_last, tf32, deterministic: settings of a GPU, as in `Cuda`; winograd: a
+    setting of the fast CPU kernels."""
     on_gpu = is_gpu(device)
     narrow = dtype.name in NARROW
     if dtype not in (np.float32, np.float64) and not (narrow and on_gpu):

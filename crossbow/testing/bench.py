@@ -1,4 +1,4 @@
-"""A test bench for one operator. Kernels are prepared and bound like by the compiler, on buffers that reveal errors."""
+"""A test bench for one operator. Kernels are prepared and bound as by the compiler, on buffers that reveal errors."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _UNTOUCHED = 0xA5
 _SLOTS = 2
 """Number of slots of the batch ring; the last one contains the batch."""
 _UNWRITTEN: dict[int, Any] = {2: np.uint16(0x7FEF), 4: np.uint32(0x7FC0BEEF), 8: np.uint64(0x7FF8BEEFBEEFBEEF)}
-"""A specific NaN. Arithmetic propagates it, so it also reveals a kernel that adds to a buffer instead of
-overwriting."""
+"""A specific NaN, with which buffers are filled, by the size of an element in bytes. Arithmetic propagates it, so it
+also reveals a kernel that adds to a buffer instead of overwriting it."""
 
 
 class _Buffers:
-    """Memory by role, each between two guards, in one block."""
+    """The memory of each role, between two guards, in one block."""
 
     def __init__(self, device: BenchDevice, tensors: Mapping[str, Tensor]) -> None:
         self._bench_device, self._tensors = device, dict(tensors)
@@ -47,7 +47,7 @@ class _Buffers:
         self.bound: dict[str, Any] = {}
         """Arrays for kernels."""
         self._where: dict[str, str] = {}
-        """The role whose memory a role uses."""
+        """For each role, the role whose memory it uses."""
         for role in tensors:
             self._lay(role, role)
             self.arrays[role][...] = 0
@@ -63,12 +63,12 @@ class _Buffers:
         self._where[role] = where
 
     def run(self, calls: Sequence[Call]) -> None:
-        """Make calls that were bound to the arrays. Afterwards, the host's arrays have the results."""
+        """Make calls that have been bound to the arrays. Afterwards, the host's arrays have the results."""
         with self._bench_device.current():
             self._bench_device.run(calls, self._host, self._device)
 
     def damaged(self) -> list[str]:
-        """Roles whose guards were overwritten."""
+        """The roles whose guards have been overwritten."""
         host = self._host
         return [
             role
@@ -291,7 +291,7 @@ class Bench:
                 continue
             self._mark(role)
             if self.kernel.is_loss:
-                self._mark("output_gradient")  # a loss has none, so reading it is an error
+                self._mark("output_gradient")  # a loss has none, and a kernel must not read it
             else:
                 arrays["output_gradient"][...] = 1 if output_gradient is None else output_gradient
             for name in self.storages if number == 0 else ():
@@ -306,7 +306,7 @@ class Bench:
         return input_gradients, variable_gradients
 
     def _mark(self, role: str, storage: Storage | None = None) -> None:
-        """Fill an array that kernels will write. Padding of a storage stays zero."""
+        """Fill an array that kernels will write with the specific NaN. The padding of a storage stays zero."""
         array = self.buffers.arrays[role]
         if role in self.shared:
             return
@@ -318,7 +318,7 @@ class Bench:
         storage.pack(marked.view(array.dtype), array)
 
     def _result(self, role: str, array: Numbers) -> Numbers:
-        """A copy. Raises AssertionError unless every element has been written."""
+        """A copy of a result. Raises AssertionError unless every element has been written."""
         result = array.copy(order="C")
         mark = _UNWRITTEN[result.itemsize]
         sign = mark.dtype.type(1 << (8 * result.itemsize - 1))

@@ -1,4 +1,4 @@
-"""A collective that records its calls and injects faults: a device fails, is late, or has a vector of another size."""
+"""A collective that records its calls and injects faults of devices: failures, delays, and vectors of another size."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from crossbow.synch import HostCollective
 from crossbow.types import Array
 
 Injection = Callable[[int, Sequence[Array]], Sequence[Array] | None]
-"""Called before the sum of a call: it may raise, wait, or damage the vectors. It gets the call's number, from 0, and
-the vectors, and may return others, which are summed instead."""
+"""Function that is called before the sum of a call, with the number of the call, from 0, and the vectors. It may raise,
+wait, change the vectors, or return other vectors to sum instead."""
 
 
 @dataclass
 class FakeCollective:
-    """A collective through host memory that records its calls, and first calls what a test injects: a `Failure`, a
-    `Stall`, a `WrongSize`, or any other function.
+    """A collective through host memory that records its calls. Before each sum it calls the function that a test
+    injects: a `Failure`, a `Stall`, a `WrongSize`, or any other `Injection`.
 
     >>> import numpy as np
     >>> collective = FakeCollective(2, inject=Failure(ConnectionError("device 1 is gone"), at=1))
@@ -33,7 +33,7 @@ class FakeCollective:
     devices: int
     inject: Injection | None = None
     calls: list[tuple[int, ...]] = field(default_factory=list)
-    """Sizes of the vectors of each call, including failed ones."""
+    """Sizes of the vectors of each call, including failed calls."""
 
     def all_reduce(self, vectors: Sequence[Array]) -> None:
         number = len(self.calls)
@@ -46,7 +46,7 @@ class FakeCollective:
 
 @dataclass(frozen=True)
 class Failure:
-    """Raises in one call: a device is gone."""
+    """Raises an exception in one call, as if a device were gone."""
 
     error: BaseException
     at: int = 0
@@ -59,7 +59,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Stall:
-    """Blocks one call until it is released: a device is late."""
+    """Blocks one call until it is released, as if a device were late."""
 
     at: int = 0
     begun: threading.Event = field(default_factory=threading.Event)

@@ -55,22 +55,24 @@ def check_gradients(
     maxima of a pooling window), it does not exist: if the two steps or the two sides disagree, the point is redrawn.
 
     An operator whose gradient bypasses another one (`SoftMaxLoss`, which bypasses the SoftMax) is checked together with
-    it: the input is drawn for the SoftMax, f is the loss of its output, and the gradient is with respect to the logits.
+    that operator: the input is drawn for the SoftMax, f is the loss of its output, and the gradient is with respect to
+    the logits.
 
-    Random numbers of the operator (a dropout mask) are the same in every evaluation.
+    Random numbers of the operator (such as a dropout mask) are the same in every evaluation.
 
     Args:
         input_shapes: shapes of the inputs; if the operator takes labels, their shape comes last.
         labels: None draws classes in [0, C) for labels of shape (N, …) with a first input (N, C, …), and normal
             numbers for any other shape, or if the operator does not take classes.
-        variables: values by name, which are not redrawn; all others are the initialisers' plus 0.1 × normal.
+        variables: values by name, which are not redrawn. All others are drawn by the initialisers, plus 0.1 × normal
+            numbers.
         draw: function that creates an input from a generator and a shape, for operators with a restricted domain; None
-            is standard normal.
+            draws standard normal numbers.
         directions: number of points and directions for each input and variable.
-        step: h.
+        step: the step size h.
         tolerance: maximum relative error.
         device: "reference" (NumPy) or "cuda:i" (an NVIDIA GPU), which support float64.
-        channels_last: whether images are channels-last on a GPU; None is the engine's choice.
+        channels_last: whether images are channels-last on a GPU; None uses the engine's choice.
 
     Raises:
         AssertionError: a gradient is wrong; the message names the operator and the input or variable.
@@ -105,7 +107,7 @@ def _checked_shape(kernel: Kernel, shape: Shape) -> Shape:
 
 
 class _GradientCheck:
-    """An operator as a function of its inputs and variables, and its gradients."""
+    """An operator as a function f(t) of its inputs and variables, and the gradients to compare."""
 
     def __init__(
         self,
@@ -140,7 +142,8 @@ class _GradientCheck:
             direction = generator.standard_normal(point[target].shape)
             gradient = self._gradient(point, weights, target)
             received = float(np.sum(gradient * direction))
-            # A direction may be nearly orthogonal to the gradient, whose length gives the usual size of a derivative.
+            # A direction may be nearly orthogonal to the gradient, so the gradient's length defines the usual size of a
+            # derivative.
             usual = 0.1 * float(np.linalg.norm(gradient))
             value = functools.partial(self._value, point, target, direction, weights)
             expected = _derivative(value, step, tolerance, usual)
@@ -172,7 +175,7 @@ class _GradientCheck:
     def _value(
         self, point: Mapping[str, Numbers], target: str, direction: Numbers, weights: Numbers, t: float
     ) -> float:
-        """f(t)."""
+        """The value of f(t)."""
         return float(np.sum(weights * self._output({**point, target: point[target] + t * direction})))
 
     def _output(self, point: Mapping[str, Numbers]) -> Numbers:
@@ -190,14 +193,14 @@ class _GradientCheck:
 
 
 def _derivative(value: Callable[[float], float], step: float, tolerance: float, usual: float) -> float | None:
-    """f'(0), or None if f has a kink within a step."""
+    """The derivative f'(0), or None if f has a kink within a step."""
     middle = value(0.0)
     sides = [(value(t), value(-t)) for t in (step, step / 2)]
     central = [(right - left) / (2 * t) for (right, left), t in zip(sides, (step, step / 2), strict=True)]
-    # Right-hand minus left-hand difference: f''·h if f is smooth, so it halves with h.
+    # The right-hand minus the left-hand difference is f''·h if f is smooth, so it halves with h.
     bend = [(right - 2 * middle + left) / t for (right, left), t in zip(sides, (step, step / 2), strict=True)]
     allowed = tolerance * max(abs(central[1]), usual)
-    # Division by the step amplifies rounding errors of f.
+    # The division by the step amplifies rounding errors of f.
     allowed = max(allowed, 8 * float(np.finfo(np.float64).eps) * abs(middle) / step)
     if abs(central[0] - central[1]) > allowed or abs(bend[0] - 2 * bend[1]) > 4 * allowed:
         return None

@@ -31,15 +31,15 @@ class OperatorRun:
     """Results of an operator: arrays in logical order (NCHW, OIHW), row-major, owned by the caller."""
 
     outputs: list[Numbers]
-    """The output, in a list like the inputs."""
+    """The output, in a list of one array, for symmetry with the inputs."""
     input_gradients: list[Numbers]
-    """One per input, without labels; zeros for an input without a gradient. Empty if no input has a gradient."""
+    """Gradients of the inputs without the labels; zeros for an input without a gradient. Empty if no input has one."""
     variables: dict[str, Numbers]
     """Variables by name, as given or initialised."""
     variable_gradients: dict[str, Numbers]
-    """Gradients of the variables by name; empty if `input_gradients` is."""
+    """Gradients of the variables by name; empty if `input_gradients` is empty."""
     statistics: dict[str, Numbers] = field(default_factory=dict)
-    """Running statistics by name: after the task in training, else as given or initialised."""
+    """Running statistics by name: in training, after the task; else, as given or initialised."""
 
 
 @without_own_frames
@@ -65,14 +65,14 @@ def run_operator(
 ) -> OperatorRun:
     """Run an operator forward and, in training, backward.
 
-    The kernels are prepared and bound like by the compiler. Outputs and gradients are first filled with a NaN, and
-    every buffer lies between guards. So a kernel is detected that leaves elements unwritten, writes outside its buffers
-    or changes its inputs.
+    The kernels are prepared and bound as by the compiler. Outputs and gradients are first filled with a NaN, and every
+    buffer lies between guards. This detects a kernel that leaves elements unwritten, writes outside its buffers or
+    changes its inputs.
 
     Args:
         inputs: the operator's inputs; if it takes labels, they come last. Integer labels are classes, of shape (N,), or
             (N, …) for a first input (N, classes, …).
-        output_gradient: array of the output's shape; None is ones. It must be None for a loss.
+        output_gradient: array of the output's shape; None stands for ones. It must be None for a loss.
         variables: values by name; all others are drawn by the operator's initialisers.
         statistics: running statistics by name; all others have their initial values.
         device: "reference" (NumPy), "cpu" (the fast kernels) or "cuda:i" (an NVIDIA GPU).
@@ -81,12 +81,12 @@ def run_operator(
         seed: seed of the initialisers and of the operator's own random numbers (dropout).
         task: number of the task, on which random numbers also depend.
         positions: (N, 2) integers: the epoch of each example and its index in the data set, on which the random numbers
-            of a `DataTransform` depend; None is epoch 0 and the indices from task · N on.
-        examples: number of real examples in the batch (for losses and metrics); None is all.
+            of a `DataTransform` depend; None stands for epoch 0 and the indices from task · N on.
+        examples: number of real examples in the batch (for losses and metrics); None stands for all.
         in_place: whether input and output share memory if the kernels allow it.
-        channels_last: whether images are channels-last on a GPU; None is the engine's choice.
+        channels_last: whether images are channels-last on a GPU; None uses the engine's choice.
         tf32: whether a GPU may round factors to TF32 in convolutions and matrix products.
-        deterministic: whether a GPU selects convolution algorithms in a fixed order, instead of the fastest.
+        deterministic: whether a GPU selects convolution algorithms in a fixed order instead of choosing the fastest.
         winograd: whether the fast CPU kernels may use Winograd convolutions.
 
     Raises:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from crossbow.data import Dataset
-from crossbow.data.dataset import checked_like
+from crossbow.data.dataset import check_data_fits, checked_like
 from crossbow.types import DataError, Phase
 
 RANDOM = np.random.default_rng(0)
@@ -192,6 +192,13 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], list[str]]] = {
     "a number": (3, None, {}, ["train", "pair (x_train, y_train)", "Received: int"]),
     "three arrays": ((*GOOD, labels()), None, {}, ["train", "tuple of 3"]),
     "check not a pair": (GOOD, (images(),), {}, ["check", "(x_check, y_check)", "tuple of 1"]),
+    "masked": (
+        (np.ma.masked_equal(np.arange(30.0).reshape(6, 5), 7), labels()),
+        None,
+        {},
+        ["x_train: expected an array without masked values", ".filled(value)", "1 masked of 30"],
+    ),
+    "masked labels": ((images(), np.ma.masked_equal(labels(), 2)), None, {}, ["y_train", "Received: 2 masked of 6"]),
     "different lengths": ((images(6), labels(5)), None, {}, ["y_train", "6 labels", "Received: 5"]),
     "different lengths in check": (GOOD, (images(4), labels(6)), {}, ["y_check", "4 labels", "Received: 6"]),
     "no examples": ((images(0), labels(0)), None, {}, ["x_train", "at least one", "(0, 1, 8, 8)"]),
@@ -283,6 +290,70 @@ def test_bad_arrays_are_refused_with_name_expected_and_received(case: str) -> No
         assert words in message, message
 
 
+def test_a_masked_array_without_masked_values_is_an_array() -> None:
+    assert Dataset((np.ma.asarray(np.ones((6, 5))), labels())).image_shape == (5,)
+
+
+@pytest.mark.parametrize("where", ["x_train", "y_train", "x_check", "y_check"])
+@pytest.mark.parametrize("number", [1e300, -1e39])
+def test_numbers_that_the_computation_cannot_hold(where: str, number: float) -> None:
+    arrays = {name: np.ones((6, 2)) for name in ("x_train", "y_train", "x_check", "y_check")}
+    arrays[where][4, 1] = number
+    data = Dataset((arrays["x_train"], arrays["y_train"]), (arrays["x_check"], arrays["y_check"]))
+    check_data_fits(data, FLOAT64)
+    with pytest.raises(DataError) as caught:
+        check_data_fits(data, FLOAT32)
+    assert str(caught.value) == f"{where}: expected numbers that float32 can hold. Received: {abs(number):g}"
+
+
+def test_largest_numbers_that_float32_holds() -> None:
+    most = float(np.finfo(np.float32).max)
+    check_data_fits(Dataset((np.array([[most, -most]]), np.array([0]))), FLOAT32)
+
+
+@pytest.mark.parametrize("names", [["a", "b", "c"], ("a", "b", "c"), np.array(["a", "b", "c"])])
+def test_names_of_classes_are_a_tuple(names: Any) -> None:
+    data = Dataset(GOOD, GOOD)
+    assert data.class_names is None
+    data.class_names = names
+    assert data.class_names == ("a", "b", "c")
+    assert all(type(name) is str for name in data.class_names)
+    assert data.split(0.5).class_names == data.shard(fraction=(0, 0.5)).class_names == ("a", "b", "c")
+    data.class_names = None
+    assert data.class_names is None
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["a", "b"], "expected 3 names, one for each class. Received: 2"),
+        (["a", "b", "c", "d"], "expected 3 names, one for each class. Received: 4"),
+        ([], "expected 3 names, one for each class. Received: 0"),
+        ("abc", "expected a sequence of str, one for each class. Received: 'abc'"),
+        (b"abc", "expected a sequence of str, one for each class. Received: b'abc'"),
+        (["a", "b", 3], "expected a sequence of str, one for each class. Received: ['a', 'b', 3]"),
+        ({"a"}, "expected a sequence of str, one for each class. Received: {'a'}"),
+        (3, "expected a sequence of str, one for each class. Received: 3"),
+    ],
+)
+def test_what_are_no_names_of_the_classes(names: Any, message: str) -> None:
+    data = Dataset(GOOD)
+    data.class_names = "x", "y", "z"
+    with pytest.raises(DataError) as caught:
+        data.class_names = names
+    assert str(caught.value) == f"class_names: {message}"
+    assert data.class_names == ("x", "y", "z")
+
+
+def test_targets_have_no_names() -> None:
+    data = Dataset((images(), np.zeros(6)))
+    data.class_names = None
+    with pytest.raises(
+        DataError, match=r"^class_names: expected None, because the labels are targets\. Received: \['a'\]"
+    ):
+        data.class_names = ["a"]
+
+
 def test_sequences_of_one_number() -> None:
     assert Dataset((np.ones((6, 1, 1)), labels())).image_shape == (1, 1)
 
@@ -323,6 +394,7 @@ def test_images_for_a_prediction(
         (np.ones((2, 1, 2, 2), int), (1, 2, 2), FLOAT32, "of type float32. Received: int64"),
         (np.ones((2, 5)), (5,), UINT8, "of type uint8. Received: float64"),
         (np.array([[1.0, np.inf]]), (2,), FLOAT32, "finite numbers"),
+        (np.ma.masked_less([[1.0, -9.0]], 0), (2,), FLOAT32, "without masked values; .*Received: 1 masked of 2$"),
         (np.array([[1.0, -1e39]]), (2,), FLOAT64, r"that float32 can hold. Received: 1e\+39"),
     ],
 )

@@ -253,14 +253,24 @@ def test_it_trains_and_predicts(tmp_path: Path) -> None:
         ({"1.jpg": b"\xff\xd8\xff"}, "expected a folder with images for each class. Received: no folders"),
         (
             {"a/1.jpg": b"\xff\xd8\xff", "b/1.txt": b"text"},
-            "/b: expected at least one image file in the folder of a class. Received: none",
+            "/b: expected at least one image file, JPEG, PNG, GIF, BMP or WebP, in the folder of a class. "
+            "Received: 1 file .txt",
         ),
+        (
+            {
+                **{f"a/{n}.TIF": b"II*" for n in range(3)},
+                **{f"a/more/{n}.tif": b"II*" for n in range(2)},
+                **dict.fromkeys(["a/1.b", "a/2.b", "a/c", "a/d", "a/1.e", "a/.f", "a/.g/h"], b""),
+            },
+            "WebP, in the folder of a class. Received: 5 files .tif, 2 files .b, 2 files without a suffix, 1 more",
+        ),
+        ({"a/.hidden": b""}, "in the folder of a class. Received: none"),
         (
             {"a/1.jpg": b"\xff\xd8\xff"},
             "expected at least 10 images, for a check example with check_fraction=0.1. Received: 1",
         ),
     ],
-    ids=["empty", "no folder", "an empty class", "too few"],
+    ids=["empty", "no folder", "no images", "images in another format", "an empty class", "too few"],
 )
 def test_directories_that_are_no_data_sets(files: dict[str, bytes], message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=re.escape(message)) as caught:

@@ -120,6 +120,20 @@ class Shorter:
         return [(np.zeros((1, 2, 2), np.uint8), 0)][index]
 
 
+class Loader:
+    """As a DataLoader of PyTorch, which has no [index]."""
+
+    dataset = (GOOD,)
+
+    def __len__(self) -> int:
+        return 1
+
+
+class Sizeless(Shorter):
+    def __len__(self) -> int:
+        raise OSError("no disk")
+
+
 class Refusing:
     """As a tensor of PyTorch whose gradient is recorded."""
 
@@ -132,8 +146,13 @@ class Refusing:
     [
         (
             {"a", "b"},
-            "train: expected a sequence with example 0. Received: TypeError: 'set' object is not subscriptable",
+            r"train: expected a sequence of \(image, label\)\. Received: set$",
         ),
+        (
+            Loader(),
+            r"train: expected a sequence of \(image, label\), for example `loader\.dataset`\. Received: Loader$",
+        ),
+        (Sizeless(), r"sequence of \(image, label\)\. Received: Sizeless, whose len\(\) raises OSError: no disk$"),
         (Shorter(), "train: expected a sequence with example 1. Received: IndexError: list index out of range"),
         ([(Refusing(), 0)], r"train: expected an array as image of example 0. Received: Refusing \(call detach"),
     ],
@@ -141,6 +160,21 @@ class Refusing:
 def test_what_fails_names_the_example(items: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         sequence(items)
+
+
+@pytest.mark.parametrize("error", [OSError("disk gone"), ZeroDivisionError("of the sequence")], ids=repr)
+def test_an_exception_while_the_labels_are_read_names_the_example(error: Exception) -> None:
+    class Failing(Pairs):
+        def __getitem__(self, index: int) -> tuple[Any, Any]:
+            if index == 3:
+                raise error
+            return super().__getitem__(index)
+
+    with pytest.raises(DataError) as caught:
+        sequence(Failing(PIXELS, LABELS))
+    received = f"{type(error).__name__}: {error}"
+    assert str(caught.value) == f"train: expected a sequence with example 3. Received: {received}"
+    assert caught.value.__cause__ is error
 
 
 def test_labels_out_of_range_and_phases_that_differ() -> None:

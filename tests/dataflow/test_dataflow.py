@@ -80,6 +80,12 @@ order  node      operator      inputs  output  variables           bytes  buffer
 5      accuracy  Accuracy      3       1                           4      arena+0    accuracy reference"""  # noqa: E501
 
 
+def test_it_is_shown_in_a_line() -> None:
+    flow = Dataflow(SubGraph(inner_product("ip", 3)))
+    assert repr(flow) == "Dataflow(TRAIN, 1 node)"
+    assert repr(Dataflow(SubGraph(perceptron())).set_phase(Phase.CHECK)) == "Dataflow(CHECK, 5 nodes)"
+
+
 def test_before_compiling_the_table_shows_the_graph() -> None:
     assert Dataflow(SubGraph(perceptron())).describe() == UNCOMPILED
 

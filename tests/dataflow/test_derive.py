@@ -28,6 +28,8 @@ from crossbow.ops import (
     SoftMaxLossGradient,
     TotalLoss,
 )
+from crossbow.ops.kernel import Kernel
+from crossbow.types import Shape
 from tests.dataflow.networks import (
     Gate,
     PenalisedLoss,
@@ -281,6 +283,16 @@ def test_nothing_to_train_is_a_fault(head: DataflowNode) -> None:
 def test_no_loss_is_a_fault() -> None:
     with pytest.raises(GraphError, match=r"a training dataflow has exactly one loss, as SoftMaxLoss\. Received: none$"):
         training(chain(inner_product(), node("softmax", SoftMax())))
+
+
+def test_a_loss_of_ones_own_is_marked_as_one() -> None:
+    class Own(Kernel):
+        def output_shape(self, *inputs: Shape) -> Shape:
+            return (1,)
+
+    expected = r"Received: none\. An operator of your own is a loss with is_loss = True; takes_labels = True gives"
+    with pytest.raises(GraphError, match=expected):
+        training(chain(inner_product(), node("own", Own())))
 
 
 def test_two_losses_are_a_fault_that_names_them() -> None:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from crossbow import Dataflow, DataflowNode, Dataset, ExecutionContext, GraphError, ModelConf, SubGraph, SystemConf
+from crossbow import (
+    Dataflow,
+    DataflowNode,
+    Dataset,
+    ExecutionContext,
+    GraphError,
+    ModelConf,
+    Sequential,
+    SubGraph,
+    SystemConf,
+)
+from crossbow.conf import configuration
 from crossbow.dataflow.derive import derive_training
 from crossbow.dataflow.graph import build
 from crossbow.dataflow.validate import _check_code, infer_shapes, variables_of
@@ -492,6 +504,45 @@ def test_the_softmax_is_not_differentiated_twice() -> None:
         "node 'softmaxGradient' (SoftMaxGradient): the gradient of SoftMaxLoss is already with respect to the input of "
         "'softmax'; connect it to the gradient of the preceding operator",
     )
+
+
+def test_a_softmax_too_many() -> None:
+    flow = Dataflow(Sequential(InnerProduct(3), SoftMax(), SoftMax(), SoftMaxLoss()))
+    with pytest.raises(GraphError) as error:
+        infer_shapes(flow.graph, (4, 6), None, Phase.TRAIN)
+    assert error.value.faults == (
+        "node 'softmax1' (SoftMax): one SoftMax too many before the SoftMaxLoss: expected the scores as input of "
+        "'softmax2'. Received: probabilities; leave one out",
+    )
+
+
+@configuration
+class OwnLoss(Kernel):
+    """A loss without labels: the mean of the squares."""
+
+    is_loss: ClassVar[bool] = True
+
+    shape: Shape = (1,)
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        return self.shape
+
+    def forward(self, xp: ModuleType, inputs: Sequence[Any], variables: Mapping[str, Any]) -> Any:
+        return xp.mean(inputs[0] ** 2)
+
+
+@configuration
+class OwnMetric(OwnLoss):
+    is_loss: ClassVar[bool] = False
+    is_measure: ClassVar[bool] = True
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (1, 1)])
+def test_a_loss_is_a_single_number(shape: Shape) -> None:
+    for kernel, what in ((OwnLoss(shape=shape), "a loss"), (OwnMetric(shape=shape), "a metric")):
+        expected = f"expected output_shape to return (1,), because it is {what}. Received: {shape}"
+        assert faults(node("own", kernel)) == (f"node 'own' ({type(kernel).__name__}): {expected}",)
+    infer_shapes(build(SubGraph(node("own", OwnLoss())).nodes), BATCH)
 
 
 @pytest.mark.parametrize(

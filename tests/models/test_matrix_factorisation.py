@@ -10,7 +10,7 @@ from crossbow import ConfigurationError, ExecutionContext, GraphError, ModelConf
 from crossbow.onnx import save
 from crossbow.types import DataError
 from models.matrix_factorisation import LARGEST, NOISE, SCRIPT, main, matrix_factorisation, predict, ratings
-from tests.data.hand_made_files import write_batch_files
+from tests.data.hand_made_files import write_source
 from tests.models.zoo import help_of, parameters, shapes
 
 
@@ -157,7 +157,7 @@ def test_classes_are_no_ratings(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def write_ratings(directory: Path, pairs: Any, labels: Any) -> None:
     for name in ("ratings-train", "ratings-test"):
-        write_batch_files(directory, name, Ratings(pairs, labels), 2)
+        write_source(directory, name, Ratings(pairs, labels), 2)
 
 
 class Ratings:

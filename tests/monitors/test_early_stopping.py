@@ -91,6 +91,14 @@ def test_a_run_that_was_resumed_ends_where_an_unbroken_one_does(tmp_path: Path) 
         assert len(running.continue_training().records) == len(unbroken.records) == 5
 
 
+def test_each_training_call_begins_anew() -> None:
+    monitor = EarlyStopping(2, "loss", least_change=100.0)  # nothing is better than the first record
+    for _ in range(2):
+        with context(monitors=[monitor]) as running:
+            assert [len(running.train(9).records) for _ in range(2)] == [3, 3]
+    assert monitor.waited == 2, "the last call can be looked at"
+
+
 def test_accuracy_of_a_network_that_has_none() -> None:
     message = r"EarlyStopping: expected a network with an accuracy\. Received: one without; watch 'test_loss' instead"
     with pytest.raises(ConfigurationError, match=message):

@@ -126,6 +126,26 @@ def test_a_loss_sees_real_examples_only_and_may_return_a_number() -> None:
     np.testing.assert_array_equal(run.input_gradients[0], [[1, 1], [0, 0]])
 
 
+def test_a_loss_that_reads_labels_without_taking_them() -> None:
+    class Unpacks(AbsoluteLoss):
+        takes_labels = False
+
+    class Indexes(Unpacks):
+        def forward(self, xp: ModuleType, inputs: Sequence[Any], variables: Mapping[str, Any]) -> Any:
+            return xp.abs(inputs[0] - inputs[1]).sum()
+
+    class Wrong(Unpacks):
+        def forward(self, xp: ModuleType, inputs: Sequence[Any], variables: Mapping[str, Any]) -> Any:
+            raise ValueError("another reason")
+
+    for kernel, kind in ((Unpacks(), ValueError), (Indexes(), IndexError)):
+        expected = rf"^{type(kernel).__name__}\.forward: expected takes_labels = True for an operator that reads the"
+        with pytest.raises(kind, match=expected):
+            run_operator(kernel, [X])
+    with pytest.raises(ValueError, match=r"^another reason$"):
+        run_operator(Wrong(), [X])
+
+
 def test_it_computes_in_the_type_of_the_run() -> None:
     assert run_operator(Affine(), [X], dtype=np.float64).outputs[0].dtype == np.float64
     assert run_operator(Affine(), [X], dtype=np.float32).outputs[0].dtype == np.float32

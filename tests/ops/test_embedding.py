@@ -78,6 +78,18 @@ def test_an_index_that_is_not_a_row() -> None:
     assert "expected a whole number from 0 to 3 for every index. Received: 4," in str(error.value.__cause__)
 
 
+def test_bytes_are_no_indices() -> None:
+    """A data set of uint8 has pixels, which are scaled."""
+    data = Dataset((np.ones((16, 4), np.uint8), np.arange(16) % 2))
+    network = Sequential(Embedding(5, 8), InnerProduct(2), SoftMax(), SoftMaxLoss())
+    message = (
+        r"node 'embedding1' \(Embedding\): expected indices of a type that is not scaled to \[0, 1\]: "
+        r"convert the examples with \.astype\(np\.int32\)\. Received: uint8"
+    )
+    with pytest.raises(GraphError, match=message):
+        ExecutionContext(network, data=data, model=ModelConf(batch_size=8))
+
+
 def test_indices_are_the_batch() -> None:
     with pytest.raises(GraphError), context(InnerProduct(4), ReLU(), Embedding(5, 8)):
         pass

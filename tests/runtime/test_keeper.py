@@ -16,8 +16,10 @@ import safetensors.numpy
 
 from crossbow import (
     Checkpoints,
+    ConfigurationError,
     CrossbowError,
     DataError,
+    DurationUnit,
     ExecutionContext,
     JsonLinesMonitor,
     ModelConf,
@@ -32,6 +34,7 @@ from crossbow.runtime import checkpointing
 from crossbow.runtime.checkpoint import checkpoint_files
 from crossbow.runtime.checkpointing import CheckpointWriter, Written
 from crossbow.runtime.keeper import find_checkpoint
+from crossbow.runtime.limits import Limits
 from crossbow.runtime.run import Terminated
 from tests.support import blobs, context, perceptron, same_weights
 
@@ -266,10 +269,26 @@ def test_another_target_is_a_new_one(tmp_path: Path) -> None:
     with context(perceptron(), data=DATA, resume=tmp_path) as resumed:
         assert len(resumed.continue_training().records) == len(first.records)
     with context(perceptron(), data=DATA, resume=tmp_path) as resumed:
-        second = resumed.continue_training(loss=0.2)
+        second = resumed.continue_training(target_loss=0.2)
     assert second.stopped == "loss"
     assert second.loss < first.loss
     assert len(second.records) > len(first.records)
+
+
+def test_limits_are_replaced_under_the_names_of_training_calls(tmp_path: Path) -> None:
+    with context(perceptron(), data=DATA, checkpoints=Checkpoints(tmp_path)) as running:
+        running.train_and_test(1, target_accuracy=1.0, duration=1, duration_unit=DurationUnit.HOURS)
+    with context(perceptron(), data=DATA, resume=tmp_path) as resumed:
+        for wrong in ({"unit": TrainingUnit.TASKS}, {"accuracy": 0.5}, {"seconds": 1}):
+            with pytest.raises(TypeError, match="unexpected keyword argument"):
+                resumed.continue_training(**wrong)
+        with pytest.raises(ConfigurationError, match=r"^target_accuracy must be a fraction.*target_accuracy=97$"):
+            resumed.continue_training(target_accuracy=97)
+        with pytest.raises(ConfigurationError, match="training must end"):
+            resumed.continue_training(count=None, target_accuracy=None, duration=None)
+        resumed.continue_training(count=2, target_accuracy=None, duration_unit=DurationUnit.MINUTES)
+        assert resumed._run is not None
+        assert resumed._run.limits == Limits(count=2, seconds=3600.0)
 
 
 def test_a_directory_in_use_and_one_with_an_older_run(tmp_path: Path) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from crossbow import SMA, Dataflow, Dataset, Sequential, TrainingUnit
+from crossbow import SMA, Dataflow, Dataset, Sequential, SolverConf, TrainingUnit
 from crossbow.data.order import TrainingOrder
 from crossbow.ops import EuclideanLoss, InnerProduct
 from crossbow.runtime.clock import WorkClock
-from crossbow.runtime.limits import Limits, check_tick, end_of_training, epochs_done, next_multiple
+from crossbow.runtime.limits import Limits, check_tick, end_of_decay, end_of_training, epochs_done, next_multiple
 from crossbow.types import ConfigurationError
 from tests.runtime.test_run import EPOCHS, TASKS, Listener
 from tests.support import blobs, context
@@ -40,8 +41,14 @@ def test_a_count_that_is_none_is_refused(count: Any) -> None:
             {"duration": 1, "duration_unit": 60},
             "duration_unit must be one of DurationUnit.SECONDS, ",
         ),
-        ("train_until_condition", {"target_loss": math.nan}, "loss must be a finite number"),
-        ("train_and_test", {"count": 1, "target_accuracy": 97}, "accuracy must be a finite number ≥ 0 and ≤ 1"),
+        ("train_until_condition", {"target_loss": math.nan}, "^target_loss must be a finite number. Rec"),
+        ("train_until_condition", {"target_loss": "a"}, "Received: target_loss='a'"),
+        (
+            "train_and_test",
+            {"count": 1, "target_accuracy": 97},
+            "^target_accuracy must be a fraction, a finite number ≥ 0 and ≤ 1. Received: target_accuracy=97$",
+        ),
+        ("train_until_condition", {"target_loss": None}, "training must end: expected a count"),
     ],
 )
 def test_bad_limits_are_refused(method: str, arguments: dict[str, Any], text: str) -> None:
@@ -110,6 +117,52 @@ def engine(tasks: int = 0, *, tau: int = 1, learners: int = 4, host_ticks: int |
 )
 def test_the_end_of_training(count: int | None, unit: TrainingUnit, start: int, expected: float) -> None:
     assert end_of_training(Limits(count=count, unit=unit), engine(), start) == expected
+
+
+COSINE = SolverConf(policy="cosine", decay_steps=30)
+BY_EPOCHS = SolverConf(policy="linear", decay_steps=3, learning_rate_step_unit="epochs")
+CYCLE: dict[str, Any] = {"policy": "clr", "step_size": 5, "maximum_learning_rate": 0.5, "super_convergence": True}
+
+
+@pytest.mark.parametrize(
+    ("solver", "limits", "start", "expected"),
+    [
+        (COSINE, Limits(count=100, unit=TASKS), 0, "after 8 of the 25 ticks of this training call: the decay ends af"),
+        (COSINE, Limits(count=33, unit=TASKS), 0, ""),  # in the last tick
+        (COSINE, Limits(count=34, unit=TASKS), 0, "after 8 of the 9 ticks"),
+        (COSINE, Limits(count=8, unit=TASKS), 40, "after 0 of the 2 ticks"),
+        (COSINE, Limits(count=30), 0, '30 tasks. learning_rate_step_unit="epochs" counts epochs'),
+        (COSINE, Limits(count=30, seconds=1.0), 0, ""),  # the end is not known
+        (COSINE, Limits(count=30, loss=1.0), 0, ""),
+        (COSINE, Limits(count=30, accuracy=1.0), 0, "after 8 of the 79 ticks"),
+        (COSINE, Limits(seconds=1.0), 0, ""),
+        (replace(COSINE, final_learning_rate=1e-3), Limits(count=30), 0, ""),
+        (replace(COSINE, learning_rate_step_unit="merges"), Limits(count=30), 0, "after 30 of the 79 ticks"),
+        (BY_EPOCHS, Limits(count=3), 0, ""),
+        (BY_EPOCHS, Limits(count=1), 21, ""),
+        (BY_EPOCHS, Limits(count=4), 0, "after 8 of the 11 ticks of this training call: the decay ends after 3 epochs"),
+        (SolverConf(policy="exp", gamma=0.5), Limits(count=30), 0, ""),
+        (SolverConf(**CYCLE, annihilation_steps=5), Limits(count=30), 0, ""),
+        (
+            SolverConf(**CYCLE, annihilation_steps=5, final_learning_rate=0.0),
+            Limits(count=30),
+            0,
+            "the annihilation ends after 15 tasks",
+        ),
+    ],
+)
+def test_a_rate_that_becomes_0_before_the_end(solver: SolverConf, limits: Limits, start: int, expected: str) -> None:
+    text = end_of_decay(limits, engine(), solver, start)
+    assert expected in text if expected else text == ""
+
+
+def test_a_rate_that_becomes_0_before_the_end_is_told_once() -> None:
+    with context(solver=COSINE) as running:
+        running.train(1)
+        with pytest.warns(RuntimeWarning, match=r"^the learning rate becomes 0 after 10 of the 45 ticks") as told:
+            running.train(9)
+        assert told[0].filename == __file__
+        running.train(1)
 
 
 @pytest.mark.parametrize(("tasks", "expected"), [(0, 0), (3, 0), (4, 4 / 10.5), (11, 1), (14, 1), (15, 15 / 10.5)])

@@ -105,6 +105,16 @@ def test_a_take_starts_afresh_and_the_window_goes_on() -> None:
     assert mean.take() == (3.0, 1.0)
 
 
+def test_a_history_is_shown_in_a_line() -> None:
+    assert repr(History()) == "History(no records)"
+    records = [record(accuracy=0.971), record(2.5, loss=0.42, tested=False)]
+    history = History(records, "count")
+    assert repr(history) == "History(epoch 2.5, loss 0.42, test accuracy 97.1%; stopped: count)"
+    assert history == History(records, "count") != History(records)
+    records[0] = record(accuracy=None)
+    assert repr(History(records, "monitor", "enough")).endswith(", test loss 0.1; stopped: monitor, enough)")
+
+
 def test_the_first_reason_counts() -> None:
     history = History()
     history.explain("first")

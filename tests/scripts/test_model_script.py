@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossbow import Dataflow, History, JsonLinesMonitor, Record, SolverConf, cli
+from crossbow import Dataflow, History, JsonLinesMonitor, SolverConf, cli
 from crossbow.data import digits
 from crossbow.data.examples import ArrayExamples, BadExample, Selection
 from crossbow.runtime.device import available_cores
@@ -210,25 +210,6 @@ def test_it_ends_sooner(options: list[str], reason: str, tmp_path: Path, capsys:
 
     assert main(["--output-directory", str(tmp_path), "--epochs", "1000", "--learners", "1", *options]) == 0
     assert reason in capsys.readouterr().out
-
-
-def test_top_k(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from models.mlp import main
-
-    size = ["--hidden", "16", "--dataset", "digits", "--epochs", "1", "--learners", "1"]
-    options = ["--output-directory", str(tmp_path), *size, "--top-k", "3"]
-    assert main(options) == 0
-    test = Record.of_numbers(json.loads((tmp_path / "log.jsonl").read_text("utf-8").splitlines()[-1])).test
-    assert test is not None
-    assert test.accuracy is not None
-    assert test.accuracy < test.metrics["top-3"] < 1
-    assert f"  top-3 {test.metrics['top-3']:.4f}  " in capsys.readouterr().out
-    assert cli.main(["test", str(tmp_path / "model.safetensors"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["metrics"] == pytest.approx(dict(test.metrics))
-    assert main([*options[:-1], "11", "--overwrite"]) == 2
-    assert "top-11' (Accuracy): expected at least top_k=11 classes. Received: 10" in capsys.readouterr().err
-    assert importlib.import_module("models.logistic_regression").main(["--top-k", "3"]) == 2
-    assert "--top-k: expected a network with an accuracy" in capsys.readouterr().err
 
 
 @one_in(3)

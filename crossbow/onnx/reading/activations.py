@@ -36,15 +36,15 @@ def tanh(node: Node) -> NetworkStep:
 
 @reads("Abs", versions=(6, 13))
 def absolute(node: Node) -> NetworkStep:
-    """max(x, −x)."""
+    """|x| as max(x, −x)."""
     x = node.step()
     return node.apply(ElementWiseOp(type="max"), x, negated(node, x, "negated"))
 
 
 @reads("PRelu", versions=(6, 7, 9, 16), variables=(1,))
 def parametric_relu(node: Node) -> NetworkStep:
-    """A PReLU, if there is a slope, or one for each channel. Otherwise max(x, 0) + slope · min(x, 0), where min(x, 0) =
-    −max(−x, 0). A single slope that is part of the graph gives a leaky ReLU."""
+    """A PReLU, if there is one slope, or one for each channel. Otherwise max(x, 0) + slope · min(x, 0), where
+    min(x, 0) = −max(−x, 0). A single slope ≥ 0 that is a number in the graph gives a leaky ReLU."""
     x = node.step()
     slope = Term(_slope(node, x), node.is_literal(1)) if node.is_constant(1) else None
     if slope is not None and slope.array.size == 1 and slope.array.min() >= 0 and node.is_literal(1):
@@ -63,7 +63,7 @@ def parametric_relu(node: Node) -> NetworkStep:
 
 
 def _slopes(slope: Numbers, x: Shape) -> Numbers | None:
-    """The slope of each channel, or of all; None if there are others."""
+    """The slope of each channel, or one slope for all channels; None if the slopes have another shape."""
     if slope.size == 1:
         return slope.reshape(1)
     by_channel = slope.shape[-(len(x) - 1) :] if slope.ndim >= len(x) - 1 else ()
@@ -71,14 +71,15 @@ def _slopes(slope: Numbers, x: Shape) -> Numbers | None:
 
 
 def _slope(node: Node, x: NetworkStep) -> Numbers:
-    """Before version 7 there is one slope per channel, so its dimensions start at the second one."""
+    """The slopes, with dimensions for broadcasting. Before version 7 there is one slope per channel, so the dimensions
+    of the slopes start at the second dimension of x."""
     slope = node.weights(1)
     return slope.reshape(-1, *(1,) * (len(x.shape) - 2)) if node.version < 7 and slope.ndim == 1 else slope
 
 
 @reads("HardSigmoid", versions=(6, 22), attributes="alpha beta")
 def hard_sigmoid(node: Node) -> NetworkStep:
-    """min(max(α x + β, 0), 1). β requires an input of at least two dimensions."""
+    """min(max(α x + β, 0), 1). Adding β requires an input of at least two dimensions."""
     line = affine(
         node, node.step(), Term.number(node.number("alpha", 0.2)), Term.number(node.number("beta", 0.5)), "line"
     )
@@ -97,7 +98,7 @@ def gelu(node: Node) -> NetworkStep:
 
 @reads("Erf", versions=(9, 13), is_form=True)
 def error_function(node: Node) -> NetworkStep:
-    """The error function of x · (1 + erf(x / √2)) · ½, as PyTorch exports GELU before opset 20."""
+    """A GELU, which PyTorch exports before opset 20 as x · (1 + erf(x / √2)) · ½."""
     x, factor = coefficient(node.step())
     total = node.sole_consumer("Add")
     product = None if total is None else total.sole_consumer("Mul")
@@ -114,7 +115,7 @@ def error_function(node: Node) -> NetworkStep:
 
 
 def _number(node: Node, index: int | None) -> float | None:
-    """A constant input if it is one number."""
+    """The value of an input that is a constant of one number; else None."""
     array = None if index is None else node.constant(index)
     return shortest(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
 
@@ -129,7 +130,7 @@ def swish(node: Node) -> NetworkStep:
 
 @reads_group("SiLU")
 def silu(nodes: Sequence[Node]) -> NetworkStep:
-    """Sigmoid and Mul."""
+    """The nodes that `save` writes for a SiLU: Sigmoid and Mul."""
     return nodes[-1].apply(SiLU(), nodes[0].step())
 
 

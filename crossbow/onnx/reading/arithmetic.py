@@ -30,7 +30,7 @@ def max_of_all(node: Node) -> NetworkStep:
 
 @reads("Min", versions=(6, 8, 12, 13))
 def min_of_all(node: Node) -> NetworkStep:
-    """−max(−x_i)."""
+    """The minimum as −max(−x_i)."""
     steps = [negated(node, step, f"negated{number}") for number, step in enumerate(_all(node))]
     return negated(node, node.apply(ElementWiseOp(type="max"), *steps, part="max"))
 
@@ -73,7 +73,7 @@ def subtract(node: Node) -> NetworkStep:
 
 @reads("Mul", versions=BINARY, attributes="broadcast axis")
 def multiply(node: Node) -> NetworkStep:
-    """A product. With a constant, a Scale; the Add of another constant after it becomes its bias."""
+    """A product; with a constant, a Scale. If the Add of another constant follows, that constant becomes the bias."""
     constant = node.constant_index()
     if constant is None:
         return node.apply(ElementWiseOp(type="product"), *_all(node))
@@ -95,7 +95,7 @@ def divide(node: Node) -> NetworkStep:
 
 @reads_group("Scale", least=1)
 def scale(nodes: Sequence[Node]) -> NetworkStep:
-    """Mul, optionally followed by Add."""
+    """The nodes that `save` writes for a Scale: Mul, optionally followed by Add."""
     first, x = nodes[0], nodes[0].step()
     factor, *bias = (Term.of(node, 1, x) for node in nodes)
     return _scale(first, x, factor, bias[0] if bias else None)
@@ -103,7 +103,7 @@ def scale(nodes: Sequence[Node]) -> NetworkStep:
 
 @reads_group("ElementWiseOp")
 def element_wise(nodes: Sequence[Node]) -> NetworkStep:
-    """A Mul by each coefficient, then Sum; or a chain of Muls."""
+    """The nodes that `save` writes for a sum or a product: a Mul by each coefficient, then Sum; or a chain of Muls."""
     if nodes[-1].proto.op_type == "Sum":
         coefficients = tuple(node.single(1, 1.0) for node in nodes[:-1])
         return nodes[-1].apply(ElementWiseOp(type="sum", coefficients=coefficients), *(n.step() for n in nodes[:-1]))
@@ -117,11 +117,11 @@ class Term:
 
     array: Numbers
     fixed: bool
-    """Whether it is a number in the model's code instead of a parameter, and so is not trained."""
+    """Whether the term is a number in the model's code instead of a parameter, and therefore is not trained."""
 
     @classmethod
     def of(cls, node: Node, index: int, x: NetworkStep) -> Term:
-        """A node's constant input, next to x."""
+        """The constant input of a node whose other input is x."""
         return cls(_aligned(node, node.weights(index), len(x.shape)), node.is_literal(index))
 
     @classmethod
@@ -130,14 +130,14 @@ class Term:
 
     @property
     def value(self) -> float:
-        """The number, for a term that is one number."""
+        """The value of a term that is one number."""
         return shortest(self.array.reshape(-1)[0])
 
     def times(self, factor: float) -> Term:
         return Term(self.array * self.array.dtype.type(factor), self.fixed)
 
     def run(self, x: Shape) -> tuple[int, int]:
-        """The range of axes of x along which it varies: first, and last + 1. (1, 2) for one number."""
+        """The range of axes of x along which the term varies: (first, last + 1). (1, 2) for one number."""
         try:
             fits = np.broadcast_shapes(self.array.shape, x) == x
         except ValueError:
@@ -153,7 +153,7 @@ class Term:
         return varying[0], varying[-1] + 1
 
     def along(self, x: Shape, first: int, last: int) -> Numbers:
-        """Its values for the axes from `first` up to, but not including, `last`."""
+        """The values of the term for the axes from `first` up to, but not including, `last`."""
         if math.prod(x[first:last]) > LARGEST_CONSTANT:
             raise Refused(f"expected a constant of at most {LARGEST_CONSTANT:,} elements. Received: {x[first:last]}")
         shape = (1,) * (len(x) - self.array.ndim) + self.array.shape
@@ -161,12 +161,12 @@ class Term:
 
 
 def _factor_and_bias(node: Node, x: NetworkStep, factor: Term) -> NetworkStep:
-    """A factor and, as bias, a constant that a following Add adds."""
+    """x multiplied by a factor. If the Add of a constant follows, the constant becomes the bias."""
     follower = node.follower("Add")
     constant = None if follower is None else follower.constant_index()
     bias = None
     if follower is not None and constant is not None and factor.array.size > 1:
-        with contextlib.suppress(Refused):  # reported when the follower itself is read
+        with contextlib.suppress(Refused):  # the fault is reported when the follower itself is read
             term = Term.of(follower, constant, x)
             if term.run(x.shape) == factor.run(x.shape) and term.fixed == factor.fixed:
                 bias = term
@@ -199,7 +199,7 @@ def _scale(node: Node, x: NetworkStep, factor: Term, bias: Term | None, part: st
 
 
 def _all(node: Node) -> list[NetworkStep]:
-    """All inputs, broadcast to one shape."""
+    """All inputs of a node, broadcast to one shape."""
     return together(node, [node.step(index) for index in range(node.inputs)])
 
 

@@ -20,7 +20,7 @@ def evaluate(
     proto: onnx.NodeProto, model: onnx.ModelProto, given: Mapping[str, Numbers], room: int
 ) -> Sequence[Numbers]:
     """The outputs of a node whose inputs are known. Raises ValueError if they have more elements than `room`, and any
-    exception of the package's evaluator."""
+    exception that ONNX's evaluator raises."""
     inputs = [onnx.ValueInfoProto(name=name) for name in given]
     outputs = [onnx.ValueInfoProto(name=name) for name in proto.output if name]
     graph = onnx.helper.make_graph([proto], "constant", inputs, outputs)
@@ -31,7 +31,7 @@ def evaluate(
 
 
 def _elements(proto: onnx.NodeProto, alone: onnx.ModelProto, given: Mapping[str, Numbers]) -> int:
-    """Number of elements of the outputs, as far as it is known before they are computed."""
+    """Number of elements of the outputs, as far as it can be determined without computing them."""
     if not given:
         return 0  # the output of a Constant is in the model
     if proto.op_type == "Range":
@@ -66,7 +66,7 @@ def _size(entry: onnx.ValueInfoProto) -> int:
 
 
 def check_functions(model: onnx.ModelProto) -> None:
-    """Raises GraphError if a model's functions, which may call each other, expand to too many nodes."""
+    """Raise GraphError if a model's functions, which may call each other, expand to too many nodes."""
     functions = {(function.domain, function.name): function for function in model.functions}
     known: dict[tuple[str, str], int] = {}
 

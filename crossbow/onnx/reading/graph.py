@@ -38,11 +38,12 @@ class Reader:
         self.values: dict[str, NetworkStep] = {}
         self.steps: list[NetworkStep] = []
         self.absorbed: dict[int, str] = {}
-        """By node: the output that replaces its own, because the translation of another node includes it."""
+        """For each absorbed node, the output that replaces its own, because the translation of another node includes
+        it."""
         self.folded: set[str] = set()
-        """First outputs of the nodes that were evaluated, or caused a fault."""
+        """First outputs of the nodes that have been evaluated, or that caused a fault."""
         self.borders: dict[str, Border] = {}
-        """By the input of a Conv: zeros to add around it, in addition to the Conv's own padding."""
+        """Zeros to add around the input of a Conv in addition to the Conv's own padding, by the name of the input."""
         self.is_from_save = model.producer_name == MARK
         self.settings = self._settings()
         self.nodes = self._live_nodes()
@@ -150,7 +151,7 @@ class Reader:
     def _check_names(self) -> None:
         """Check that everything that a node reads is defined before it."""
         given = {*self.constants, *(entry.name for entry in self.graph.input)}
-        given.update(sparse.values.name for sparse in self.graph.sparse_initializer)  # a fault already
+        given.update(sparse.values.name for sparse in self.graph.sparse_initializer)  # these have been reported
         for node in self.nodes:
             for name in _reads(node):
                 if name and name not in given:
@@ -164,7 +165,8 @@ class Reader:
     # Nodes
 
     def _groups(self) -> list[list[onnx.NodeProto]]:
-        """Groups of nodes: nodes that `save` wrote for one operator form one group, others have their own."""
+        """Groups of nodes: all nodes that `save` wrote for one operator form a group, and any other node is a group by
+        itself."""
         groups: dict[object, list[onnx.NodeProto]] = {}
         for node in self.nodes:
             mark = self._mark(node)
@@ -214,7 +216,7 @@ class Reader:
         self._translate(node, lambda: translation.read(node))
 
     def _read_branch(self, proto: onnx.NodeProto) -> None:
-        """Read the taken branch of an If whose condition is constant, for example because it depends on a shape."""
+        """Read the active branch of an If whose condition is constant, for example because it depends on a shape."""
         taken = bool(self.constants[proto.input[0]].array.reshape(-1)[0])
         name = "then_branch" if taken else "else_branch"
         (branch,) = (attribute.g for attribute in proto.attribute if attribute.name == name)
@@ -306,7 +308,7 @@ class Reader:
         follower = self.sole_consumer(node, op_type)
         count = len(self.faults)
         if follower is not None and self._check(follower) is None:
-            del self.faults[count:]  # they are reported when the follower itself is read
+            del self.faults[count:]  # its faults are reported when the follower itself is read
             return None
         return follower
 
@@ -326,7 +328,7 @@ class Reader:
         try:
             arrays = evaluate(proto, self.model, {name: constant.array for name, constant in given.items()}, self._room)
             self._room -= sum(np.asarray(array).size for array in arrays)
-        except Exception as error:  # of any type that the package's evaluator raises
+        except Exception as error:  # ONNX's evaluator may raise any type
             self.faults.append(f"{name}: expected a constant that can be evaluated. Received: {error}")
             return
         varies = any(constant.varies for constant in given.values())
@@ -336,8 +338,7 @@ class Reader:
                 self.constants[output] = ConstantTensor(np.asarray(array), varies, literal)
 
     def _guess(self, proto: onnx.NodeProto) -> None:
-        """Give the outputs of a faulty node the shapes that the package infers, so that later nodes are checked,
-        too."""
+        """Give the outputs of a faulty node the shapes that ONNX infers, so that later nodes are checked, too."""
         if self._inferred is None:
             self._inferred = self._infer()
         for output in proto.output:
@@ -357,7 +358,7 @@ class Reader:
         del model.graph.value_info[:]
         try:
             inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-        except Exception:  # the graph has further errors, beyond those reported already
+        except Exception:  # the graph has further errors, in addition to those reported
             return {}
         entries = [*inferred.graph.value_info, *inferred.graph.output]
         sizes = {entry.name: _sizes(entry) for entry in entries}
@@ -383,7 +384,7 @@ def _reads(node: onnx.NodeProto) -> list[str]:
 
 
 def _is_buffer(entry: onnx.StringStringEntryProto) -> bool:
-    """Whether the metadata entry, by PyTorch's exporter, marks a tensor as a buffer, which is not a parameter."""
+    """Whether a metadata entry of PyTorch's exporter marks a tensor as a buffer, which is not a parameter."""
     return entry.key == "pkg.torch.export.graph_signature.InputSpec.kind" and entry.value == "BUFFER"
 
 

@@ -15,7 +15,7 @@ from crossbow.ops import Constant, LayerNorm, Values
 
 @reads("LayerNormalization", versions=(17,), attributes="axis epsilon stash_type", variables=(1, 2), is_form=True)
 def layer_normalisation(node: Node) -> NetworkStep:
-    """stash_type is the type of the mean and the deviation, which are always exact here."""
+    """A LayerNorm. stash_type, the type of the mean and the deviation, has no effect: Crossbow sums in float64."""
     x = node.step()
     number = -node.integer("axis", -1)
     return _layer_norm(node, node, x, number if number > 0 else number + len(x.shape), None)
@@ -23,7 +23,8 @@ def layer_normalisation(node: Node) -> NetworkStep:
 
 @reads_group("LayerNorm")
 def turned_layer_norm(nodes: Sequence[Node]) -> NetworkStep:
-    """Transpose, LayerNormalization, Transpose."""
+    """The nodes that `save` writes for a LayerNorm over other axes than the last ones: Transpose, LayerNormalization,
+    Transpose."""
     first, node, last = nodes
     x, number = first.step(), -node.integer("axis", -1)
     return _layer_norm(node, last, x, number, (first.integers("perm") or ())[len(x.shape) - number])

@@ -40,7 +40,7 @@ WINDOW = "auto_pad dilations kernel_shape pads strides"
 
 @reads("Conv", versions=(1, 11, 22), attributes=f"{WINDOW} group", constants=(1, 2))
 def conv(node: Node) -> NetworkStep:
-    """Zeros from a preceding Pad are added to the operator's own padding."""
+    """A Conv. Zeros from a preceding Pad are added to the operator's own padding."""
     x, weights = node.step(), node.weights(1)
     kernel = weights.shape[2:]
     if node.integers("kernel_shape", kernel) != kernel:
@@ -66,8 +66,8 @@ def conv(node: Node) -> NetworkStep:
 
 @reads("Gemm", versions=(6, 7, 9, 11, 13), attributes="alpha beta broadcast transA transB", variables=(1, 2))
 def gemm(node: Node) -> NetworkStep:
-    """alpha · a · b + beta · c. If b is constant, an InnerProduct whose variables include the factors, and whose bias
-    is c if that is constant; otherwise a MatMul, followed by a sum."""
+    """alpha · a · b + beta · c. If b is constant, this is an InnerProduct whose variables include the factors, and
+    whose bias is c if c is constant; otherwise it is a MatMul, followed by a sum."""
     x, last = node.step(), not node.given(2)
     alpha, beta = node.number("alpha", 1.0), node.number("beta", 1.0)
     part = "" if last else "product"
@@ -95,7 +95,7 @@ def gemm(node: Node) -> NetworkStep:
 
 @reads("MatMul", versions=(1, 9, 13))
 def matmul(node: Node) -> NetworkStep:
-    """x · W: an InnerProduct, whose bias is added by a following Add. If neither is constant, a MatMul."""
+    """x · W: an InnerProduct, with the constant of a following Add as its bias; a MatMul if W is not constant."""
     if not node.is_constant(1):
         return node.apply(MatMul(), node.step(0), node.step(1))
     x, weights = node.step(), node.weights(1)
@@ -105,7 +105,7 @@ def matmul(node: Node) -> NetworkStep:
     follower = node.follower("Add")
     constant = None if follower is None else follower.constant_index()
     if follower is not None and constant is not None:
-        with contextlib.suppress(Refused):  # reported when the follower itself is read
+        with contextlib.suppress(Refused):  # the fault is reported when the follower itself is read
             array = follower.weights(constant)
             if array.shape[-1:] == (array.size,) == weights.shape[1:]:
                 bias = array.reshape(-1)
@@ -129,7 +129,7 @@ def inner_product(
 
 @reads_group("MatMul")
 def transposed_matmul(nodes: Sequence[Node]) -> NetworkStep:
-    """A Transpose of the first, the second or both factors, then MatMul."""
+    """The nodes that `save` writes for transposed factors: a Transpose of one or both factors, then MatMul."""
     *turns, product = nodes
     turned = {turn.proto.output[0]: turn.step() for turn in turns}
     factors = [turned.get(name) or product.step(index) for index, name in enumerate(product.proto.input)]
@@ -142,7 +142,8 @@ def transposed_matmul(nodes: Sequence[Node]) -> NetworkStep:
 
 @reads_group("InnerProduct")
 def flattened_inner_product(nodes: Sequence[Node]) -> NetworkStep:
-    """Flatten and Gemm; or, for another axis, Reshape, MatMul and optionally Add."""
+    """The nodes that `save` writes for an InnerProduct: Flatten and Gemm; or, for another axis, Reshape, MatMul and
+    optionally Add."""
     first, product = nodes[0], nodes[1]
     weights = product.weights(1)
     if first.proto.op_type == "Flatten":
@@ -162,8 +163,8 @@ def flattened_inner_product(nodes: Sequence[Node]) -> NetworkStep:
     constants=(1, 2, 3, 4),
 )
 def batch_normalisation(node: Node) -> NetworkStep:
-    """Factors and summands that are not parameters, such as those of PyTorch's BatchNorm with affine=False, are not
-    trained."""
+    """A BatchNorm. Factors and summands that are not parameters, such as those of PyTorch's BatchNorm with
+    affine=False, are not trained."""
     if not node.integer("spatial", 1):
         raise Refused("attribute spatial=0: expected one mean and variance for each channel")
     if node.version >= 14:
@@ -281,7 +282,7 @@ class _Window:
 
 
 def one_or_all(sizes: Sequence[int]) -> Sizes:
-    """One number if two dimensions have the same size, as in the usual notation."""
+    """A single number if there are two equal sizes, as is usual for images; else all sizes."""
     return sizes[0] if len(sizes) == 2 and len(set(sizes)) == 1 else tuple(sizes)
 
 
@@ -344,7 +345,7 @@ def arg_max(node: Node) -> NetworkStep:
 
 @reads("ArgMin", versions=(1, 11, 12, 13), attributes="axis keepdims select_last_index")
 def arg_min(node: Node) -> NetworkStep:
-    """arg max −x."""
+    """arg min x as arg max −x."""
     return _classify(node, negated(node, node.step(), "negated"))
 
 
@@ -359,7 +360,7 @@ def _classify(node: Node, x: NetworkStep) -> NetworkStep:
 
 @reads_group("Classify")
 def classify(nodes: Sequence[Node]) -> NetworkStep:
-    """ArgMax and a Cast of the indices."""
+    """The nodes that `save` writes for a Classify: ArgMax and a Cast of the indices."""
     return arg_max(nodes[0])
 
 

@@ -1,4 +1,4 @@
-"""An ONNX node, as seen by the function that translates it."""
+"""The interface of an ONNX node for the function that translates it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from crossbow.types import Phase
 
 Numbers = NDArray[Any]
 LARGEST_CONSTANT = 1 << 28
-"""Maximum number of elements of a constant computed while reading, and of all constants that are evaluated."""
+"""Maximum number of elements of a constant that is computed while a model is read, and of all evaluated constants."""
 Border = Sequence[tuple[int, int]]
 """Padding of an image: (before, after) for each spatial dimension."""
 
@@ -38,7 +38,7 @@ class ConstantTensor:
 
 
 class GraphValues(Protocol):
-    """What a node's translation reads and changes of its graph: the part of a `Reader` that nodes use."""
+    """The part of a `Reader` that the translation of a node reads and changes."""
 
     constants: dict[str, ConstantTensor]
     values: dict[str, NetworkStep]
@@ -53,7 +53,7 @@ class GraphValues(Protocol):
 
 
 class Node:
-    """An ONNX node, as seen by its translation."""
+    """An ONNX node with its inputs, attributes and results, for the function that translates it."""
 
     def __init__(self, reader: GraphValues, proto: onnx.NodeProto, name: str, version: int) -> None:
         self.reader, self.proto, self.name, self.version = reader, proto, name, version
@@ -148,7 +148,7 @@ class Node:
 
     @property
     def border(self) -> Border | None:
-        """Padding of the first input that earlier nodes left to this node."""
+        """Padding of the first input that a preceding Pad has left to this node."""
         return self.reader.borders.get(self.proto.input[0])
 
     # Results
@@ -174,7 +174,7 @@ class Node:
         return self.reader.sole_consumer(self, op_type)
 
     def follower(self, op_type: str) -> Node | None:
-        """The `sole_consumer`, if it has no faults that are independent of its inputs."""
+        """The `sole_consumer`, unless it has faults that do not depend on its inputs."""
         return self.reader.follower(self, op_type)
 
     def leave(self, border: Border) -> None:
@@ -182,7 +182,7 @@ class Node:
         self.reader.borders[self.proto.output[0]] = border
 
     def absorb(self, follower: Node) -> None:
-        """Include the following node: this translation returns that node's output."""
+        """Include the following node in this translation, which then returns that node's output."""
         self.reader.absorbed[id(follower.proto)] = self.proto.output[0]
 
 

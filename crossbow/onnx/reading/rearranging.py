@@ -50,7 +50,7 @@ def reshaped(node: Node, x: NetworkStep, shape: Shape) -> NetworkStep:
     separate."""
     if node.is_marked:
         return node.apply(Reshape(shape=shape[1:]), x)
-    while isinstance(x.kernel, Reshape):  # intermediate shapes make no difference
+    while isinstance(x.kernel, Reshape):  # intermediate shapes have no effect
         (x,) = x.inputs
     if shape == x.shape:
         return x
@@ -78,7 +78,7 @@ def _shuffled(x: NetworkStep, shape: Shape) -> NetworkStep | None:
 
 @reads_group("ChannelShuffle")
 def channel_shuffle(nodes: Sequence[Node]) -> NetworkStep:
-    """Reshape, Transpose, Reshape."""
+    """The nodes that `save` writes for a ChannelShuffle: Reshape, Transpose, Reshape."""
     sizes = nodes[0].constant(1)
     assert sizes is not None
     return nodes[-1].apply(ChannelShuffle(groups=int(sizes[1])), nodes[0].step())
@@ -174,7 +174,7 @@ def split(node: Node) -> list[NetworkStep]:
     "Pad", versions=(2, 11, 13, 18, 19, 21, 23, 24, 25), attributes="mode pads value", constants=(1, 2, 3), is_form=True
 )
 def pad(node: Node) -> NetworkStep:
-    """Zeros around an image that only a Conv reads become the Conv's padding."""
+    """A Pad. If only a Conv reads the padded image and the values are zeros, they become the Conv's padding."""
     x, mode = node.step(), node.text("mode", "constant")
     border = _border(node, len(x.shape))
     value = node.number("value", 0.0) if node.version < 11 else node.single(2, 0.0)
@@ -205,7 +205,7 @@ def _border(node: Node, rank: int) -> list[tuple[int, int]]:
 
 
 def axes_of(node: Node, index: int | None, rank: int) -> set[int] | None:
-    """The axes: an attribute in old versions, an input (at `index`) in new ones; None if they are not given."""
+    """The axes of a node: an attribute in old versions, an input (at `index`) in new ones; None if they are missing."""
     given = node.integers("axes")
     if given is None and index is not None and node.given(index):
         array = node.constant(index)

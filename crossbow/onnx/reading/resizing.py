@@ -17,7 +17,8 @@ ROUNDED = ("round_prefer_floor", "round_prefer_ceil")
 
 @reads("Resize", versions=(11, 13, 18, 19), attributes=ATTRIBUTES, constants=(1, 2, 3), is_form=True)
 def resize(node: Node) -> NetworkStep:
-    """What PyTorch and Keras export: "nearest" rounds down; "linear" is between centres or corners."""
+    """An Upsample. The modes that PyTorch and Keras export are supported: "nearest", rounded down, and "linear",
+    between centres or corners."""
     mode, place = node.text("mode", "nearest"), node.text("coordinate_transformation_mode", "half_pixel")
     rounding = node.text("nearest_mode", "round_prefer_floor")
     if node.integer("antialias", 0):
@@ -36,7 +37,7 @@ def resize(node: Node) -> NetworkStep:
     kernel, scales = _upsample(node, x.shape, 2, 3, settings)
     sizes = kernel.output_shape(x.shape)[2:]
     if mode == "nearest" and place == "half_pixel" and any(scale % 1 for scale in scales):
-        # With whole factors, the nearest centre is that of the repeated pixel.
+        # Only with whole factors is the nearest centre that of the repeated pixel.
         raise Refused(f"expected whole factors with mode='nearest' and 'half_pixel'. Received: {scales}")
     if place == "pytorch_half_pixel" and 1 in sizes:
         raise Refused(f"expected sizes above 1 with 'pytorch_half_pixel'. Received: {sizes}")
@@ -56,7 +57,7 @@ def upsample(node: Node) -> NetworkStep:
 def _upsample(
     node: Node, x: Shape, scales: int, sizes: int | None, settings: dict[str, Any]
 ) -> tuple[Upsample, list[float]]:
-    """The operator, and the factor of each spatial axis. scales, sizes: their inputs."""
+    """The operator, and the factor of each spatial axis. scales, sizes: indices of the inputs with these values."""
     factors = node.constant(scales)
     if factors is not None and factors.size:
         by_axis = _by_axis(node, len(x), [shortest(value) for value in factors.reshape(-1)], 1.0)
@@ -76,7 +77,8 @@ def _upsample(
 
 
 def _by_axis(node: Node, rank: int, values: list[Any], missing: Any) -> list[Any]:
-    """A value for every dimension of the input, of which `axes` may name some."""
+    """A value for every dimension of the input. The attribute `axes` may assign the values to some dimensions only; the
+    others get `missing`."""
     axes = node.integers("axes", range(rank)) or ()
     if len(axes) != len(values):
         raise Refused(f"expected scales or sizes for {len(axes)} dimensions. Received: {values}")

@@ -74,15 +74,16 @@ def coefficient(step: NetworkStep) -> tuple[NetworkStep, float]:
 
 
 def _unshaped(step: NetworkStep) -> NetworkStep | None:
-    """The step before any changes of its shape."""
+    """The step before the changes of shape that lead to this step."""
     while isinstance(step.kernel, Reshape):
         (step,) = step.inputs
     return step
 
 
 def _window(pooled: NetworkStep, channels: int) -> tuple[NetworkStep, int, int] | None:
-    """The input of a mean over channels, and the extent of its window before and after the element. The input is of
-    shape (N, 1, C, …), padded along the channels unless the window is one channel. None if it is not such a mean."""
+    """The input of a mean over channels, and the extent of its window before and after the element; None if the step is
+    not such a mean. The input has the shape (N, 1, C, …), and is padded along the channels unless the window is one
+    channel."""
     pool = pooled.kernel
     if not isinstance(pool, Pool) or pool.method != "average" or pool.global_pooling or not pool.count_padding:
         return None
@@ -104,8 +105,8 @@ def _window(pooled: NetworkStep, channels: int) -> tuple[NetworkStep, int, int] 
 
 @reads_group("LRN")
 def lrn(nodes: Sequence[Node]) -> NetworkStep:
-    """An LRN as `save` writes it within the channel, or if its even window is longer before the element, as in
-    PyTorch."""
+    """The nodes that `save` writes for an LRN within the channel, or for an even window that is longer before the
+    element, as in PyTorch."""
     found = {node.proto.op_type: node for node in nodes}
     border = found["AveragePool"].integers("pads") or (0, 0)
     kernel = LRN(

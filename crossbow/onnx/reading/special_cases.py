@@ -16,7 +16,7 @@ from crossbow.ops import Broadcast, Flatten, Pool, ReLU
 
 @reads("Cast", versions=(6, 9, 13, 19, 21, 23, 24, 25, 28), attributes="to saturate round_mode", is_form=True)
 def cast(node: Node) -> NetworkStep:
-    """A cast between floating-point types is a no-op, because the network computes in its own type."""
+    """A no-op, for a cast between floating-point types: the network computes in its own type."""
     if node.integer("to", 1) not in (1, 11):
         raise Refused(f"expected a cast to float or double. Received: to={node.integer('to', 1)}")
     return node.step()

@@ -16,7 +16,7 @@ AnyRead = TypeVar("AnyRead", bound=Read)
 
 @dataclass(frozen=True)
 class Translation:
-    """Defines how nodes of one ONNX operator are read."""
+    """The function that reads the nodes of an ONNX operator, and the nodes that it supports."""
 
     read: Callable[[Node], Read]
     versions: tuple[int, ...]
@@ -25,17 +25,17 @@ class Translation:
     constants: tuple[int, ...]
     """Inputs that must be constants, such as weights."""
     variables: tuple[int, ...]
-    """These, and inputs that become variables if they are constants."""
+    """The inputs in `constants`, and inputs that become variables if they are constants."""
     is_form: bool
-    """Whether Crossbow has no operator that is as general. The operator is read only if it equals one of Crossbow's,
-    for example a Reshape that keeps the examples separate."""
+    """Whether Crossbow has no operator of the same generality. A node is then read only in the special case that equals
+    an operator of Crossbow, for example a Reshape that keeps the examples separate."""
     several_outputs: bool
     """Whether outputs after the first are read, too."""
 
 
 TRANSLATIONS: dict[str, Translation] = {}
 GROUPS: dict[str, tuple[Callable[[Sequence[Node]], NetworkStep], int]] = {}
-"""By the class of Crossbow's operator: the function that reads the nodes that `save` wrote for it, and their minimum
+"""By the class of Crossbow's operator, the function that reads the nodes that `save` wrote for it, and their minimum
 number."""
 
 

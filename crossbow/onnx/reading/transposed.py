@@ -52,10 +52,10 @@ def transposed_conv(node: Node) -> NetworkStep:
 def _cut(
     node: Node, sizes: Shape, stride: Shape, whole: list[int], added: Shape
 ) -> tuple[list[tuple[int, int]], Shape]:
-    """What is cut off before and after each dimension of the whole output, and what is added after it.
+    """The numbers of elements to cut off before and after each dimension of the full output, and to add after it.
 
-    With `output_shape` or "SAME…", the difference to the whole output is divided between both sides; an output that is
-    larger than the whole is extended at the end.
+    With `output_shape` or "SAME…", the difference to the full output is divided between both sides; an output that is
+    larger than the full output is extended at the end.
     """
     mode, axes = node.text("auto_pad", "NOTSET"), len(whole)
     if mode not in ("NOTSET", "", "VALID", "SAME_UPPER", "SAME_LOWER"):

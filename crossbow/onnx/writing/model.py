@@ -14,14 +14,14 @@ from crossbow.ops import Kernel
 from crossbow.types import Array, Shape
 
 OPSET = 20
-"""Version of the written ONNX operators: the first that has GELU."""
+"""Version of the written ONNX operators: the first one with GELU."""
 IR_VERSION = 9
 """Version of the file format that belongs to the operators."""
 
 
 @dataclass
 class Writer:
-    """Collects nodes, initializers, and faults."""
+    """Collects the nodes, initializers and faults of a model."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: dict[str, Array] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Writer:
 
 
 def make_model(writer: Writer, inputs: Mapping[str, Shape], outputs: Mapping[str, Shape]) -> onnx.ModelProto:
-    """The checked model of the collected nodes. A first size of ANY_BATCH is left open."""
+    """The model of the collected nodes, after a check. A first size of ANY_BATCH is left open."""
     model = onnx.helper.make_model(
         onnx.helper.make_graph(
             writer.nodes,

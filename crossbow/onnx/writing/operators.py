@@ -1,4 +1,4 @@
-"""Translation of each of Crossbow's operators to ONNX, by one function each."""
+"""Translation of Crossbow's operators to ONNX, with one function for each operator."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def upsample(operator: WrittenOperator) -> None:
 
 @writes(InnerProduct)
 def inner_product(operator: WrittenOperator) -> None:
-    """Gemm, after a Flatten if the input has more than two dimensions; MatMul and Add for another axis."""
+    """Write Gemm, after a Flatten if the input has more than two dimensions; for another axis, MatMul and Add."""
     kernel = operator.kernel
     assert isinstance(kernel, InnerProduct)
     (x,), (shape,) = operator.inputs, operator.shapes
@@ -130,7 +130,7 @@ def inner_product(operator: WrittenOperator) -> None:
 
 @writes(MatMul)
 def matmul(operator: WrittenOperator) -> None:
-    """MatMul, after a Transpose of the transposed factors."""
+    """Write MatMul, after a Transpose of each transposed factor."""
     kernel = operator.kernel
     assert isinstance(kernel, MatMul)
     factors = []
@@ -160,7 +160,7 @@ def batch_norm(operator: WrittenOperator) -> None:
 
 @writes(LayerNorm)
 def layer_norm(operator: WrittenOperator) -> None:
-    """LayerNormalization, which normalises the last axes: between two Transposes for others."""
+    """Write LayerNormalization, which normalises the last axes; for other axes, between two Transposes."""
     kernel, (x,), rank = operator.kernel, operator.inputs, len(operator.shape)
     assert isinstance(kernel, LayerNorm)
     own = range(kernel.first_axis(operator.shape), kernel.first_axis(operator.shape) + kernel.number_of_axes)
@@ -250,7 +250,7 @@ def gelu(operator: WrittenOperator) -> None:
 
 @writes(SiLU)
 def silu(operator: WrittenOperator) -> None:
-    """Sigmoid and Mul: ONNX has Swish only since opset 24."""
+    """Write Sigmoid and Mul, because ONNX has Swish only since opset 24."""
     (x,) = operator.inputs
     operator.add("Mul", x, operator.add("Sigmoid", x, part="gate"))
 
@@ -289,7 +289,7 @@ def lrn(operator: WrittenOperator) -> None:
 
 
 def _leading_response(operator: WrittenOperator) -> None:
-    """As PyTorch's exporter writes it: the mean over neighbouring channels is a pooling of one more axis."""
+    """Write an LRN as PyTorch's exporter does: the mean over neighbouring channels is a pooling along an added axis."""
     rank = len(operator.shape)
     if rank > 4:
         operator.fault(f"ONNX's average pooling has at most three axes; expected (N, C, H, W). Received: {rank} axes")
@@ -298,8 +298,8 @@ def _leading_response(operator: WrittenOperator) -> None:
 
 
 def _response(operator: WrittenOperator, x: str, new_axis: str | None = None) -> None:
-    """x / (κ + α · (the mean of the squares of neighbours))^β. The neighbours are in the same channel or, with a new
-    axis before the channels, at the same place in neighbouring channels."""
+    """Write x / (κ + α · (the mean of the squares of neighbours))^β. The neighbours are in the same channel or, with a
+    new axis before the channels, at the same position in neighbouring channels."""
     kernel, rank = operator.kernel, len(operator.shape)
     assert isinstance(kernel, LRN)
     geometry = kernel.geometry
@@ -326,7 +326,7 @@ def parametric_relu(operator: WrittenOperator) -> None:
 
 @writes(Scale)
 def scale(operator: WrittenOperator) -> None:
-    """Mul, and Add for a bias. The variables have trailing dimensions of size 1 after their axes."""
+    """Write Mul, and Add for a bias. The variables get trailing dimensions of size 1 after their axes."""
     kernel, (x,), rank = operator.kernel, operator.inputs, len(operator.shape)
     assert isinstance(kernel, Scale)
     trailing = rank - kernel.first_axis(operator.shape) - kernel.number_of_axes
@@ -339,7 +339,7 @@ def scale(operator: WrittenOperator) -> None:
 
 @writes(ElementWiseOp)
 def element_wise(operator: WrittenOperator) -> None:
-    """Sum, after a Mul for every coefficient unless all are 1; Max; or a chain of Muls."""
+    """Write Sum, after a Mul for every coefficient unless all are 1; Max; or a chain of Muls."""
     kernel, inputs = operator.kernel, operator.inputs
     assert isinstance(kernel, ElementWiseOp)
     if kernel.type == "max":
@@ -396,7 +396,7 @@ def transpose(operator: WrittenOperator) -> None:
 
 @writes(ChannelShuffle)
 def channel_shuffle(operator: WrittenOperator) -> None:
-    """Reshape, Transpose, Reshape."""
+    """Write Reshape, Transpose, Reshape."""
     kernel, (x,), (shape,) = operator.kernel, operator.inputs, operator.shapes
     assert isinstance(kernel, ChannelShuffle)
     (_, *sizes), order = kernel.order(shape)
@@ -424,7 +424,7 @@ def pad(operator: WrittenOperator) -> None:
 
 @writes(Classify)
 def classify(operator: WrittenOperator) -> None:
-    """ArgMax returns integers; Crossbow's operator returns numbers of the network's type."""
+    """Write ArgMax and Cast: ArgMax returns integers, and Crossbow's operator numbers of the network's type."""
     kernel, (x,) = operator.kernel, operator.inputs
     assert isinstance(kernel, Classify)
     indices = operator.add(
@@ -451,5 +451,5 @@ def noop(operator: WrittenOperator) -> None:
 
 
 def pads(padding: Sequence[tuple[int, int]]) -> list[int]:
-    """Padding in ONNX's format: before, for every dimension, then after."""
+    """Padding in ONNX's format: the padding before every dimension, then the padding after every dimension."""
     return [before for before, _ in padding] + [after for _, after in padding]

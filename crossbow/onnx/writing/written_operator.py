@@ -1,4 +1,4 @@
-"""An operator in its graph, as seen by the function that writes it."""
+"""The interface of an operator in its graph for the function that writes it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class WrittenOperator:
         return self._initializer(f"{self.output}.{name}", np.asarray(values, dtype))
 
     def filler(self, name: str, size: int) -> str:
-        """Zeros for a variable that the operator does not have."""
+        """An initializer of zeros, for a variable that the operator does not have."""
         return self._initializer(f"{self.name}.{name}{FILLER}", np.zeros(size, np.float32))
 
     def _initializer(self, name: str, array: Array) -> str:
