@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +29,10 @@ class Picture(NamedTuple):
 
 
 def read_pictures(
-    paths: Sequence[str | os.PathLike[str]], shape: Shape, dtype: np.dtype[np.generic]
+    paths: Sequence[str | os.PathLike[str]],
+    shape: Shape,
+    dtype: np.dtype[np.generic],
+    bad: Callable[[DataError], None] | None = None,
 ) -> Iterator[Picture]:
     """The images of files and folders, in this order, with the shape and type that a model takes.
 
@@ -38,25 +41,47 @@ def read_pictures(
     and its subfolders, sorted by path; a file that has only the name of an image is an error. An .npy file has one
     image of this shape, or several (N, …).
 
-    Raises DataError if a path does not exist, or a file cannot be read or does not fit.
+    Raises DataError if a path does not exist, or a file cannot be read or does not fit; with `bad`, this function is
+    called with the error instead, and the file is left out.
     """
     reader = _Reader(shape, dtype)
     for path in (checked_path("images", path) for path in paths):
-        if path.is_dir():
-            found = sorted(images_below(path))
-            if not found:
-                raise DataError(f"{path}: expected image files in the folder. Received: none")
-            for name in found:
-                yield Picture(str(path / name), reader.image(path / name))
-        elif path.suffix == ".npy":
-            yield from reader.arrays(path)
-        else:
-            yield Picture(str(path), reader.image(path))
+        try:
+            files = _files(path)
+        except DataError as error:
+            if bad is None:
+                raise
+            bad(error)
+            continue
+        for file in files:
+            try:
+                yield from reader.pictures(file)
+            except DataError as error:
+                if bad is None:
+                    raise
+                bad(error)
+
+
+def _files(path: Path) -> list[Path]:
+    """The file, or the image files in a folder. Raises DataError if the folder has none."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(images_below(path))
+    if not found:
+        raise DataError(f"{path}: expected image files in the folder. Received: none")
+    return [path / name for name in found]
 
 
 class _Reader:
     def __init__(self, shape: Shape, dtype: np.dtype[np.generic]) -> None:
         self._shape, self._dtype = shape, dtype
+
+    def pictures(self, path: Path) -> Iterator[Picture]:
+        """The images of a file."""
+        if path.suffix == ".npy":
+            yield from self.arrays(path)
+        else:
+            yield Picture(str(path), self.image(path))
 
     def image(self, path: Path) -> Array:
         """The image of a file, in the model's shape."""

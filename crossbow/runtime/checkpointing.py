@@ -164,15 +164,18 @@ class CheckpointWriter:
         return self._unit != "none"
 
     def prepare(self) -> None:
-        """Begin a new run in the directory. Raises DataError if it has checkpoints, unless they may be deleted."""
+        """Begin a new run in the directory. Raises DataError if it has checkpoints or models, unless they may be
+        deleted."""
         settings = self.settings
-        older = checkpoint_files(settings.checkpoint_directory)
+        checkpoints = checkpoint_files(settings.checkpoint_directory)
+        older = [*checkpoints, *(path for path in (settings.model_path, settings.best_path) if path.is_file())]
         if older and not settings.overwrite:
+            advice = "resume that run, overwrite it" if checkpoints else "replace it with overwrite=True"
             raise DataError(
-                f"{settings.path}: expected a directory without checkpoints, for a new run. Received: one with "
-                f"{older[0].name}; resume that run, overwrite it, or use another directory"
+                f"{settings.path}: expected a directory without checkpoints and models, for a new run. Received: one "
+                f"with {older[0].name}; {advice}, or use another directory"
             )
-        for path in (*older, settings.model_path, settings.best_path) if settings.overwrite else ():
+        for path in older:
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:

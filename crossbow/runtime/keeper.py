@@ -97,6 +97,17 @@ class RunKeeper:
         self._writer.wait()
         self.tell(run)
 
+    def failed(self, run: TrainingRun) -> None:
+        """Write the base model, and the best one, which `recorded` may not have written. Perhaps the monitor failed
+        because the directory, with the files of models, was deleted."""
+        tasks, history = self._engine.tasks, run.history
+        if history.best is history.records[-1] and history.records[-1].tasks == tasks:
+            self._best = self._engine.weights
+        self._writer.write_last(self._engine.weights, tasks)
+        if self._best:
+            self._writer.write_best(self._best, tasks)
+        self._writer.wait()
+
     def tell(self, run: TrainingRun) -> None:
         for written in self._writer.take_news():
             run.tell("checkpoint", written)

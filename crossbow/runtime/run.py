@@ -42,7 +42,7 @@ from crossbow.runtime.scheduler import Callbacks, tasks_behind
 from crossbow.runtime.stretch import RunState, Stretch
 from crossbow.runtime.task import Completed
 from crossbow.runtime.training_engine import TrainingEngine
-from crossbow.types import Phase, TrainingUnit
+from crossbow.types import CrossbowError, Phase, TrainingUnit
 
 
 class Keeper(Protocol):
@@ -69,6 +69,9 @@ class Keeper(Protocol):
 
     def end(self, run: TrainingRun) -> None:
         """Write the last checkpoint, and wait for it. Called once, unless training fails."""
+
+    def failed(self, run: TrainingRun) -> None:
+        """Called when training fails after a record because a monitor failed: write the base model, and wait for it."""
 
     def tell(self, run: TrainingRun) -> None:
         """Tell monitors about the files that were written."""
@@ -137,6 +140,7 @@ class TrainingRun:
         """Number of tasks at which the loss reached its limit."""
         self.start = engine.tasks
         """Number of tasks at the beginning of this call."""
+        self._monitor_failed = False
         self._counted = 0
         """Number of tasks whose results were counted. The results of a repeated tick count once."""
         self._continues = state is not None
@@ -267,6 +271,10 @@ class TrainingRun:
         except Exception as error:
             self.history.stop("error")
             self.history.explain(f"{type(error).__name__}: {error}")
+            if self._monitor_failed and self.history.records and self.keeper is not None:
+                with suppress(CrossbowError):  # the monitor's error is more important
+                    self.engine.check_process()
+                    self.keeper.failed(self)
             raise
 
     def _await_ranks(self) -> None:
@@ -485,7 +493,11 @@ class TrainingRun:
         """Call a method of every monitor. Raises MonitorError if one fails, and CrossbowError in a process that a
         monitor has forked, which cannot train."""
         for monitor in self.monitors:
-            self.history.explain(tell(monitor, event, *arguments))
+            try:
+                self.history.explain(tell(monitor, event, *arguments))
+            except CrossbowError:
+                self._monitor_failed = True
+                raise
             self.engine.check_process()
 
     # Stop conditions

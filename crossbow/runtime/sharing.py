@@ -167,6 +167,6 @@ class Sharing:
         while (received := self._ranks.transport.receive(self._channel)) is not None:
             with self._lock:
                 for part, result in json.loads(received[1]):
-                    self._deliver(part, Completed(*result))
+                    self._deliver(part, Completed.of_json(result))
             any_came = True
         return any_came

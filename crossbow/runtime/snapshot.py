@@ -157,7 +157,7 @@ def _kind(form: Mapping[str, Any]) -> str:
 
 
 def _known(state: Mapping[str, Any]) -> list[Completed]:
-    return [Completed(*result) for result in state.get("known", ())]
+    return [Completed.of_json(result) for result in state.get("known", ())]
 
 
 def _base_vectors(base: BaseModel) -> dict[str, Array]:

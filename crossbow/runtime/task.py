@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
 
 from crossbow.solver import Pace
 from crossbow.types import Array, NonFiniteLossError
@@ -57,6 +57,12 @@ class Completed(NamedTuple):
     last result."""
     metrics: tuple[float, ...] = ()
     """The values of a test task's other metrics (`dataflow.graph.other_measures`), in their order."""
+
+    @classmethod
+    def of_json(cls, values: Sequence[Any]) -> Completed:
+        """The result whose fields are these JSON values."""
+        result = cls(*values)
+        return result._replace(metrics=tuple(result.metrics))
 
 
 class Failed(NamedTuple):

@@ -3,13 +3,49 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 from crossbow.scripts.values import meant
 
 MOST_OFFERED = 3
+
+
+class OuterCommand(NamedTuple):
+    """A command whose arguments end with the command line of a model script or of another program."""
+
+    name: str
+    options: Collection[str]
+    """The command's own options."""
+    place: str
+    """What its options precede, such as "-m"."""
+
+    @classmethod
+    def of(cls, parser: argparse.ArgumentParser, place: str) -> OuterCommand:
+        return cls(parser.prog, parser._option_string_actions.keys(), place)
+
+    def hint(self, unknown: Sequence[str]) -> str:
+        """A sentence about unknown arguments of the script that are options of the command; "" if none is."""
+        own = [name for name in (text.partition("=")[0] for text in unknown) if name in self.options]
+        if not own:
+            return ""
+        return f"Options of {self.name} precede {self.place}. Received after it: {', '.join(dict.fromkeys(own))}"
+
+
+_OUTER: ContextVar[OuterCommand | None] = ContextVar("outer command", default=None)
+
+
+@contextlib.contextmanager
+def arguments_of(command: OuterCommand) -> Iterator[None]:
+    """While this is open, scripts parse the arguments that a command has left to them."""
+    before = _OUTER.set(command)
+    try:
+        yield
+    finally:
+        _OUTER.reset(before)
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -29,11 +65,17 @@ class CommandParser(argparse.ArgumentParser):
         """End the process with an error if arguments are unknown."""
         if not unknown:
             return
+        outer = self.outer()
+        of_outer = "" if outer is None else outer.hint(unknown)
         received = [text.partition("=")[0] for text in unknown if text.startswith("--")]
         offered = [name for each in received for name in similar_options(each, list(self._option_string_actions))]
         sentences = [f"Did you mean {_either(offered)}?" if offered else "", self.hint(options)]
-        more = " ".join(sentence for sentence in sentences if sentence)
+        more = of_outer or " ".join(sentence for sentence in sentences if sentence)
         self.error(f"unrecognized arguments: {' '.join(unknown)}" + (f". {more}" if more else ""))
+
+    def outer(self) -> OuterCommand | None:
+        """The command that has left the arguments to this parser; None if there is none."""
+        return _OUTER.get()
 
     def hint(self, options: argparse.Namespace) -> str:
         """The end of the message about unknown arguments."""

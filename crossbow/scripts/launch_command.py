@@ -16,6 +16,7 @@ from crossbow.cluster.mpirun import MpiLaunch, launch_on_mpi
 from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ray.hosts import AGENT
 from crossbow.cluster.ray.launching import RayLaunch, launch_on_ray
+from crossbow.scripts.command_parser import OuterCommand
 from crossbow.scripts.values import expanded_path, expanded_sharding, integer
 from crossbow.synch.grouping import groups_text
 from crossbow.types import ConfigurationError
@@ -105,6 +106,14 @@ def add_launch_command(commands: Any) -> None:
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="module to run, and its arguments")
     parser.add_argument("script", nargs=argparse.REMAINDER, help="script to run, and its arguments")
     parser.set_defaults(run=_launch)
+
+
+def launch_as_outer() -> OuterCommand:
+    """`crossbow launch`, as the command that has left arguments to a program."""
+    parser = argparse.ArgumentParser(prog="crossbow")
+    commands = parser.add_subparsers()
+    add_launch_command(commands)
+    return OuterCommand.of(commands.choices["launch"], "-m or the script")
 
 
 def _launch(options: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 from crossbow.files import write_whole
 from crossbow.learning_rates import RangeTest, find_learning_rate
+from crossbow.scripts.command_parser import OuterCommand, arguments_of
 from crossbow.scripts.curves import new_figure, picture_format
 from crossbow.scripts.graph_command import script_of
 from crossbow.scripts.values import expanded_path, integer, number
@@ -52,15 +53,16 @@ def add_lr_find_command(commands: Any) -> None:
         metavar="MODEL",
         help="a module with a training script, as models.resnet, and its options",
     )
-    parser.set_defaults(run=_find)
+    parser.set_defaults(run=lambda options: _find(options, OuterCommand.of(parser, "-m")))
 
 
-def _find(options: argparse.Namespace) -> None:
+def _find(options: argparse.Namespace, command: OuterCommand) -> None:
     if not options.model:
         raise ConfigurationError("expected a model, as -m models.resnet. Received: none")
     name, *rest = options.model
     script = script_of(name)
-    chosen, confs, dataflow = script.network(rest)
+    with arguments_of(command):
+        chosen, confs, dataflow = script.network(rest)
     path = options.output or Path(f"{script.name}-learning-rates.png")
     form = picture_format(path)
     figure = new_figure()  # before the training, which would be useless without matplotlib

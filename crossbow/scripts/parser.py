@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from crossbow.cluster.launch import is_rank
 from crossbow.conf import settings
 from crossbow.runtime.checkpointing import Checkpoints
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.profiling import Profile
-from crossbow.scripts.command_parser import CommandParser
+from crossbow.scripts.command_parser import CommandParser, OuterCommand
 from crossbow.scripts.data_sources import BATCH_FILES, IMAGES, KNOWN, NUMBERED, OF_FILES, SYNTHETIC, DataSource
 from crossbow.scripts.initial_model import add_initial_model, check_initial_model
+from crossbow.scripts.launch_command import launch_as_outer
 from crossbow.scripts.logs import add_log
 from crossbow.scripts.rule_options import add_rule, rule_conf, rule_hints
 from crossbow.scripts.setting_options import add_settings, refuse_idle, those_given
@@ -91,6 +94,9 @@ class Defaults:
 class _Parser(CommandParser):
     """Adds the options of the rule to the message about an unknown option."""
 
+    def outer(self) -> OuterCommand | None:
+        return super().outer() or (launch_as_outer() if is_rank(os.environ) else None)
+
     def hint(self, options: argparse.Namespace) -> str:
         return "; ".join(rule_hints(options))
 
@@ -157,7 +163,7 @@ def _add_data(group: argparse._ArgumentGroup, name: str, defaults: Defaults) -> 
         metavar="DIR",
         default=Path("output") / name,
         help="directory of the run: run.json, log.jsonl, model.safetensors, best.safetensors, checkpoints and "
-        "pictures; an older run there is not replaced without --overwrite (default: %(default)s)",
+        "pictures; an older run, model or log there is not replaced without --overwrite (default: %(default)s)",
     )
     add_log(group)
     group.add_argument(

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from crossbow.console import WRONG, say
 from crossbow.data.pictures import Picture, read_pictures
 from crossbow.predictor import Predictor
 from crossbow.scripts.values import expanded_path, integer
-from crossbow.types import Array
+from crossbow.types import Array, DataError
 
 AT_ONCE = 256
 """Number of images that are in memory at once."""
@@ -35,7 +36,8 @@ def add_predict_command(commands: Any) -> None:
         "predict",
         help="print the classes of images",
         description="Prints the most probable classes of each image, by a model that a script or ExecutionContext.save "
-        "wrote. Images of another size than the model's are resized.",
+        "wrote. Images of another size than the model's are resized. Files that cannot be read are named on stderr; "
+        "the exit status is then 2.",
     )
     add_model(parser)
     parser.add_argument(
@@ -48,11 +50,19 @@ def add_predict_command(commands: Any) -> None:
     parser.set_defaults(run=_predict)
 
 
-def _predict(options: argparse.Namespace) -> None:
+def _predict(options: argparse.Namespace) -> int:
+    """Print the classes of all images that can be read. Returns the exit status."""
+    status = 0
+
+    def tell(error: DataError) -> None:
+        nonlocal status
+        status = WRONG
+        say(f"crossbow: error: {error}")
+
     with Predictor.load(options.model, options.device) as predictor:
         settings = predictor.settings
         assert settings is not None
-        pictures = read_pictures(options.files, settings.image_shape, settings.image_dtype)
+        pictures = read_pictures(options.files, settings.image_shape, settings.image_dtype, tell)
         rows: list[dict[str, Any]] = []
         for batch, outputs in _batches(predictor, pictures):
             described = _described(predictor, batch, outputs, options.top)
@@ -61,8 +71,9 @@ def _predict(options: argparse.Namespace) -> None:
                 continue
             for row in described:
                 print(f"{row['file']}  {_text(row)}", flush=True)
-        if options.json:
+        if options.json and (rows or not status):
             print(json.dumps(rows))
+    return status
 
 
 def _batches(predictor: Predictor, pictures: Iterator[Picture]) -> Iterator[tuple[Sequence[Picture], Array]]:

@@ -16,6 +16,7 @@ from crossbow.cluster.program import RankProgram
 from crossbow.cluster.ranks import Ranks
 from crossbow.runtime.device import parse_devices
 from crossbow.scripts.between_ranks import pace_of_rank
+from crossbow.scripts.command_parser import OuterCommand, arguments_of
 from crossbow.scripts.data_sources import SYNTHETIC
 from crossbow.scripts.graph_command import script_of
 from crossbow.scripts.model_script import ModelScript
@@ -65,10 +66,10 @@ def add_probe_command(commands: Any) -> None:
     parser.add_argument(
         "rest", nargs=argparse.REMAINDER, metavar="options", help="of the model's script, as --batch-size 32"
     )
-    parser.set_defaults(run=_probe)
+    parser.set_defaults(run=lambda options: _probe(options, OuterCommand.of(parser, "MODEL")))
 
 
-def _probe(options: argparse.Namespace) -> int:
+def _probe(options: argparse.Namespace, command: OuterCommand) -> int:
     if options.module:
         options.model, *options.rest = options.module
     if bool(options.model) == options.network:
@@ -83,7 +84,8 @@ def _probe(options: argparse.Namespace) -> int:
         _print_links(ranks, links)
         return 0
     script = script_of(options.model)
-    own = _speed(script, options.rest, options.seconds, ranks)
+    with arguments_of(command):
+        own = _speed(script, options.rest, options.seconds, ranks)
     values = ranks.gather([_host(options, ranks), own])
     speeds = [RankSpeed(rank, host, speed) for rank, (host, speed) in enumerate(values)]
     links = measure_links(ranks)

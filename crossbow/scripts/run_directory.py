@@ -19,6 +19,7 @@ from typing import Any
 import crossbow
 from crossbow.files import check_regular, file_error, make_directory, write_whole
 from crossbow.runtime.checkpoint import checkpoint_files
+from crossbow.runtime.checkpointing import Checkpoints
 from crossbow.runtime.directory_lock import check_unused, is_in_use
 from crossbow.types import ConfigurationError, DataError
 
@@ -57,6 +58,14 @@ class RunDirectory:
         return self.path / "run.json"
 
     @property
+    def model(self) -> Path:
+        return Checkpoints(self.path).model_path
+
+    @property
+    def best(self) -> Path:
+        return Checkpoints(self.path).best_path
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
@@ -71,10 +80,12 @@ class RunDirectory:
             raise DataError(f"{self.log}: expected a file to write. Received: one without permission to write")
 
     def check_new(self) -> None:
-        """Raise ConfigurationError if the directory has a run, and DataError if a process is using it."""
+        """Raise ConfigurationError if the directory has a run, or other files that a run would replace, and DataError
+        if a process is using it."""
         check_unused(self.path)
         checkpoints = checkpoint_files(self.checkpoints)
         if not (self.description.exists() or checkpoints):
+            self._check_free()
             return
         state = "a run"
         if self.description.exists():
@@ -85,6 +96,15 @@ class RunDirectory:
             f"{self.path}: expected a directory without a run. Received: {state}; {go_on}replace it with --overwrite, "
             "or use another --output-directory"
         )
+
+    def _check_free(self) -> None:
+        """Raise ConfigurationError if the directory has a log or models, which a run would replace."""
+        found = [path.name for path in (self.log, self.model, self.best) if path.is_file()]
+        if found:
+            raise ConfigurationError(
+                f"{self.path}: expected a directory without files that a run replaces. Received: one with "
+                f"{' and '.join(found)}; replace them with --overwrite, or use another --output-directory"
+            )
 
     def write(self, description: Mapping[str, Any]) -> None:
         """Write `run.json`. Raises DataError."""

@@ -17,6 +17,8 @@ from crossbow.files import reason
 from crossbow.model_file import ModelFile, ModelSettings, read_model
 from crossbow.runtime.device import CpuDevice, parse_devices
 from crossbow.scripts.data_sources import KNOWN, NUMBERED, SEQUENCE, SYNTHETIC, DataSource
+from crossbow.scripts.graph_command import script_of
+from crossbow.scripts.model_script import ModelScript
 from crossbow.scripts.predict_command import add_model
 from crossbow.scripts.values import expanded_path, integer
 from crossbow.types import Array, ConfigurationError, DataError, Phase
@@ -147,8 +149,11 @@ def _data(options: argparse.Namespace, settings: ModelSettings) -> Dataset:
             f"there. Received: only the record of a run, with {recorded.get('directory')}"
         )
     name, shape, classes = recorded["name"], settings.image_shape, settings.number_of_classes
-    if name == SYNTHETIC and classes is None:
-        raise DataError("--dataset synthetic: expected a model of classes. Received: one of numbers")
+    own = _own_synthetic(options.model) if name == SYNTHETIC else None
+    if name == SYNTHETIC and classes is None and own is None:
+        raise DataError(
+            f"{options.model}: expected a model of classes, to test with synthetic examples. Received: one of numbers"
+        )
     if given.get("directory") is not None and not KNOWN[name].files:
         raise ConfigurationError(f"--data-directory does nothing with {name}: {KNOWN[name].summary}")
     values = {
@@ -160,7 +165,11 @@ def _data(options: argparse.Namespace, settings: ModelSettings) -> Dataset:
         "number_of_classes": classes,
         "classes": classes if name in NUMBERED else None,
     }
-    data = DataSource(**{"directory": None, **values}).load()
+    if own is not None:
+        script, arguments = own
+        data = script.synthetic_data(arguments, training=values["training"], check=values["check"])
+    else:
+        data = DataSource(**{"directory": None, **values}).load()
     if digest is not None and not given and (received := fingerprint(data).get("check_digest")) != digest:
         raise DataError(
             f"{options.model}: expected the test set of the run, of digest {digest}; to test with another data set, "
@@ -189,6 +198,18 @@ def settings_of_run(path: Path) -> dict[str, Any]:
     _, run = _record_of_run(path)
     settings = {} if run is None else run.get("settings")
     return settings if isinstance(settings, dict) else {}
+
+
+def _own_synthetic(path: Path) -> tuple[ModelScript, list[str]] | None:
+    """The script of a run, and its arguments, if it is a script of the zoo that makes its synthetic examples itself,
+    as `models.matrix_factorisation` makes ratings."""
+    _, run = _record_of_run(path)
+    module = "" if run is None else str(run.get("module"))
+    if run is None or not module.startswith("models."):
+        return None
+    script = script_of(module)
+    arguments = [str(each) for each in run.get("arguments", ())]
+    return None if script.synthetic is None else (script, arguments)
 
 
 def data_of_run(path: Path) -> dict[str, Any] | None:

@@ -246,9 +246,21 @@ def test_an_older_run(make: Callable[..., CheckpointWriter], tmp_path: Path) -> 
     writer.prepare()
     save(writer, 5)
     writer.close()
-    with pytest.raises(DataError, match=r"expected a directory without checkpoints.*one with 0000000005\.safetensors"):
+    with pytest.raises(
+        DataError, match=r"expected a directory without checkpoints.*one with 0000000005\.safetensors; resume that run"
+    ):
         make().prepare()
     assert checkpoint_files(tmp_path / "checkpoints")
     make(overwrite=True).prepare()
     assert not checkpoint_files(tmp_path / "checkpoints")
     assert not (tmp_path / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "best.safetensors"])
+def test_models_without_a_run(name: str, make: Callable[..., CheckpointWriter], tmp_path: Path) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(DataError, match=rf"one with {name}; replace it with overwrite=True, or use another directory"):
+        make().prepare()
+    assert (tmp_path / name).read_text() == "mine"
+    make(overwrite=True).prepare()
+    assert not (tmp_path / name).exists()

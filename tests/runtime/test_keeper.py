@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -35,10 +36,12 @@ from crossbow.runtime.checkpoint import checkpoint_files
 from crossbow.runtime.checkpointing import CheckpointWriter, Written
 from crossbow.runtime.keeper import find_checkpoint
 from crossbow.runtime.limits import Limits
+from crossbow.runtime.monitor import Progress
 from crossbow.runtime.run import Terminated
 from tests.support import blobs, context, perceptron, same_weights
 
 DATA = blobs(examples=40)
+BOTH = "model", "best"
 
 
 class Watching(Monitor):
@@ -90,6 +93,34 @@ def test_a_best_model_that_is_lost_is_written_again(tmp_path: Path) -> None:
     with context(perceptron(), data=DATA, resume=tmp_path):
         pass
     assert same_weights(safetensors.numpy.load_file(tmp_path / "best.safetensors"), best)
+
+
+@pytest.mark.parametrize("event", ["record", "progress"])
+def test_the_models_of_a_deleted_directory(event: str, tmp_path: Path) -> None:
+    """They are written when a monitor fails, as a log does whose directory is not there."""
+
+    class Deleting(Monitor):
+        interval = 0.0
+
+        def record(self, record: Record) -> None:
+            if event == "record" and record.epoch == 2:
+                self.fail()
+
+        def progress(self, progress: Progress) -> None:
+            if event == "progress" and progress.epoch > 2:
+                self.fail()
+
+        def fail(self) -> None:
+            shutil.rmtree(tmp_path / "run", ignore_errors=True)
+            raise DataError("no directory")
+
+    with context(perceptron(), data=DATA, checkpoints=Checkpoints(tmp_path / "run"), monitors=[Deleting()]) as running:
+        with pytest.raises(DataError, match="no directory"):
+            running.train_and_test(4)
+        model, best = (safetensors.numpy.load_file(tmp_path / "run" / f"{name}.safetensors") for name in BOTH)
+        assert same_weights(model, running.variables)
+        if running.history.best is running.history.records[-1] and event == "record":
+            assert same_weights(best, running.variables)
 
 
 def test_a_damaged_checkpoint_is_named_and_set_aside(tmp_path: Path) -> None:

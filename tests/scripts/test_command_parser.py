@@ -57,6 +57,20 @@ def test_all_options_that_begin_with_a_received_one_are_offered(capsys: pytest.C
     assert f"unrecognized arguments: --check 3 --lr 2. Did you mean {meant}? Options of sma: " in error(capsys)
 
 
+def test_options_of_launch_after_the_module(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CROSSBOW_RANK", "0")
+    monkeypatch.setenv("CROSSBOW_SIZE", "1")
+    with pytest.raises(SystemExit):
+        lenet(["-n", "2", "--engine=mpi"])
+    message = "Options of crossbow launch precede -m or the script. Received after it: -n, --engine"
+    assert error(capsys).endswith(f"unrecognized arguments: -n 2 --engine=mpi. {message}")
+    with pytest.raises(SystemExit):
+        lenet(["--epoch", "2"])
+    assert "unrecognized arguments: --epoch 2. Did you mean --epochs? Options of sma: " in error(capsys)
+
+
 def test_nothing_is_offered_if_nothing_is_similar(capsys: pytest.CaptureFixture[str]) -> None:
     parser = CommandParser()
     parser.add_argument("--depth", type=int, choices=(18, 50))

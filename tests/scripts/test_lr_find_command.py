@@ -46,6 +46,11 @@ def test_conclusions() -> None:
         ("-o rates.jpg -m models.logistic_regression", "expected a file name that ends with .png or .svg"),
         ("--tasks 1 -m models.lenet", "expected an integer ≥ 2"),
         ("-m models.lenet --learners none", "--learners"),
+        (
+            "-m models.lenet --tasks 50 --from=1",
+            "unrecognized arguments: --tasks 50 --from=1. Options of crossbow lr-find precede -m. Received after it: "
+            "--tasks, --from\n",
+        ),
     ],
 )
 def test_wrong_arguments(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -298,7 +298,7 @@ def test_wrong_is_one_sentence(
 ) -> None:
     log = tmp_path / "log.jsonl"
     log.write_text("an older log")
-    assert main(["--output-directory", str(tmp_path), *options]) == 2
+    assert main(["--output-directory", str(tmp_path), "--overwrite", *options]) == 2
     printed = capsys.readouterr()
     assert message in printed.err
     assert len(printed.err.splitlines()) == 1

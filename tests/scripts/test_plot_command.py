@@ -25,6 +25,16 @@ def test_runs_in_one_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert (tmp_path / "curves.png").read_bytes().startswith(PNG)
 
 
+def test_the_other_runs_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, empty = write_run(tmp_path / "run", [record(1, 0.5)]), write_run(tmp_path / "empty", [])
+    path = tmp_path / "curves.svg"
+    assert cli.main(["plot", str(empty), str(run), str(tmp_path / "none"), "-o", str(path)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == f"{path}\n"
+    assert [line.split(": ")[2] for line in printed.err.splitlines()] == [str(empty), str(tmp_path / "none")]
+    assert path.exists()
+
+
 def test_what_cannot_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = write_run(tmp_path / "run", [record(1, 0.5)], header={"batch_size": None})
     empty = write_run(tmp_path / "empty", [])

@@ -47,6 +47,21 @@ def test_text_and_json(directory: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert lines[0] == f"{files[0]}  {NAMES[best]} {probabilities[0, best]:.1%}"
 
 
+def test_the_other_files_are_predicted(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folder(directory / "photos", {"a.jpg": picture(0), "b.jpg": picture(1), "c.jpg": picture(2)})
+    (directory / "photos" / "b.jpg").write_bytes(b"bad")
+    (directory / "empty").mkdir()
+    sources = [str(directory / name) for name in ("photos", "bad.tif", "empty", "images.npy")]
+    bad = [f"{sources[0]}/b.jpg", *sources[1:3]]
+    assert cli.main(["predict", str(directory), *sources]) == 2
+    printed = capsys.readouterr()
+    good = [f"{sources[0]}/a.jpg", f"{sources[0]}/c.jpg", *(f"{sources[3]}[{number}]" for number in range(5))]
+    assert [line.split("  ")[0] for line in printed.out.splitlines()] == good
+    assert [line.split(": ")[2] for line in printed.err.splitlines()] == bad
+    assert cli.main(["predict", str(directory), *sources, "--json"]) == 2
+    assert [row["file"] for row in json.loads(capsys.readouterr().out)] == good
+
+
 def test_a_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without probabilities, the output itself."""
     from crossbow import Dataflow, Dataset, SubGraph

@@ -34,6 +34,13 @@ def test_what_is_wrong_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err.startswith(expected)
 
 
+def test_an_option_after_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["probe", "models.lenet", "-n", "1"])
+    expected = "unrecognized arguments: -n 1. Options of crossbow probe precede MODEL. Received after it: -n\n"
+    assert capsys.readouterr().err.endswith(expected)
+
+
 def test_a_model_or_the_network(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probe", "--network"]) == 0
     assert capsys.readouterr().out == "one rank: there is no network to measure\n"

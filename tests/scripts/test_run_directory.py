@@ -6,6 +6,7 @@ import argparse
 import enum
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,24 @@ def test_a_new_run_does_not_replace_an_older_one(run: RunDirectory) -> None:
     run.description.unlink()
     (run.checkpoints / "0000000003.safetensors").write_bytes(b"")
     with pytest.raises(ConfigurationError, match="Received: a run; continue"):
+        run.check_new()
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["log.jsonl"], "log.jsonl"),
+        (["best.safetensors", "model.safetensors"], "model.safetensors and best.safetensors"),
+    ],
+)
+def test_a_new_run_does_not_replace_other_files(run: RunDirectory, names: list[str], expected: str) -> None:
+    run.prepare()
+    (run.path / "notes.txt").touch()
+    run.check_new()
+    for name in names:
+        (run.path / name).touch()
+    message = f"without files that a run replaces. Received: one with {expected}; replace them with --overwrite"
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
         run.check_new()
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from crossbow import Predictor, cli
 from crossbow.scripts import test_command as command
+from models import matrix_factorisation
 from models.logistic_regression import SCRIPT
 from tests.scripts.saved_models import NAMES, TRAINED_ON, data, run
 from tests.support import KERNELS
@@ -129,6 +130,10 @@ def test_other_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "expected a data set with 3 classes. Received: 2" in capsys.readouterr().err
 
 
+def log_of(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "log.jsonl").read_text("utf-8").splitlines()]
+
+
 def test_the_run_of_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its best model on its own data set, as the log has it."""
     options = ["--dataset", "synthetic", "--training-examples", "40", "--test-examples", "25", "--epochs", "2"]
@@ -137,8 +142,22 @@ def test_the_run_of_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     capsys.readouterr()
     assert cli.main(["test", str(tmp_path / "out"), "--json"]) == 0
     received = json.loads(capsys.readouterr().out)
-    records = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text("utf-8").splitlines()]
-    tested = [row for row in records if row.get("test_accuracy") is not None]
+    tested = [row for row in log_of(tmp_path / "out") if row.get("test_accuracy") is not None]
     best = max(tested, key=lambda row: row["test_accuracy"])
     names = ("test_examples", "test_loss", "test_accuracy")
     assert [received[name.removeprefix("test_")] for name in names] == [best[name] for name in names]
+
+
+def test_the_run_of_a_script_with_its_own_synthetic_examples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--training-examples", "40", "--test-examples", "25", "--epochs", "1", "--users", "7", "--items", "9"]
+    run_options = ["--kernels", "reference", "--learners", "1", "--output-directory", str(tmp_path / "out")]
+    assert matrix_factorisation.SCRIPT.main([*options, *run_options, "--batch-size", "8"]) == 0
+    capsys.readouterr()
+    assert cli.main(["test", str(tmp_path / "out"), "--json"]) == 0
+    received = json.loads(capsys.readouterr().out)
+    (record,) = [row for row in log_of(tmp_path / "out") if "epoch" in row]
+    assert (received["examples"], received["loss"]) == (25, record["test_loss"])
+    assert cli.main(["test", str(tmp_path / "out"), "--json", "--test-examples", "5"]) == 0
+    assert json.loads(capsys.readouterr().out)["examples"] == 5

@@ -586,7 +586,7 @@ def test_results_that_are_read_too_early(monkeypatch: pytest.MonkeyPatch) -> Non
     original = CudaLearner._result
 
     def result(learner: CudaLearner, submitted: Any) -> Any:
-        assert learner._turns.results[submitted.turn].shape == (2,)
+        assert learner._turns.results[0][submitted.turn].shape == (2,)
         return original(learner, submitted)
 
     monkeypatch.setattr(CudaLearner, "_result", result)
