@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.types import DataError, Shape
+from crossbow.types import DataError
 
 
 def host_array(tensor: Any) -> NDArray[Any]:
@@ -29,8 +29,3 @@ def host_array(tensor: Any) -> NDArray[Any]:
 def host_arrays(tensors: Sequence[Any]) -> list[NDArray[Any]]:
     """A NumPy array for each tensor; see `host_array`."""
     return [host_array(tensor) for tensor in tensors]
-
-
-def shapes_of(tensors: Sequence[Any]) -> tuple[Shape, ...]:
-    """The shape of each tensor."""
-    return tuple(host_array(tensor).shape for tensor in tensors)

@@ -1,7 +1,7 @@
 """The CUDA functions that Crossbow calls: CuPy's bindings, and cuDNN and cuBLAS through ctypes.
 
-All code obtains these functions here, by their names in C. Tests can therefore replace them (`replaced`) with a fake
-that records every call, on machines without a GPU.
+All code obtains these functions here: those of cuDNN and cuBLAS by their names in C, the others by CuPy's.
+Tests can therefore replace them (`replaced`) with a fake that records every call, on machines without a GPU.
 """
 
 from __future__ import annotations
