@@ -165,7 +165,6 @@ class Predictor:
             raise DataError("read_images: expected the paths of images. Received: none")
         return np.stack(images)
 
-    @without_own_frames
     def top(self, image: Array | str | os.PathLike[str], number: int = 5) -> list[tuple[str | int, float]]:
         """The most probable classes of an image, the most probable one first, as pairs of a class and its probability.
         A class is given by its name, or by its number if names are not known.

@@ -151,7 +151,7 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
         if not isinstance(network, SubGraph):
             raise self._refused("network must return a SubGraph, as a Sequential, without loss", network)
         graph = build(network.nodes)
-        last = graph[[node is network.last for node in network.nodes].index(True)]
+        last = graph[network.nodes.index(network.last)]
         output = infer_shapes(graph, (1, *image_shape))[last.order][1:]
         if output != (number_of_outputs,):
             what = "class" if isinstance(self, CrossbowClassifier) else "target"

@@ -113,7 +113,15 @@ def _progress(content: dict[str, Any] | None) -> Progress | None:
         return None
     learners = tuple(LearnerRecord(**each) for each in content["learners"])
     loss = math.nan if content["loss"] is None else content["loss"]
-    return Progress(**{**content, "loss": loss, "learners": learners, "doing": tuple(content["doing"]), "metrics": ()})
+    return Progress(
+        **{
+            **content,
+            "loss": loss,
+            "learners": learners,
+            "doing": tuple(content["doing"]),
+            "metrics": tuple(content.get("metrics", ())),
+        }
+    )
 
 
 def _alive(content: dict[str, Any], changed: float) -> bool:

@@ -176,10 +176,6 @@ class ChangingEngine:
         return self.now.observation
 
     @property
-    def metrics(self) -> tuple[str, ...]:
-        return self.now.metrics
-
-    @property
     def bad_examples(self) -> Mapping[Phase, BadExamples]:
         return self.now.bad_examples
 

@@ -54,8 +54,7 @@ class Member(NamedTuple):
 
 
 class Engine:
-    """Trains, tests and predicts on the caller's thread. While one thread trains or tests, calls of others raise
-    CrossbowError."""
+    """Trains, tests and predicts on the caller's thread. Meanwhile, calls of other threads raise CrossbowError."""
 
     def __init__(
         self,
@@ -73,9 +72,8 @@ class Engine:
         sharing: Sharing | None = None,
     ) -> None:
         """beside: bytes of the machine's memory that other engines use at the same time. bad: the bad examples of each
-        phase; None if a bad example is an error. recorder, sharing: objects that several engines share; None for new
-        ones. ranks: by default the ranks of this process. Raises GraphError or ConfigurationError, after ending all
-        threads."""
+        phase; None if a bad example is an error. recorder, sharing: those of several engines; None for new ones. ranks:
+        by default those of this process. Raises GraphError or ConfigurationError, after ending all threads."""
         recorder, ranks = recorder or Recorder(), ranks or join()
         self.backend = new_backend(model.rule, system)
         setting = new_setting(data, model, solver, system, self.backend, bad or {}, recorder, ranks, collective)
@@ -227,11 +225,6 @@ class Engine:
         with self._usage.alone():
             self.recovery.set_base(self.recovery.read(variables, source))
             self.recovery.restart()
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics that tests report beside the accuracy."""
-        return self._evaluation.metrics
 
     def test(self) -> TestResult:
         """Test the base model on the check set. Raises CrossbowError if there is none."""

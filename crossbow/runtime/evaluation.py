@@ -29,12 +29,6 @@ class Evaluation:
         self._values_of = -1
         """The value of `Usage.base_changes` when the prediction's variables were set."""
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics beside the accuracy."""
-        check = self._assembly.check
-        return () if check is None else tuple(vertex.name for vertex in other_measures(check.program.graph))
-
     def test(self) -> TestResult:
         """Test the base model on the check set, whose batches are distributed to all learners. Raises CrossbowError if
         there is no check set."""

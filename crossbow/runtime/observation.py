@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from crossbow.dataflow.graph import other_measures
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.coordination import Coordination
 from crossbow.runtime.flow import Flow
@@ -18,13 +19,16 @@ from crossbow.types import Array
 
 
 class Observation:
-    """Observes the learners of an engine."""
+    """Observes the learners of an engine, and knows the metrics of its tests."""
 
     def __init__(self, assembly: Assembly, coordination: Coordination, recovery: Recovery, flow: Flow) -> None:
         self._replicas, self._coordination, self._recovery = assembly.replicas, coordination, recovery
         self._flow, self._part = flow, assembly.part
         self.barrier = assembly.setting.barrier
         """Whether learners wait for each other at ticks."""
+        others = [] if assembly.check is None else other_measures(assembly.check.program.graph)
+        self.metrics = tuple(vertex.name for vertex in others)
+        """Names of the metrics that tests report beside the accuracy."""
         found = [learner.activity for learner in coordination.learners]
         self.activities = [activity for activity in found if activity is not None]
         """The activity of each learner; empty if it is not measured."""

@@ -571,7 +571,7 @@ class TrainingRun:
             learners=self._learners(now),
             doing=tuple(activity.doing for activity in self.engine.observation.activities),
             tested=self.test,
-            metrics=self.engine.metrics if self.test else (),
+            metrics=self.engine.observation.metrics if self.test else (),
         )
         self.tell("progress", progress)
 

@@ -25,6 +25,7 @@ from crossbow.types import DataError
 from models.images import PADDED
 from tests.data.hand_made_files import Source, label_batch, write_files, write_source
 from tests.data.small_sets import LABELS, PIXELS, Pairs, files
+from tests.support import context, perceptron, same_weights
 
 
 @pytest.fixture
@@ -340,6 +341,16 @@ def test_files_of_one_s_own_data_have_the_same_batches(tmp_path: Path, images: A
     for (image, label), (other, expected) in zip(found, batches(data), strict=True):
         np.testing.assert_array_equal(image, other)
         np.testing.assert_array_equal(label, np.asarray(expected, label.dtype))
+
+
+def test_files_of_one_s_own_data_train_to_the_same_weights(tmp_path: Path) -> None:
+    data = Dataset((PIXELS, LABELS))
+    trained = []
+    for each in (data, batch_files(*write_batch_files(data, tmp_path, 5))):
+        with context(perceptron(classes=int(LABELS.max()) + 1), data=each, batch_size=4) as running:
+            running.train(2)
+            trained.append(running.variables)
+    assert same_weights(*trained)
 
 
 @pytest.mark.parametrize(

@@ -119,8 +119,8 @@ def test_the_models_of_a_deleted_directory(event: str, tmp_path: Path) -> None:
             running.train_and_test(4)
         model, best = (safetensors.numpy.load_file(tmp_path / "run" / f"{name}.safetensors") for name in BOTH)
         assert same_weights(model, running.variables)
-        if running.history.best is running.history.records[-1] and event == "record":
-            assert same_weights(best, running.variables)
+        is_best = event == "record" and running.history.best is running.history.records[-1]
+        assert same_weights(best, running.variables) == is_best
 
 
 def test_a_damaged_checkpoint_is_named_and_set_aside(tmp_path: Path) -> None:

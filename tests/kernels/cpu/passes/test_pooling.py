@@ -82,7 +82,7 @@ def test_random_shapes(windows: Windows, data: st.DataObject) -> None:
 
 
 @windows
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_the_first_of_equal_maxima_gets_the_gradient(windows: Windows, data: st.DataObject) -> None:
     pool, shape = drawn_pool(data, windows)
