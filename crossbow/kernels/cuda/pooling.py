@@ -89,8 +89,8 @@ def backward(request: PoolingBackward) -> PreparedKernel:
 
 def _is_whole(x: Tensor, y: Tensor, geometry: PoolingGeometry) -> bool:
     """Whether the whole input of each output is its window."""
-    image = x.shape[2:]
-    return geometry.kernel == image and y.elements == math.prod(x.shape[:2]) and not any(map(any, geometry.padding))
+    covered = geometry.kernel == geometry.extent == x.shape[2:]  # a dilated window leaves elements out
+    return covered and y.elements == math.prod(x.shape[:2]) and not any(map(any, geometry.padding))
 
 
 def _average_whole(request: PoolingForward) -> PreparedKernel:

@@ -123,6 +123,15 @@ def test_against_the_reference(
     compare(np.round(x) if ties else x, windows, geometry, layout, dtype=dtype)
 
 
+@pytest.mark.parametrize("method", ["max", "average"])
+@pytest.mark.parametrize("sizes", [(3, 1), (3, 3)])
+def test_a_dilated_window_as_large_as_the_image(sizes: Shape, method: str) -> None:
+    """It has the elements 0 and 2 of an axis of three, and its last one overhangs."""
+    g = PoolingGeometry(sizes, (3, 3), dilation=(2, 2), method=method, count_padding=False)
+    for layout in Layout:
+        compare(draw(3, 5, *sizes, dtype=np.float32), (1, 1), g, layout)
+
+
 @settings(max_examples=40, deadline=None)
 @given(case=cases(), layout=st.sampled_from(Layout), channels=st.sampled_from([5, 8]))
 def test_stochastic_pooling_picks_what_the_reference_picks(
