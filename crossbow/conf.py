@@ -198,8 +198,9 @@ def _canonical(owner: object, name: str, value: object, domain: Domain) -> objec
 
 
 def refuse(owner: object, name: str, value: object, allowed: str) -> ConfigurationError:
-    """The error for an invalid value of the field `name` of `owner`."""
-    return ConfigurationError(f"{type(owner).__name__}: {name} must be {allowed}. Received: {name}={shown(value)}")
+    """The error for an invalid field `name` of `owner`, or for an invalid argument of the function named `owner`."""
+    where = owner if isinstance(owner, str) else type(owner).__name__
+    return ConfigurationError(f"{where}: {name} must be {allowed}. Received: {name}={shown(value)}")
 
 
 def shown(value: object) -> str:
@@ -299,27 +300,7 @@ def check_unused(owner: object, why: str, *names: str) -> None:
             raise refuse(owner, field.name, value, f"left at {field.default!r} with {why}, where it does nothing")
 
 
-def check_learning_rate_multipliers(owner: object) -> None:
-    """Raise ConfigurationError unless every learning rate multiplier of an operator is a number ≥ 0."""
-    for field in dataclasses.fields(owner):  # type: ignore[arg-type]
-        if field.name.endswith("_learning_rate_multiplier"):
-            check_number(owner, field.name, minimum=0)
-
-
 def check_boolean(owner: object, name: str) -> None:
     value = getattr(owner, name)
     if not isinstance(value, bool):
         raise refuse(owner, name, value, "True or False")
-
-
-def pair(owner: object, name: str, minimum: int) -> tuple[int, int]:
-    """The field as (height, width); an integer stands for both."""
-    value = getattr(owner, name)
-    sizes = (value, value) if is_integer(value) else value
-    if (
-        not isinstance(sizes, tuple | list)
-        or len(sizes) != 2
-        or not all(is_integer(size) and size >= minimum for size in sizes)
-    ):
-        raise refuse(owner, name, value, f"an integer ≥ {minimum} or a pair (height, width) of such")
-    return int(sizes[0]), int(sizes[1])

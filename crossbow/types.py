@@ -16,6 +16,9 @@ Shape = tuple[int, ...]
 Array = NDArray[np.generic]
 """A NumPy array of any element type."""
 
+LARGEST_EXACT = 2**24
+"""Largest integer up to which float32 represents all integers exactly."""
+
 
 class Phase(enum.Enum):
     """Purpose of a dataflow: training, or testing and prediction (CHECK)."""

@@ -11,14 +11,15 @@ import numpy as np
 
 from crossbow.compile.draft import Draft, DraftStep, Value, place, resolve
 from crossbow.compile.fuse import masked_terms, pooled_gradients, relu_fusions, sum_fusions, takes_gradient
-from crossbow.compile.model import ModelLayout, lay_out
+from crossbow.compile.model import ModelLayout
 from crossbow.compile.precision import narrow_vertices
 from crossbow.compile.program import NamedPlace, Place, Program, Step, VectorPlace, WholeVector
-from crossbow.compile.requests import remembering
+from crossbow.compile.remembering import Remembering
+from crossbow.compile.variables import Variables
 from crossbow.dataflow.graph import BATCH, Graph, Vertex, consumers
 from crossbow.dataflow.validate import infer_shapes, input_shapes, statistics_of, variables_of
 from crossbow.host_memory import physical_memory
-from crossbow.kernels.interface import PlainStorage, PreparedKernel, Storage, Variable
+from crossbow.kernels.interface import PlainStorage, PreparedKernel
 from crossbow.kernels.library import KernelLibrary
 from crossbow.kernels.requests import CheckFinite, LoadBatch, PoolingBackward, WeightedSum
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
@@ -72,22 +73,23 @@ class _Compiler:
         seed: int,
         check_numerics: bool,
     ) -> None:
-        self.graph, self.source, self.library, self.dtype = graph, source, remembering(library), dtype
+        self.graph, self.source, self.library, self.dtype = graph, source, Remembering(library), dtype
         self.mixed = library.mixed
         self.narrow = narrow_vertices(graph) if library.mixed is not None else frozenset()
-        self.phase, self.model, self.seed = phase, model, seed
-        self.shared_statistics, self.check_numerics = statistics, check_numerics
+        self.phase, self.seed, self.check_numerics = phase, seed, check_numerics
         self.batch: Shape = source.images.shape[1:]
         self.shapes = infer_shapes(graph, self.batch, labels, phase)
         self._check_indices()
         self.consumers = consumers(graph)
         self.draft = Draft()
-        self.specs = variables_of(graph, self.batch, self.shapes)
-        self.statistics = statistics_of(graph, self.batch, self.shapes)
+        narrow = dtype if self.mixed is None else self.mixed.dtype
+        self.variables = Variables(graph, variables_of(graph, self.batch, self.shapes), dtype, narrow, model)
+        self.statistics = Variables(graph, statistics_of(graph, self.batch, self.shapes), dtype, dtype, statistics)
         self._check_sizes()
+        if faults := self.variables.faults | self.statistics.faults:
+            raise GraphError(list(faults))
         self.observed: set[int] = set()
         """Operators whose statistics an earlier step has updated."""
-        self.variables = self._known_variables()
         self.written_gradients: set[tuple[int, str]] = set()
         self.gradients: set[Value] = set()
         """Values that are gradients of the loss."""
@@ -121,9 +123,7 @@ class _Compiler:
                 self._gradient(vertex, vertex.kernel)
             elif not vertex.kernel.is_step:
                 self._forward(vertex, vertex.kernel)
-        model, statistics = self.model or self._lay_out(self.specs), self.shared_statistics
-        if statistics is None:
-            statistics = self._lay_out(self.statistics)
+        model, statistics = self.variables.layout(), self.statistics.layout()
         self._narrow_weights()
         self._widen_gradient(model)
         # Execution order. Gradients that the user connects may precede a forward operator that does not need them.
@@ -163,7 +163,7 @@ class _Compiler:
         for vertex in self.graph:
             if vertex.forward is None:
                 continue
-            specs = (*self.specs.get(vertex.order, ()), *self.statistics.get(vertex.order, ()))
+            specs = (*self.variables.specs(vertex), *self.statistics.specs(vertex))
             shapes = {"an output": self.shapes[vertex.order], **{repr(spec.name): spec.shape for spec in specs}}
             for name, shape in shapes.items():
                 if (nbytes := Tensor(shape, self.dtype).nbytes) > memory:
@@ -174,55 +174,6 @@ class _Compiler:
         if faults:
             raise GraphError(faults)
 
-    # Variables
-
-    def _known_variables(self) -> dict[tuple[int, str], Variable]:
-        """All variables and statistics. Their storage is undetermined (None) unless a model is given."""
-        known: dict[tuple[int, str], Variable] = {}
-        faults: dict[str, None] = {}  # an ordered set
-        wanted = [
-            (self.graph[order], spec, layout)
-            for specs_of, layout in ((self.specs, self.model), (self.statistics, self.shared_statistics))
-            for order, specs in specs_of.items()
-            for spec in specs
-        ]
-        for vertex, spec, layout in wanted:
-            key, who = (id(vertex.operator), spec.name), f"node {vertex.name!r} ({type(vertex.kernel).__name__})"
-            if layout is None:
-                known[key] = Variable(spec.shape, self._variable_dtype(vertex))
-            elif key not in layout.segments:
-                text = "expected an operator of the training dataflow (connect a shallow_copy() of its node)"
-                faults[f"{who}: {text}. Received: one with variables of its own"] = None
-            elif (trained := layout.variable(*key)).shape != spec.shape:
-                text = f"expected an input with which {spec.name!r} has the shape of the training dataflow"
-                faults[f"{who}: {text}, {trained.shape}. Received: {spec.shape}"] = None
-            else:
-                known[key] = replace(trained, dtype=self._variable_dtype(vertex))
-        if faults:
-            raise GraphError(list(faults))
-        return known
-
-    def _lay_out(self, specs_of: Mapping[int, tuple[VariableSpec, ...]]) -> ModelLayout:
-        found: dict[tuple[int, str], tuple[str, VariableSpec, Storage]] = {}
-        for order, specs in specs_of.items():
-            vertex = self.graph[order]
-            for spec in specs:
-                key = (id(vertex.operator), spec.name)
-                if key not in found:
-                    known = self.variables.get(key)
-                    storage = (known and known.storage) or PlainStorage(spec.shape)
-                    found[key] = f"{vertex.name}.{spec.name}", spec, storage
-        return lay_out(found, self.dtype)
-
-    def _settle(self, operator: int, specs: tuple[VariableSpec, ...], kernels: tuple[PreparedKernel, ...]) -> None:
-        """Use the storages that forward kernels chose, and plain storage for all other variables."""
-        for spec in specs:
-            chosen = [kernel.storages[spec.name] for kernel in kernels if spec.name in kernel.storages]
-            known = self.variables[operator, spec.name]
-            if known.storage is None:
-                storage = chosen[0] if chosen else PlainStorage(spec.shape)
-                self.variables[operator, spec.name] = replace(known, storage=storage)
-
     # Steps
 
     def _tensor(self, shape: Shape, dtype: np.dtype[np.generic]) -> Tensor:
@@ -231,13 +182,6 @@ class _Compiler:
     def _dtype(self, vertex: Vertex) -> np.dtype[np.generic]:
         """Type of the tensors of an operator, or of a gradient operator's peer."""
         return self.mixed.dtype if self.mixed is not None and vertex.order in self.narrow else self.dtype
-
-    def _variable_dtype(self, vertex: Vertex) -> np.dtype[np.generic]:
-        """Type of an operator's variables, as its kernels read them."""
-        kernel = vertex.kernel
-        if self.mixed is not None and isinstance(kernel, Kernel) and kernel.narrow_variables:
-            return self.mixed.dtype
-        return self.dtype
 
     def _value(self, source: int) -> Value:
         return "batch" if source == BATCH else ("output", source)
@@ -267,7 +211,7 @@ class _Compiler:
             output=self._tensor(self.shapes[vertex.order], dtype),
             labels=self.draft.tensors["labels"],
             variables={
-                spec.name: self.variables[id(vertex.operator), spec.name] for spec in self.specs.get(vertex.order, ())
+                spec.name: self.variables[id(vertex.operator), spec.name] for spec in self.variables.specs(vertex)
             },
             seed=self.seed,
             key=vertex.order,
@@ -311,7 +255,7 @@ class _Compiler:
     def _forward(self, vertex: Vertex, kernel: Kernel) -> None:
         if self.backward_part.intersection(vertex.inputs):
             self.backward_part.add(vertex.order)
-        output = self._output(self.sums.get(vertex.order, vertex.order))
+        output = self._output(vertex.order)
         self.draft.tensors[output] = self._tensor(self.shapes[vertex.order], self._dtype(vertex))
         if vertex.order in self.backward_part:
             self.gradients.add(output)
@@ -321,9 +265,8 @@ class _Compiler:
             self._keep(vertex, kernel)
             return
         kernels = kernel.prepare(self._site(vertex))
-        specs = self.specs.get(vertex.order, ())
-        self._settle(id(vertex.operator), specs, kernels)
-        roles = {**self._peer_roles(vertex, specs), **self._statistics_roles(vertex)}
+        self.variables.settle(vertex, kernels)
+        roles = {**self._peer_roles(vertex), **self._statistics_roles(vertex)}
         for prepared in kernels:
             if "kept" in prepared.writes:
                 self.draft.tensors["kept", vertex.order] = Tensor((prepared.kept,), np.dtype(np.uint8))
@@ -336,12 +279,12 @@ class _Compiler:
             read = self.outputs[vertex.order] = self._converted(("output", vertex.order), self.dtype)
             self.draft.pinned.add(read)
 
-    def _peer_roles(self, vertex: Vertex, specs: tuple[VariableSpec, ...]) -> dict[str, Value | Place]:
+    def _peer_roles(self, vertex: Vertex) -> dict[str, Value | Place]:
         if vertex.order not in self.roles:
-            self.roles[vertex.order] = self._new_peer_roles(vertex, specs)
+            self.roles[vertex.order] = self._new_peer_roles(vertex)
         return self.roles[vertex.order]
 
-    def _new_peer_roles(self, vertex: Vertex, specs: tuple[VariableSpec, ...]) -> dict[str, Value | Place]:
+    def _new_peer_roles(self, vertex: Vertex) -> dict[str, Value | Place]:
         roles: dict[str, Value | Place] = {f"input{i}": self._value(source) for i, source in enumerate(vertex.inputs)}
         roles["output"] = self._output(vertex.order)
         roles.update(self._addend(vertex.order))
@@ -349,7 +292,7 @@ class _Compiler:
         if (logits := self._logits(vertex)) is not None:
             roles["logits"] = logits
         roles["kept"] = ("kept", vertex.order)
-        roles.update({spec.name: self._variable("weights", vertex, spec) for spec in specs})
+        roles.update({spec.name: self._variable("weights", vertex, spec) for spec in self.variables.specs(vertex)})
         return roles
 
     def _statistics_roles(self, vertex: Vertex) -> dict[str, Value | Place]:
@@ -357,7 +300,7 @@ class _Compiler:
         the same operator has updated it."""
         present = "statistics_next" if id(vertex.operator) in self.observed else "statistics"
         roles: dict[str, Value | Place] = {}
-        for spec in self.statistics.get(vertex.order, ()):
+        for spec in self.statistics.specs(vertex):
             roles[spec.name] = self._vector(present, vertex, spec)
             roles[f"{spec.name}_next"] = self._vector("statistics_next", vertex, spec)
         if self.phase is Phase.TRAIN:
@@ -366,7 +309,7 @@ class _Compiler:
 
     def _variable(self, vector: str, vertex: Vertex, spec: VariableSpec, flat: bool = False) -> VectorPlace:
         """A variable's location in the vector that its operator's kernels read or write."""
-        wide = self._variable_dtype(vertex) == self.dtype
+        wide = self.variables[id(vertex.operator), spec.name].dtype == self.dtype
         return self._vector(vector if wide else f"narrow_{vector}", vertex, spec, flat)
 
     def _vector(self, vector: str, vertex: Vertex, spec: VariableSpec, flat: bool = False) -> VectorPlace:
@@ -378,8 +321,8 @@ class _Compiler:
         peer = self.graph[vertex.peer]
         assert peer.forward is not None
         needed = any(not _is_step(user) for user in self.consumers[vertex.order])
-        specs = self.specs.get(peer.order, ())
-        roles: ChainMap[str, Value | Place] = ChainMap({}, self._peer_roles(peer, specs))
+        specs = self.variables.specs(peer)
+        roles: ChainMap[str, Value | Place] = ChainMap({}, self._peer_roles(peer))
         roles["output_gradient"] = self._value(vertex.inputs[0])
         if needed:
             target = roles["input_gradient"] = self._output(vertex.order)
@@ -423,7 +366,7 @@ class _Compiler:
         site = replace(
             site, fused_relu=site.fused_relu or masks, fused_sum=site.fused_sum or vertex.order in self.summed
         )
-        for kernel in gradient.prepare(peer.forward, site):
+        for kernel in gradient.prepare(peer.forward, site) if needed or specs else ():
             # The gradients of a shared operator are added up, so each must be complete.
             kernel = replace(kernel, blocks=None) if shared else kernel
             self._append(vertex.name, kernel, roles, self._dtype(vertex), backward=True)

@@ -63,13 +63,12 @@ def sum_fusions(
             written = _written_by(graph, addend, found, relu_of, gradients)
             if vertex.order not in relu_of and written < last:
                 found[vertex.order] = last
-        elif _gradient_masks(graph, vertex, producer, relu_of.get(vertex.order), users, gradients):
+        elif _gradient_masks(vertex, producer, relu_of.get(vertex.order), users, gradients):
             found[vertex.order] = last
     return found
 
 
 def _gradient_masks(
-    graph: Graph,
     vertex: Vertex,
     producer: Vertex,
     relu: int | None,

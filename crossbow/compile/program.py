@@ -46,7 +46,6 @@ class VectorPlace:
     def array(self, memory: Memory) -> Array:
         vector = memory.vectors[self.vector]
         layout = memory.statistics if self.vector.startswith("statistics") else memory.model
-        assert layout is not None
         segment = layout.segments[self.operator, self.name]
         return segment.flat(vector) if self.flat else segment.view(vector)
 
@@ -100,8 +99,7 @@ class Memory:
     model: ModelLayout
     vectors: Mapping[str, Array]
     named: Mapping[str, Array]
-    statistics: ModelLayout | None = None
-    """Required if the program has statistics."""
+    statistics: ModelLayout
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from crossbow.data.examples import ArrayExamples, Examples, looks_channels_last
 from crossbow.data.shards import RankShare, shard_of
 from crossbow.data.splitting import split_indices
 from crossbow.files import reason
-from crossbow.types import Array, DataError, Phase, Shape
+from crossbow.types import LARGEST_EXACT, Array, DataError, Phase, Shape
 
 LARGEST_NUMBER_OF_CLASSES = 2**31 - 1
 """Maximum number of classes, because labels are stored as int32."""
@@ -320,7 +320,7 @@ def _as_floats(name: str, array: NDArray[Any]) -> NDArray[np.floating]:
     largest = max(int(array.max()), -int(array.min()))
     if largest > 2**53:
         raise DataError(f"{name}: expected integers up to 2**53. Received: {largest}")
-    return array.astype(np.float32 if largest <= 2**24 else np.float64)
+    return array.astype(np.float32 if largest <= LARGEST_EXACT else np.float64)
 
 
 def _labels(name: str, value: object, number_of_images: int, images_name: str) -> Array:

@@ -58,11 +58,6 @@ class DecodedExamples(Examples):
                 source = self.source(index)
                 raise BadExample(index, source, str(error).removeprefix(f"{source}: ")) from error
 
-    def with_labels(self, labels: Array) -> Examples:
-        other = copy.copy(self)
-        other.labels = labels
-        return other
-
     def for_tests(self) -> Examples:
         other = copy.copy(self)
         other.preprocessing = replace(self.preprocessing, training=False)

@@ -6,7 +6,7 @@ import copy
 import operator
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import SupportsIndex, overload
+from typing import Self, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,9 +140,11 @@ class Examples(ABC):
         Raises BadExample for the first image that cannot be decoded. The images before it are written.
         """
 
-    @abstractmethod
-    def with_labels(self, labels: Array) -> Examples:
+    def with_labels(self, labels: Array) -> Self:
         """The same images with other labels."""
+        other = copy.copy(self)
+        other.labels = labels
+        return other
 
     def for_tests(self) -> Examples:
         """The same examples for tests: without random changes."""
@@ -171,7 +173,7 @@ class ArrayExamples(Examples):
     def write_images(self, selection: Selection, images: Array) -> None:
         self.images.take(selection.indices, axis=0, out=images, mode="clip")  # see `write`
 
-    def with_labels(self, labels: Array) -> ArrayExamples:
+    def with_labels(self, labels: Array) -> Self:
         return replace(self, labels=labels)
 
     def part(self, selected: slice | Indices) -> ArrayExamples:
@@ -209,11 +211,6 @@ class PartOfExamples(Examples):
         except BadExample as error:
             index = int(selection.indices[indices == error.index][0])
             raise BadExample(index, error.source, error.reason) from error
-
-    def with_labels(self, labels: Array) -> Examples:
-        part = PartOfExamples(self._whole, self._indices)
-        part.labels = labels
-        return part
 
     def for_tests(self) -> Examples:
         part = copy.copy(self)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -94,11 +93,6 @@ class SequenceExamples(Examples):
                 reason = str(error).removeprefix(f"{self._phase}: ") if own else f"{type(error).__name__}: {error}"
                 raise BadExample(index, f"{self._phase}, example {index}", reason) from error
             images[position] = image.reshape(self._shape)
-
-    def with_labels(self, labels: Array) -> SequenceExamples:
-        other = copy.copy(self)
-        other.labels = labels
-        return other
 
     def _count(self) -> int:
         kind = type(self._items)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import re
 from pathlib import Path, PurePath
@@ -14,10 +13,8 @@ from crossbow.data.batch_files import BatchFiles
 from crossbow.data.class_names import CLASSES, read_class_names
 from crossbow.data.dataset import Dataset
 from crossbow.data.examples import BadExample, Examples, Indices, Selection, looks_channels_last
-from crossbow.types import Array, DataError, Shape
+from crossbow.types import LARGEST_EXACT, Array, DataError, Shape
 
-LARGEST_EXACT = 2**24
-"""Largest integer up to which float32 represents all integers exactly."""
 EXACT = "integers that float32 holds exactly (as all up to 2**24)"
 
 _OF_CHECK = re.compile(r"-(test|check|validation)\.(metadata$|records\b)")
@@ -119,8 +116,3 @@ class BatchFileExamples(Examples):
             position = int(np.argmax(rounded.reshape(len(indices), -1).any(axis=1)))
             index, value = int(indices[position]), numbers[position][rounded[position]][0]
             raise BadExample(index, self.source(index), f"expected {EXACT}. Received: {value}")
-
-    def with_labels(self, labels: Array) -> BatchFileExamples:
-        other = copy.copy(self)
-        other.labels = labels
-        return other

@@ -87,11 +87,6 @@ class NativeFunction:
                 self._compiled = self._compile()
         return int(self._compiled.address)
 
-    @property
-    def loaded_from_disk(self) -> bool:
-        """Whether the compiled code was found in the cache."""
-        return self._compiled is not None and bool(getattr(self._compiled, "cache_hits", 0))
-
     def _compile(self) -> Any:
         self._function.__qualname__ = f"{self.name}_{_SALT}"
         try:

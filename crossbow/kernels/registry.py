@@ -59,11 +59,6 @@ class Registry:
         """Kernels for a type of request, in the order in which they are tried."""
         return self._candidates.get(request, ())
 
-    @property
-    def requests(self) -> frozenset[RequestType]:
-        """Types of requests for which there is a kernel."""
-        return frozenset(self._candidates)
-
 
 class Rooms:
     """Registries in the order in which they are tried."""

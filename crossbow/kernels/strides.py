@@ -1,4 +1,4 @@
-"""Strides of tensors, and of the same elements viewed with other sizes."""
+"""Strides of tensors, also viewed with other sizes, and sizes in memory order."""
 
 from __future__ import annotations
 
@@ -61,3 +61,16 @@ def moves_nothing(x: Tensor, y: Tensor, sizes: Shape, order: Sequence[int]) -> b
 def axes_in_memory(tensor: Tensor) -> tuple[int, ...]:
     """An activation's axes in the order in which they lie in memory, the outermost first."""
     return (0, 2, 3, 1) if tensor.layout is Layout.CHANNELS_LAST else tuple(range(len(tensor.shape)))
+
+
+def channels_of(tensor: Tensor) -> tuple[int, int, int]:
+    """Sizes of a tensor (N, C, …) in memory order: the axes outside the channels, the channels, the axes inside them.
+
+    >>> import numpy as np
+    >>> channels_of(Tensor((2, 3, 4, 5), np.dtype(np.float32)))
+    (2, 3, 20)
+    """
+    examples, channels, *places = tensor.shape
+    if tensor.layout is Layout.CHANNELS_LAST:
+        return examples * math.prod(places), channels, 1
+    return examples, channels, math.prod(places)

@@ -5,14 +5,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-from crossbow.conf import (
-    check_boolean,
-    check_choice,
-    check_learning_rate_multipliers,
-    check_number,
-    check_unused,
-    configuration,
-)
+from crossbow.conf import check_choice, check_number, check_unused, configuration
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import (
     BatchNormBackward,
@@ -21,13 +14,14 @@ from crossbow.kernels.requests import (
     BatchNormTraining,
     RequestType,
 )
-from crossbow.ops.initialiser import Constant, Initialiser, check_initialisers
+from crossbow.ops.initialiser import Constant, Initialiser
 from crossbow.ops.kernel import Gradient, Kernel, Precision, Site, VariableSpec
+from crossbow.ops.weighted import Weighted
 from crossbow.types import Phase, Shape
 
 
 @configuration
-class BatchNorm(Kernel):
+class BatchNorm(Weighted):
     """Batch normalisation of every channel (Ioffe and Szegedy, 2015): y = weights · (x − μ) / √(σ² + ε) + bias.
 
     x, y: (N, C) or (N, C, …); weights, bias: (C,). In training, μ and σ² are the mean and the (biased) variance of the
@@ -61,13 +55,10 @@ class BatchNorm(Kernel):
     statistics: str = "fixed"
     """Kind of average of the running statistics: "fixed" (exponential) or "cma" (cumulative)."""
     bias: bool = True
-    """Whether a trained bias is added."""
     weight_initialiser: Initialiser = Constant(1.0)
     bias_initialiser: Initialiser = Constant(0.0)
     weight_learning_rate_multiplier: float = 1.0
-    """Factor of the learning rate for the weights, ≥ 0; 0 freezes them."""
     bias_learning_rate_multiplier: float = 1.0
-    """Factor of the learning rate for the bias, ≥ 0; 0 freezes it."""
     mean_initialiser: Initialiser = Constant(0.0)
     """Initialiser of the running mean; `Values` for an imported model."""
     variance_initialiser: Initialiser = Constant(1.0)
@@ -79,17 +70,9 @@ class BatchNorm(Kernel):
         check_number(self, "epsilon", minimum=0, above=True)
         check_number(self, "moving_average_fraction", minimum=0, maximum=1)
         check_choice(self, "statistics", ("fixed", "cma"))
-        check_boolean(self, "bias")
-        check_learning_rate_multipliers(self)
-        check_initialisers(self)
-        if not self.bias:
-            check_unused(self, "bias=False", "bias_initialiser", "bias_learning_rate_multiplier")
+        super().__post_init__()
         unused = "count_initialiser" if self.statistics == "fixed" else "moving_average_fraction"
         check_unused(self, f"statistics={self.statistics!r}", unused)
-
-    @property
-    def is_frozen(self) -> bool:
-        return self.weight_learning_rate_multiplier == 0 and (not self.bias or self.bias_learning_rate_multiplier == 0)
 
     @property
     def takes_relu(self) -> RequestType | None:
@@ -110,11 +93,8 @@ class BatchNorm(Kernel):
         if math.prod(x) <= x[1]:
             raise ValueError(f"expected more than one value per channel to train on. Received: an input of shape {x}")
 
-    def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
-        shape = inputs[0][1:2]
-        weights = VariableSpec("weights", shape, self.weight_initialiser, self.weight_learning_rate_multiplier)
-        bias = VariableSpec("bias", shape, self.bias_initialiser, self.bias_learning_rate_multiplier)
-        return (weights, bias) if self.bias else (weights,)
+    def weights_shape(self, x: Shape) -> Shape:
+        return x[1:2]
 
     def running_statistics(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
         shape = inputs[0][1:2]

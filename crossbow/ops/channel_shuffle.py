@@ -61,6 +61,4 @@ class ChannelShuffleGradient(Gradient):
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, ChannelShuffle)
         (x,) = site.inputs
-        if not site.needs_input_gradient:
-            return ()
         return (site.library.prepare(TransposeBackward(site.output, x, *peer.order(x.shape))),)

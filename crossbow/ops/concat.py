@@ -71,8 +71,6 @@ class ConcatGradient(Gradient):
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, Concat)
-        if not site.needs_input_gradient:
-            return ()
         axis = peer.first_axis(site.output.shape)
         if "starts" not in site.found:
             site.found["starts"] = list(itertools.accumulate((x.shape[axis] for x in site.inputs), initial=0))

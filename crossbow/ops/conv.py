@@ -6,14 +6,7 @@ import math
 from dataclasses import field
 from typing import ClassVar
 
-from crossbow.conf import (
-    check_boolean,
-    check_integer,
-    check_learning_rate_multipliers,
-    check_unused,
-    configuration,
-    refuse,
-)
+from crossbow.conf import check_integer, configuration, refuse
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import (
     ConvolutionBackwardData,
@@ -22,14 +15,15 @@ from crossbow.kernels.requests import (
     ConvolutionGeometry,
     RequestType,
 )
-from crossbow.ops.initialiser import Constant, Initialiser, Xavier, check_initialisers
-from crossbow.ops.kernel import Gradient, Kernel, Precision, Site, VariableSpec
+from crossbow.ops.initialiser import Constant, Initialiser, Xavier
+from crossbow.ops.kernel import Gradient, Kernel, Precision, Site
+from crossbow.ops.weighted import Weighted
 from crossbow.ops.window import Padding, Sizes, check_windows, padding_per_axis, per_axis, spatial_axes, times
 from crossbow.types import Shape
 
 
 @configuration
-class Convolving(Kernel):
+class Convolving(Weighted):
     """Common base of Conv and TransposedConv, with their fields."""
 
     number_of_outputs: int = field(kw_only=False)
@@ -45,30 +39,25 @@ class Convolving(Kernel):
     groups: int = 1
     """Number of groups, which divides the channels and number_of_outputs."""
     bias: bool = True
-    """Whether a trained bias is added."""
     weight_initialiser: Initialiser = Xavier()
     bias_initialiser: Initialiser = Constant()
     weight_learning_rate_multiplier: float = 1.0
-    """Factor of the learning rate for the weights, ≥ 0; 0 freezes them."""
     bias_learning_rate_multiplier: float = 1.0
-    """Factor of the learning rate for the bias, ≥ 0; 0 freezes it."""
 
     def __post_init__(self) -> None:
         check_integer(self, "number_of_outputs", 1)
         check_integer(self, "groups", 1)
-        check_boolean(self, "bias")
-        check_learning_rate_multipliers(self)
-        check_initialisers(self)
-        if not self.bias:
-            check_unused(self, "bias=False", "bias_initialiser", "bias_learning_rate_multiplier")
+        super().__post_init__()
         check_windows(self)
         if self.number_of_outputs % self.groups:
             raise refuse(self, "groups", self.groups, f"a divisor of number_of_outputs={self.number_of_outputs}")
 
     def geometry(self, x: Shape) -> ConvolutionGeometry:
         """The windows on an input of this shape; for a transposed convolution, the windows of the convolution whose
-        output has this shape."""
+        output has this shape. Raises ValueError if the input does not fit."""
         axes = spatial_axes(self, x)
+        if x[1] % self.groups:
+            raise ValueError(f"expected channels that groups={self.groups} divides. Received: {x[1]} channels")
         return ConvolutionGeometry(
             kernel=per_axis(self.kernel_size, axes),
             stride=per_axis(self.stride, axes),
@@ -77,10 +66,8 @@ class Convolving(Kernel):
             groups=self.groups,
         )
 
-    @property
-    def has_frozen_variables(self) -> bool:
-        """Whether training changes neither the weights nor the bias."""
-        return self.weight_learning_rate_multiplier == 0 and (not self.bias or self.bias_learning_rate_multiplier == 0)
+    def bias_shape(self, x: Shape) -> Shape:
+        return (self.number_of_outputs,)
 
 
 @configuration
@@ -107,18 +94,12 @@ class Conv(Convolving):
     narrow_variables: ClassVar[bool] = True
 
     @property
-    def is_frozen(self) -> bool:
-        return self.has_frozen_variables
-
-    @property
     def takes_relu(self) -> RequestType | None:
         return ConvolutionForward
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
         g = self.geometry(x)
-        if x[1] % self.groups:
-            raise ValueError(f"expected channels that groups={self.groups} divides. Received: {x[1]} channels")
         sizes = tuple(
             (size + before + after - extent) // s + 1
             for size, extent, s, (before, after) in zip(x[2:], g.extent, g.stride, g.padding, strict=True)
@@ -130,12 +111,8 @@ class Conv(Convolving):
             )
         return (x[0], self.number_of_outputs, *sizes)
 
-    def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
-        (x,) = inputs
-        shape = (self.number_of_outputs, x[1] // self.groups, *self.geometry(x).kernel)
-        weights = VariableSpec("weights", shape, self.weight_initialiser, self.weight_learning_rate_multiplier)
-        bias = VariableSpec("bias", shape[:1], self.bias_initialiser, self.bias_learning_rate_multiplier)
-        return (weights, bias) if self.bias else (weights,)
+    def weights_shape(self, x: Shape) -> Shape:
+        return (self.number_of_outputs, x[1] // self.groups, *self.geometry(x).kernel)
 
     def multiply_adds(self, *inputs: Shape) -> int:
         (x,) = inputs

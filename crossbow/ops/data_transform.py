@@ -9,12 +9,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.conf import check_boolean, check_integer, configuration, is_number, pair, refuse
+from crossbow.conf import check_boolean, check_integer, configuration, is_number, refuse
 from crossbow.files import reason
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import CopyForward, ImageTransform, ImageWindows
 from crossbow.ops.initialiser import Values, is_float32
 from crossbow.ops.kernel import Kernel, Site
+from crossbow.ops.window import are_sizes, per_axis
 from crossbow.types import Phase, Shape
 
 
@@ -67,8 +68,11 @@ class DataTransform(Kernel):
     """Factor after the subtraction, such as 1/σ: one number for all channels or one per channel, not 0."""
 
     def __post_init__(self) -> None:
-        if self.crop_size is not None:
-            object.__setattr__(self, "crop_size", pair(self, "crop_size", 1))
+        size = self.crop_size
+        if size is not None:
+            if not are_sizes(size, 1) or (isinstance(size, tuple | list) and len(size) != 2):
+                raise refuse(self, "crop_size", size, "an integer ≥ 1 or a pair (height, width) of such")
+            object.__setattr__(self, "crop_size", per_axis(size, 2))
         check_integer(self, "padding", 0)
         check_boolean(self, "mirror")
         if self.mean is not None:
@@ -133,7 +137,7 @@ class DataTransform(Kernel):
         return n, channels, *window
 
     def _window(self, x: Shape) -> tuple[int, int]:
-        return pair(self, "crop_size", 1) if self.crop_size is not None else (x[2], x[3])
+        return self.crop_size if isinstance(self.crop_size, tuple) else (x[2], x[3])
 
     def transform(self, x: Shape) -> ImageTransform:
         """The configuration for images (N, C, H, W)."""

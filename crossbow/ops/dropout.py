@@ -57,8 +57,6 @@ class DropoutGradient(Gradient):
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, Dropout)
         (x,), dy = site.inputs, site.output
-        if not site.needs_input_gradient:
-            return ()
         if site.phase is Phase.CHECK or peer.ratio == 0:
             return (site.library.prepare(ScaledGradient(dy, x, 1.0)),)
         return (site.library.prepare(DropoutBackward(dy, x, peer.ratio, site.seed, site.key)),)

@@ -107,8 +107,6 @@ class ElementWiseOpGradient(Gradient):
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, ElementWiseOp)
-        if not site.needs_input_gradient:
-            return ()
         if peer.type == "product":
             return (site.library.prepare(ProductBackward(site.inputs, site.output, self.input)),)
         if peer.type == "max":

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import field
 from typing import ClassVar
 
-from crossbow.conf import check_integer, check_number, configuration, refuse
+from crossbow.conf import check_integer, configuration, refuse
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import EmbeddingBackward, EmbeddingForward
-from crossbow.ops.initialiser import Gaussian, Initialiser, check_initialisers
-from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
-from crossbow.ops.matfact import LARGEST_INDEX
-from crossbow.types import Shape
+from crossbow.ops.initialiser import Gaussian, Initialiser
+from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.ops.weighted import Weighted
+from crossbow.types import LARGEST_EXACT, Shape
 
 
 @configuration
-class Embedding(Kernel):
+class Embedding(Weighted):
     """y[n, t] = weights[x[n, t]], a row of the table for every index.
 
     x: (N, T), indices from 0 to number_of_rows − 1 as floating-point numbers; y: (N, T, number_of_outputs);
@@ -37,20 +37,11 @@ class Embedding(Kernel):
     """Length of a row, ≥ 1."""
     weight_initialiser: Initialiser = Gaussian(std=0.02)
     weight_learning_rate_multiplier: float = 1.0
-    """Factor of the learning rate for the weights, ≥ 0; 0 freezes them."""
 
     def __post_init__(self) -> None:
-        check_integer(self, "number_of_rows", 1)
-        if self.number_of_rows > LARGEST_INDEX:
-            allowed = f"at most {LARGEST_INDEX}, up to which float32 represents all integers"
-            raise refuse(self, "number_of_rows", self.number_of_rows, allowed)
+        check_rows(self, "number_of_rows")
         check_integer(self, "number_of_outputs", 1)
-        check_initialisers(self)
-        check_number(self, "weight_learning_rate_multiplier", minimum=0)
-
-    @property
-    def is_frozen(self) -> bool:
-        return self.weight_learning_rate_multiplier == 0
+        super().__post_init__()
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
@@ -58,9 +49,8 @@ class Embedding(Kernel):
             raise ValueError(f"expected indices of shape (N, T). Received: {x}")
         return (*x, self.number_of_outputs)
 
-    def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
-        shape = (self.number_of_rows, self.number_of_outputs)
-        return (VariableSpec("weights", shape, self.weight_initialiser, self.weight_learning_rate_multiplier),)
+    def weights_shape(self, x: Shape) -> Shape:
+        return (self.number_of_rows, self.number_of_outputs)
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         return (site.library.prepare(EmbeddingForward(site.inputs[0], site.variables["weights"], site.output)),)
@@ -76,3 +66,11 @@ class EmbeddingGradient(Gradient):
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, Embedding)
         return (site.library.prepare(EmbeddingBackward(site.inputs[0], site.variables["weights"], site.output)),)
+
+
+def check_rows(owner: object, name: str) -> None:
+    """Raise ConfigurationError unless the field is a number of rows, ≥ 1, whose indices float32 represents exactly."""
+    check_integer(owner, name, 1)
+    rows = getattr(owner, name)
+    if rows > LARGEST_EXACT:
+        raise refuse(owner, name, rows, f"at most {LARGEST_EXACT}, up to which float32 represents all integers")

@@ -24,9 +24,7 @@ class EuclideanLoss(ValueLoss):
     """
 
     weight: float = 1.0
-    """Factor of the loss in the sum that training minimises, > 0. It is not part of the output."""
     auxiliary: bool = False
-    """Whether the loss is for training only; tests, prediction and export omit it with all that only it needs."""
 
     def check_labels(self, labels: LabelRange, *inputs: Shape) -> None:
         (x,) = inputs
@@ -49,6 +47,4 @@ class EuclideanLossGradient(Gradient):
         assert isinstance(peer, EuclideanLoss)
         assert site.labels is not None
         (x,) = site.inputs
-        if not site.needs_input_gradient:
-            return ()
         return (site.library.prepare(EuclideanLossBackward(x, site.labels, x)),)

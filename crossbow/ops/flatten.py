@@ -57,6 +57,4 @@ class FlattenGradient(Gradient):
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, Flatten)
-        if not site.needs_input_gradient:
-            return ()
         return (site.library.prepare(CopyBackward(site.output, site.inputs[0])),)

@@ -34,6 +34,4 @@ class GatedGradient(Gradient):
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, Gated)
         (x,) = site.inputs
-        if not site.needs_input_gradient:
-            return ()
         return (site.library.prepare(GatedActivationBackward(x, site.output, x, peer.gate)),)

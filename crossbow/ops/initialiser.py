@@ -179,14 +179,6 @@ def is_float32(number: float) -> bool:
     return abs(number) <= LARGEST_FLOAT32
 
 
-def check_initialisers(owner: object) -> None:
-    """Raise ConfigurationError if a field whose name ends with "initialiser" is not an `Initialiser`."""
-    for field in dataclasses.fields(owner):  # type: ignore[arg-type]
-        value = getattr(owner, field.name)
-        if field.name.endswith("initialiser") and not isinstance(value, Initialiser):
-            raise refuse(owner, field.name, value, "an initialiser, as Gaussian(std=0.1)")
-
-
 def fans(shape: Shape) -> tuple[float, float]:
     """(fan_in, fan_out), each ≥ 1: the number of inputs that contribute to an output, and of outputs that an input
     contributes to.

@@ -6,15 +6,7 @@ import math
 from dataclasses import field
 from typing import ClassVar
 
-from crossbow.conf import (
-    check_boolean,
-    check_integer,
-    check_learning_rate_multipliers,
-    check_unused,
-    configuration,
-    is_integer,
-    refuse,
-)
+from crossbow.conf import check_integer, configuration, is_integer, refuse
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import (
     InnerProductBackwardData,
@@ -22,13 +14,14 @@ from crossbow.kernels.requests import (
     InnerProductForward,
     RequestType,
 )
-from crossbow.ops.initialiser import Constant, Initialiser, Xavier, check_initialisers
-from crossbow.ops.kernel import Gradient, Kernel, Precision, Site, VariableSpec
+from crossbow.ops.initialiser import Constant, Initialiser, Xavier
+from crossbow.ops.kernel import Gradient, Kernel, Precision, Site
+from crossbow.ops.weighted import Weighted
 from crossbow.types import Shape
 
 
 @configuration
-class InnerProduct(Kernel):
+class InnerProduct(Weighted):
     """Fully connected layer: y[…, o] = b[o] + Σ_f w[o, f] · x[…, f].
 
     The dimensions of x from `axis` on are the features, in logical order (C, H, W); those before it are kept. With
@@ -52,27 +45,16 @@ class InnerProduct(Kernel):
     axis: int = 1
     """First dimension of the features, not 0."""
     bias: bool = True
-    """Whether a trained bias is added."""
     weight_initialiser: Initialiser = Xavier()
     bias_initialiser: Initialiser = Constant()
     weight_learning_rate_multiplier: float = 1.0
-    """Factor of the learning rate for the weights, ≥ 0; 0 freezes them."""
     bias_learning_rate_multiplier: float = 1.0
-    """Factor of the learning rate for the bias, ≥ 0; 0 freezes it."""
 
     def __post_init__(self) -> None:
         check_integer(self, "number_of_outputs", 1)
         if not is_integer(self.axis) or self.axis == 0:
             raise refuse(self, "axis", self.axis, "an integer ≥ 1, or ≤ −1 to count from the end")
-        check_boolean(self, "bias")
-        check_learning_rate_multipliers(self)
-        check_initialisers(self)
-        if not self.bias:
-            check_unused(self, "bias=False", "bias_initialiser", "bias_learning_rate_multiplier")
-
-    @property
-    def is_frozen(self) -> bool:
-        return self.weight_learning_rate_multiplier == 0 and (not self.bias or self.bias_learning_rate_multiplier == 0)
+        super().__post_init__()
 
     @property
     def takes_relu(self) -> RequestType | None:
@@ -82,13 +64,11 @@ class InnerProduct(Kernel):
         (x,) = inputs
         return (*x[: self.first_axis(x)], self.number_of_outputs)
 
-    def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
-        (x,) = inputs
-        features = math.prod(x[self.first_axis(x) :])
-        shape, outputs = (self.number_of_outputs, features), (self.number_of_outputs,)
-        weights = VariableSpec("weights", shape, self.weight_initialiser, self.weight_learning_rate_multiplier)
-        bias = VariableSpec("bias", outputs, self.bias_initialiser, self.bias_learning_rate_multiplier)
-        return (weights, bias) if self.bias else (weights,)
+    def weights_shape(self, x: Shape) -> Shape:
+        return (self.number_of_outputs, math.prod(x[self.first_axis(x) :]))
+
+    def bias_shape(self, x: Shape) -> Shape:
+        return (self.number_of_outputs,)
 
     def multiply_adds(self, *inputs: Shape) -> int:
         (x,) = inputs

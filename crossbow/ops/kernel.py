@@ -177,7 +177,8 @@ class Kernel:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether training changes none of the variables, so that their gradients are not needed."""
+        """Whether training changes none of the variables, so that their gradients are not needed. A derived class
+        inherits it unless it overrides `variables`."""
         return False
 
     @property
@@ -197,7 +198,10 @@ class Kernel:
         return False
 
     def __init_subclass__(cls) -> None:
-        for name in _OF_ONE_CLASS:
+        # A class with other variables than its base must itself define whether they are frozen.
+        nearest = next(base for base in cls.__mro__ if vars(base).keys() & {"variables", "is_frozen"})
+        reset = _OF_ONE_CLASS if "is_frozen" in vars(nearest) else (*_OF_ONE_CLASS, "is_frozen")
+        for name in reset:
             if name not in vars(cls):
                 setattr(cls, name, vars(Kernel)[name])
 
@@ -284,7 +288,6 @@ _OF_ONE_CLASS = (
     "derivative_from_output",
     "takes_relu",
     "takes_sum",
-    "is_frozen",
     "is_relu",
     "is_sum",
     "picks_largest",
@@ -309,7 +312,7 @@ class Gradient:
         return None
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
-        """The kernels, in order. `site` is the peer's."""
+        """The kernels, in order. `site` is the peer's. Not called if there is nothing to compute."""
         raise NotImplementedError
 
 

@@ -33,7 +33,6 @@ class LayerNorm(AlongAxes):
     axis: int = -1
     """First axis to normalise, not 0."""
     bias: bool = True
-    """Whether a trained bias is added."""
     epsilon: float = 1e-5
     """Number that is added to the variance, > 0."""
 
@@ -41,14 +40,9 @@ class LayerNorm(AlongAxes):
         super().__post_init__()
         check_number(self, "epsilon", minimum=0, above=True)
 
-    @property
-    def is_frozen(self) -> bool:
-        return self.weight_learning_rate_multiplier == 0 and (not self.bias or self.bias_learning_rate_multiplier == 0)
-
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
-        axis = self.first_axis(x)
-        if 0 in x[axis : axis + self.number_of_axes]:
+        if 0 in self.weights_shape(x):
             raise ValueError(f"expected at least one element to normalise. Received: {x}")
         return x
 

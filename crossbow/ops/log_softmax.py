@@ -36,6 +36,4 @@ class LogSoftMaxGradient(Gradient):
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, LogSoftMax)
         (x,), y = site.inputs, site.output
-        if not site.needs_input_gradient:
-            return ()
         return (site.library.prepare(LogSoftmaxBackward(y, y, x, peer.first_axis(x.shape))),)

@@ -20,7 +20,9 @@ class LabelLoss(Kernel):
     is_loss: ClassVar[bool] = True
 
     weight: float
+    """Factor of the loss in the sum that training minimises, > 0. It is not part of the output."""
     auxiliary: bool
+    """Whether the loss is for training only; tests, prediction and export omit it with all that only it needs."""
 
     def __post_init__(self) -> None:
         check_number(self, "weight", minimum=0, above=True)

@@ -82,6 +82,4 @@ class LRNGradient(Gradient):
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, LRN)
         (x,) = site.inputs
-        if not site.needs_input_gradient:
-            return ()
         return (site.library.prepare(LRNBackward(x, site.output, x, peer.geometry)),)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from crossbow.conf import check_integer, check_learning_rate_multipliers, check_number, configuration, refuse
+from crossbow.conf import check_integer, check_number, configuration
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import FactorisationBackward, FactorisationForward
-from crossbow.ops.initialiser import Gaussian, Initialiser, check_initialisers
+from crossbow.ops.embedding import check_rows
+from crossbow.ops.initialiser import Gaussian, Initialiser
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
+from crossbow.ops.weighted import check_variables
 from crossbow.solver import SolverConf
 from crossbow.types import Array, LabelRange, Shape
-
-LARGEST_INDEX = 2**24
-"""Largest integer up to which float32 represents every integer exactly."""
 
 
 @configuration
@@ -60,16 +59,12 @@ class MatFact(Kernel):
     """Factor of the learning rate (η or the solver's) for the items, ≥ 0; 0 freezes them."""
 
     def __post_init__(self) -> None:
-        for name in ("rows", "columns"):
-            check_integer(self, name, 1)
-            if getattr(self, name) > LARGEST_INDEX:
-                allowed = f"at most {LARGEST_INDEX}, up to which float32 represents all integers"
-                raise refuse(self, name, getattr(self, name), allowed)
+        check_rows(self, "rows")
+        check_rows(self, "columns")
         check_integer(self, "latents", 1)
         check_number(self, "regularisation", minimum=0)
         check_number(self, "learning_rate", minimum=0, above=True, optional=True)
-        check_learning_rate_multipliers(self)
-        check_initialisers(self)
+        check_variables(self)
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs

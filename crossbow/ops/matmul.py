@@ -89,7 +89,5 @@ class MatMulGradient(Gradient):
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, MatMul)
-        if not site.needs_input_gradient:
-            return ()
         a, b = site.inputs
         return (site.library.prepare(MatmulBackward(site.output, a, b, self.input, peer.geometry(a.shape, b.shape))),)

@@ -40,6 +40,4 @@ class NoopGradient(Gradient):
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, Noop)
-        if not site.needs_input_gradient:
-            return ()
         return (site.library.prepare(CopyBackward(site.output, site.inputs[0])),)

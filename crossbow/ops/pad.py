@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import field
 from typing import ClassVar
 
-from crossbow.conf import check_number, configuration, is_integer, refuse
+from crossbow.conf import check_number, configuration, refuse
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import PadBackward, PadForward
 from crossbow.ops.kernel import Gradient, Kernel, Precision, Site
+from crossbow.ops.window import is_pair
 from crossbow.types import Shape
 
 
@@ -35,7 +36,7 @@ class Pad(Kernel):
 
     def __post_init__(self) -> None:
         pairs = self.padding
-        if not isinstance(pairs, tuple | list) or not pairs or not all(_is_pair(pair) for pair in pairs):
+        if not isinstance(pairs, tuple | list) or not pairs or not all(map(is_pair, pairs)):
             raise refuse(self, "padding", pairs, "a pair of integers ≥ 0 for every axis of an example")
         check_number(self, "value")
         object.__setattr__(self, "padding", tuple((int(before), int(after)) for before, after in pairs))
@@ -65,10 +66,4 @@ class PadGradient(Gradient):
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, Pad)
-        if not site.needs_input_gradient:
-            return ()
         return (site.library.prepare(PadBackward(site.output, site.inputs[0], peer.before)),)
-
-
-def _is_pair(pair: object) -> bool:
-    return isinstance(pair, tuple | list) and len(pair) == 2 and all(is_integer(n) and n >= 0 for n in pair)

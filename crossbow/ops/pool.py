@@ -152,8 +152,6 @@ class PoolGradient(Gradient):
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, Pool)
         (x,) = site.inputs
-        if not site.needs_input_gradient:
-            return ()
         return (site.library.prepare(PoolingBackward(site.output, x, peer.geometry(x.shape), relu=site.fused_relu)),)
 
 

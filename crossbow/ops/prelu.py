@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import field
 from typing import ClassVar
 
-from crossbow.conf import check_boolean, check_number, configuration
+from crossbow.conf import check_boolean, configuration
 from crossbow.kernels.interface import PreparedKernel, Variable
 from crossbow.kernels.requests import SlopeBackward, SlopeForward
-from crossbow.ops.initialiser import Constant, Initialiser, check_initialisers
-from crossbow.ops.kernel import Gradient, Kernel, Precision, Site, VariableSpec
+from crossbow.ops.initialiser import Constant, Initialiser
+from crossbow.ops.kernel import Gradient, Kernel, Precision, Site
+from crossbow.ops.weighted import Weighted
 from crossbow.types import Shape
 
 
 @configuration
-class PReLU(Kernel):
+class PReLU(Weighted):
     """y = x for x > 0, and weights · x otherwise, with a trained slope for each channel.
 
     x, y: (N, C, …); weights: (C,), or (1,) with `shared`.
@@ -40,12 +41,7 @@ class PReLU(Kernel):
 
     def __post_init__(self) -> None:
         check_boolean(self, "shared")
-        check_number(self, "weight_learning_rate_multiplier", minimum=0)
-        check_initialisers(self)
-
-    @property
-    def is_frozen(self) -> bool:
-        return self.weight_learning_rate_multiplier == 0
+        super().__post_init__()
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
@@ -53,10 +49,8 @@ class PReLU(Kernel):
             raise ValueError(f"expected an input of shape (N, C, …). Received: {x}")
         return x
 
-    def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
-        (x,) = inputs
-        shape = (1,) if self.shared else x[1:2]
-        return (VariableSpec("weights", shape, self.weight_initialiser, self.weight_learning_rate_multiplier),)
+    def weights_shape(self, x: Shape) -> Shape:
+        return (1,) if self.shared else x[1:2]
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         (x,), y = site.inputs, site.output

@@ -83,6 +83,4 @@ class ReLUGradient(Gradient):
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, ReLU)
         (x,), y = site.inputs, site.output
-        if not site.needs_input_gradient:
-            return ()
         return (site.library.prepare(ActivationBackward(y, y, x, *peer.setting)),)

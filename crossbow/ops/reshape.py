@@ -61,6 +61,4 @@ class ReshapeGradient(Gradient):
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, Reshape)
-        if not site.needs_input_gradient:
-            return ()
         return (site.library.prepare(CopyBackward(site.output, site.inputs[0])),)

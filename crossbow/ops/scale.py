@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from crossbow.conf import (
-    check_boolean,
-    check_integer,
-    check_learning_rate_multipliers,
-    check_unused,
-    configuration,
-    is_integer,
-    refuse,
-)
+from crossbow.conf import check_integer, configuration, is_integer, refuse
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import ScalingBackward, ScalingForward
-from crossbow.ops.initialiser import Constant, Initialiser, check_initialisers
-from crossbow.ops.kernel import Gradient, Kernel, Precision, Site, VariableSpec
+from crossbow.ops.initialiser import Constant, Initialiser
+from crossbow.ops.kernel import Gradient, Kernel, Precision, Site
+from crossbow.ops.weighted import Weighted
 from crossbow.types import Shape
 
 
 @configuration
-class AlongAxes(Kernel):
+class AlongAxes(Weighted):
     """Common base of Scale and LayerNorm, which have variables along some axes."""
 
     axis: int = 1
@@ -29,23 +22,16 @@ class AlongAxes(Kernel):
     number_of_axes: int = 1
     """Number of axes of the variables, ≥ 1."""
     bias: bool = False
-    """Whether a trained bias is added."""
     weight_initialiser: Initialiser = Constant(1.0)
     bias_initialiser: Initialiser = Constant(0.0)
     weight_learning_rate_multiplier: float = 1.0
-    """Factor of the learning rate for the weights, ≥ 0; 0 freezes them."""
     bias_learning_rate_multiplier: float = 1.0
-    """Factor of the learning rate for the bias, ≥ 0; 0 freezes it."""
 
     def __post_init__(self) -> None:
         if not is_integer(self.axis) or self.axis == 0:
             raise refuse(self, "axis", self.axis, "an integer other than 0, the axis of the examples")
         check_integer(self, "number_of_axes", 1)
-        check_boolean(self, "bias")
-        check_learning_rate_multipliers(self)
-        check_initialisers(self)
-        if not self.bias:
-            check_unused(self, "bias=False", "bias_initialiser", "bias_learning_rate_multiplier")
+        super().__post_init__()
 
     def first_axis(self, x: Shape) -> int:
         """The first axis of the variables as a non-negative index. Raises ValueError if they do not fit."""
@@ -57,13 +43,9 @@ class AlongAxes(Kernel):
             )
         return axis
 
-    def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
-        (x,) = inputs
+    def weights_shape(self, x: Shape) -> Shape:
         axis = self.first_axis(x)
-        shape = x[axis : axis + self.number_of_axes]
-        weights = VariableSpec("weights", shape, self.weight_initialiser, self.weight_learning_rate_multiplier)
-        bias = VariableSpec("bias", shape, self.bias_initialiser, self.bias_learning_rate_multiplier)
-        return (weights, bias) if self.bias else (weights,)
+        return x[axis : axis + self.number_of_axes]
 
 
 @configuration
@@ -81,10 +63,6 @@ class Scale(AlongAxes):
     """
 
     precision: ClassVar[Precision] = Precision.NARROW
-
-    @property
-    def is_frozen(self) -> bool:
-        return self.weight_learning_rate_multiplier == 0 and (not self.bias or self.bias_learning_rate_multiplier == 0)
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs

@@ -66,7 +66,5 @@ class SelfAttentionGradient(Gradient):
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, SelfAttention)
-        if not site.needs_input_gradient:
-            return ()
         (x,) = site.inputs
         return (site.library.prepare(SelfAttentionBackward(x, site.output, peer.heads, peer.causal)),)

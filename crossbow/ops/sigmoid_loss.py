@@ -34,9 +34,7 @@ class SigmoidLoss(ValueLoss):
     and "none", the sum."""
 
     weight: float = 1.0
-    """Factor of the loss in the sum that training minimises, > 0. It is not part of the output."""
     auxiliary: bool = False
-    """Whether the loss is for training only; tests, prediction and export omit it with all that only it needs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,6 +64,4 @@ class SigmoidLossGradient(Gradient):
         assert isinstance(peer, SigmoidLoss)
         assert site.labels is not None
         (x,) = site.inputs
-        if not site.needs_input_gradient:
-            return ()
         return (site.library.prepare(SigmoidLossBackward(x, site.labels, x, peer.normalisation)),)

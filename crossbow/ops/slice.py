@@ -78,7 +78,5 @@ class SliceGradient(Gradient):
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, Slice)
         (x,) = site.inputs
-        if not site.needs_input_gradient:
-            return ()
         axis, places = peer.places(x.shape)
         return (site.library.prepare(SliceBackward(site.output, x, axis, places.start, places.step)),)

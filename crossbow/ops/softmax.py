@@ -11,7 +11,7 @@ from crossbow.types import Shape
 
 @configuration
 class AlongAxis(Kernel):
-    """Common base of SoftMax and LogSoftMax, which sum over an axis."""
+    """Common base of SoftMax, LogSoftMax and Classify, whose classes lie along an axis."""
 
     axis: int = 1
     """Axis of the classes, not 0."""
@@ -60,6 +60,4 @@ class SoftMaxGradient(Gradient):
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, SoftMax)
         (x,), y = site.inputs, site.output
-        if not site.needs_input_gradient:
-            return ()
         return (site.library.prepare(SoftmaxBackward(y, y, x, peer.first_axis(x.shape))),)

@@ -60,9 +60,7 @@ class SoftMaxLoss(LabelLoss):
     """A weight ≥ 0 for each class, not all 0; None gives all classes the same weight."""
 
     weight: float = 1.0
-    """Factor of the loss in the sum that training minimises, > 0. It is not part of the output."""
     auxiliary: bool = False
-    """Whether the loss is for training only; tests, prediction and export omit it with all that only it needs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -132,8 +130,6 @@ class SoftMaxLossGradient(Gradient):
         assert isinstance(peer, SoftMaxLoss)
         assert site.labels is not None
         (p,) = site.inputs
-        if not site.needs_input_gradient:
-            return ()
         settings = (peer.ignored_label, peer.normalisation, peer.targets)
         return (site.library.prepare(SoftmaxLossBackward(p, site.labels, p, *settings)),)
 

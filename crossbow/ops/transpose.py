@@ -63,6 +63,4 @@ class TransposeGradient(Gradient):
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, Transpose)
         (x,) = site.inputs
-        if not site.needs_input_gradient:
-            return ()
         return (site.library.prepare(TransposeBackward(site.output, x, x.shape, peer.order)),)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from crossbow.conf import configuration, is_integer, refuse
+from crossbow.conf import configuration, refuse
 from crossbow.kernels.interface import PreparedKernel, Storage, Variable
 from crossbow.kernels.requests import (
     BiasBackward,
@@ -19,8 +19,8 @@ from crossbow.kernels.requests import (
 )
 from crossbow.ops.conv import Convolving
 from crossbow.ops.initialiser import Initialiser, Xavier
-from crossbow.ops.kernel import Gradient, Kernel, Precision, Site, VariableSpec
-from crossbow.ops.window import MAXIMUM_AXES, Padding, Sizes, per_axis, spatial_axes, times
+from crossbow.ops.kernel import Gradient, Kernel, Precision, Site
+from crossbow.ops.window import MAXIMUM_AXES, Padding, Sizes, are_sizes, per_axis, spatial_axes, times
 from crossbow.types import Shape
 
 # The kernels are those of the convolution from y to x. Roles of this operator by the roles of that convolution:
@@ -59,25 +59,20 @@ class TransposedConv(Convolving):
     """Elements that are added at the end of each axis of the output, ≥ 0 and less than the stride."""
     weight_initialiser: Initialiser = Xavier(norm="fan_out")
 
-    @property
-    def is_frozen(self) -> bool:
-        return self.has_frozen_variables
-
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_output_padding()
 
     def _check_output_padding(self) -> None:
         value = self.output_padding
-        values = value if isinstance(value, tuple | list) else (value,)
-        if not 1 <= len(values) <= MAXIMUM_AXES or not all(is_integer(size) and size >= 0 for size in values):
+        if not are_sizes(value, 0):
             allowed = f"an integer ≥ 0 or a tuple of such, one per spatial axis (1 to {MAXIMUM_AXES})"
             raise refuse(self, "output_padding", value, allowed)
-        strides = self.stride if isinstance(self.stride, tuple | list) else (self.stride,)
-        if len(values) > 1 and len(strides) > 1 and len(values) != len(strides):
+        lengths = {len(sizes) for sizes in (value, self.stride) if isinstance(sizes, tuple | list)}
+        if len(lengths) > 1:
             raise refuse(self, "output_padding", value, f"an integer or as long as stride={self.stride!r}")
-        axes = max(len(values), len(strides))
-        pairs = zip(per_axis(value, axes) if len(values) == 1 else values, per_axis(self.stride, axes), strict=True)
+        axes = max(lengths, default=1)
+        pairs = zip(per_axis(value, axes), per_axis(self.stride, axes), strict=True)
         if any(size >= stride for size, stride in pairs):
             raise refuse(self, "output_padding", value, f"less than stride={self.stride!r}")
 
@@ -94,8 +89,6 @@ class TransposedConv(Convolving):
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
         g = self.geometry(x)
-        if x[1] % self.groups:
-            raise ValueError(f"expected channels that groups={self.groups} divides. Received: {x[1]} channels")
         if min(x[2:]) < 1:
             raise ValueError(f"expected an input with at least one element on each spatial axis. Received: {x}")
         more = per_axis(self.output_padding, len(g.kernel))
@@ -110,13 +103,8 @@ class TransposedConv(Convolving):
             )
         return (x[0], self.number_of_outputs, *sizes)
 
-    def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
-        (x,) = inputs
-        shape = (x[1], self.number_of_outputs // self.groups, *self.geometry(x).kernel)
-        weights = VariableSpec("weights", shape, self.weight_initialiser, self.weight_learning_rate_multiplier)
-        outputs = (self.number_of_outputs,)
-        bias = VariableSpec("bias", outputs, self.bias_initialiser, self.bias_learning_rate_multiplier)
-        return (weights, bias) if self.bias else (weights,)
+    def weights_shape(self, x: Shape) -> Shape:
+        return (x[1], self.number_of_outputs // self.groups, *self.geometry(x).kernel)
 
     def multiply_adds(self, *inputs: Shape) -> int:
         (x,) = inputs

@@ -124,8 +124,6 @@ class UpsampleGradient(Gradient):
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, Upsample)
         (x,), dy = site.inputs, site.output
-        if not site.needs_input_gradient:
-            return ()
         return (site.library.prepare(InterpolationBackward(dy, x, peer.interpolations(x.shape))),)
 
 

@@ -35,9 +35,9 @@ def check_windows(owner: Windowed) -> None:
     """Raise ConfigurationError unless the four fields are well formed and agree on the number of axes."""
     several = f"one per spatial axis (1 to {MAXIMUM_AXES})"
     for name, value in (("kernel_size", owner.kernel_size), ("stride", owner.stride), ("dilation", owner.dilation)):
-        if not _are_sizes(value, 1):
+        if not are_sizes(value, 1):
             raise refuse(owner, name, value, f"an integer ≥ 1 or a tuple of such, {several}")
-    if not _are_sizes(owner.padding, 0) and not _are_pairs(owner.padding):
+    if not are_sizes(owner.padding, 0) and not _are_pairs(owner.padding):
         allowed = f"an integer ≥ 0 or a tuple of such or of pairs (before, after) of such, {several}"
         raise refuse(owner, "padding", owner.padding, allowed)
     given = _tuples(owner)
@@ -78,6 +78,17 @@ def padding_per_axis(value: Padding, axes: int) -> tuple[tuple[int, int], ...]:
     return tuple((int(before), int(after)) for before, after in pairs)
 
 
+def are_sizes(value: object, minimum: int) -> bool:
+    """Whether the value is an integer ≥ minimum, or a tuple of 1 to 3 of such."""
+    values = value if isinstance(value, tuple | list) else (value,)
+    return 1 <= len(values) <= MAXIMUM_AXES and all(is_integer(v) and v >= minimum for v in values)
+
+
+def is_pair(value: object) -> bool:
+    """Whether the value is a pair of integers ≥ 0."""
+    return isinstance(value, tuple | list) and len(value) == 2 and are_sizes(value, 0)
+
+
 def times(sizes: Shape) -> str:
     """Sizes as text.
 
@@ -98,14 +109,5 @@ def _tuples(owner: Windowed) -> list[tuple[str, tuple[object, ...]]]:
     return [(name, value) for name, value in fields.items() if isinstance(value, tuple | list)]
 
 
-def _are_sizes(value: object, minimum: int) -> bool:
-    values = value if isinstance(value, tuple | list) else (value,)
-    return 1 <= len(values) <= MAXIMUM_AXES and all(is_integer(v) and v >= minimum for v in values)
-
-
 def _are_pairs(value: object) -> bool:
-    return (
-        isinstance(value, tuple | list)
-        and 1 <= len(value) <= MAXIMUM_AXES
-        and all(isinstance(v, tuple | list) and len(v) == 2 and _are_sizes(v, 0) for v in value)
-    )
+    return isinstance(value, tuple | list) and 1 <= len(value) <= MAXIMUM_AXES and all(map(is_pair, value))

@@ -65,6 +65,7 @@ def hungry_library(dtype: type = np.float64) -> KernelLibrary:
 quick = settings(max_examples=40)
 
 
+@pytest.mark.slow
 @quick
 @given(networks())
 def test_no_value_is_overwritten_while_it_is_needed(head: DataflowNode) -> None:

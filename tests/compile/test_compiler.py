@@ -81,38 +81,6 @@ def test_the_prediction_is_that_of_the_check_graph() -> None:
     assert programs[1].plan.arena <= programs[0].plan.arena
 
 
-def test_an_operator_that_was_not_trained_cannot_be_checked() -> None:
-    training = compile_network(perceptron(), (4, 5))
-    other = chain(inner_product("mine", 3), node("softmax", SoftMax()), node("loss", SoftMaxLoss()))
-    with pytest.raises(GraphError) as error:
-        compile_network(other, (4, 5), phase=Phase.CHECK, model=training.model)
-    assert set(error.value.faults) == {
-        "node 'mine' (InnerProduct): expected an operator of the training dataflow (connect a shallow_copy() of its "
-        "node). Received: one with variables of its own"
-    }
-
-
-def test_a_trained_operator_must_see_inputs_of_the_same_kind() -> None:
-    """Otherwise a kernel would read variables of another shape than they have."""
-    ip = inner_product()
-    training = compile_network(chain(ip, node("softmax", SoftMax()), node("loss", SoftMaxLoss())), (4, 5))
-    with pytest.raises(GraphError) as error:
-        compile_network(ip.shallow_copy(), (4, 7), phase=Phase.CHECK, model=training.model)
-    assert error.value.faults == (
-        "node 'ip' (InnerProduct): expected an input with which 'weights' has the shape of the training dataflow, "
-        "(3, 5). Received: (3, 7)",
-    )
-
-
-def test_a_vertex_without_variables_may_be_new_in_the_check_graph() -> None:
-    ip = inner_product()
-    training = compile_network(chain(ip, node("softmax", SoftMax()), node("loss", SoftMaxLoss())), (4, 5))
-    copy = ip.shallow_copy()
-    chain(copy, node("relu", ReLU()), node("softmax", SoftMax()), node("loss", SoftMaxLoss()))
-    program = compile_network(copy, (4, 5), phase=Phase.CHECK, model=training.model)
-    assert [vertex.name for vertex in program.graph] == ["ip", "relu", "softmax", "loss", "accuracy"]
-
-
 def test_the_padding_of_the_vectors_is_never_written() -> None:
     made = Execution(compile_network(branched(), (2, 2, 6, 6)))
     made.program.model.initialise(made.weights, 0)

@@ -322,6 +322,7 @@ NETWORKS: list[tuple[Callable[[], DataflowNode], tuple[int, ...], int, tuple[str
 the other side of a pooling."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernels", [FAST])
 @pytest.mark.parametrize(("network", "batch", "relus", "elsewhere"), NETWORKS)
 def test_fused_training_gives_the_numbers_of_the_specification(

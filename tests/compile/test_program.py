@@ -136,7 +136,8 @@ def test_the_batch_comes_from_the_slot_of_the_state_scaled() -> None:
     vectors = {"weights": program.model.new_vector(), "gradient": program.model.new_vector()}
     arena = aligned_zeros(program.plan.arena)
     slot_labels = np.array([[0, 1], [2, 0], [1, 1]], np.int32)
-    memory = Memory(arena, program.model, vectors, {"state": state, "slots": slots, "slot_labels": slot_labels})
+    named = {"state": state, "slots": slots, "slot_labels": slot_labels}
+    memory = Memory(arena, program.model, vectors, named, program.statistics)
     parts = program.bind(memory)
     assert (parts.backward, parts.blocks) == ([], [])
     for slot in (2, 0, 1):
@@ -229,7 +230,7 @@ def test_a_large_weight_gradient_comes_in_blocks_outside_the_vector() -> None:
 def test_an_arena_place_is_a_view_in_its_layout() -> None:
     tensor = Tensor((2, 3, 4, 5), np.dtype(np.float32), Layout.CHANNELS_LAST)
     program = compile_network(perceptron(), (4, 5))
-    memory = Memory(aligned_zeros(64 + tensor.nbytes), program.model, {}, {})
+    memory = Memory(aligned_zeros(64 + tensor.nbytes), program.model, {}, {}, program.statistics)
     view = ArenaPlace(64, tensor).array(memory)
     view[...] = np.arange(120).reshape(2, 3, 4, 5)
     flat = memory.arena[64:].view(np.float32).reshape(2, 4, 5, 3)
@@ -239,7 +240,7 @@ def test_an_arena_place_is_a_view_in_its_layout() -> None:
 def test_a_variable_is_a_view_of_its_vector() -> None:
     program = compile_network(perceptron(), (4, 5), dtype=np.float32)
     vector = program.model.new_vector()
-    memory = Memory(aligned_zeros(64), program.model, {"weights": vector, "gradient": vector}, {})
+    memory = Memory(aligned_zeros(64), program.model, {"weights": vector, "gradient": vector}, {}, program.statistics)
     (step,) = [step for step in program.steps if step.operator == "ip2"]
     weights = step.places["weights"].array(memory)
     weights[...] = np.arange(12).reshape(3, 4)

@@ -270,6 +270,7 @@ imagenet.convert_imagenet(*sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX's")
 def test_killed_and_started_again(source: Path, tmp_path: Path) -> None:
     output = tmp_path / "output"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -100,6 +101,18 @@ def test_defaults() -> None:
 def test_bad_configurations(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         DataTransform(**values)
+
+
+@pytest.mark.parametrize(("size", "expected"), [(3, (3, 3)), ((2, 5), (2, 5)), ([4, 1], (4, 1)), (np.int64(2), (2, 2))])
+def test_a_size_is_one_number_or_two(size: Any, expected: tuple[int, int]) -> None:
+    assert DataTransform(crop_size=size).crop_size == expected
+
+
+@pytest.mark.parametrize("size", [0, (0, 1), (1,), (1, 2, 3), 1.5, "3", True, (1, True), -2])
+def test_a_bad_size_is_refused(size: Any) -> None:
+    expected = "DataTransform: crop_size must be an integer ≥ 1 or a pair (height, width) of such."
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(f'{expected} Received: crop_size={size!r}')}$"):
+        DataTransform(crop_size=size)
 
 
 def test_a_mean_image_from_a_file(tmp_path: Path) -> None:

@@ -112,6 +112,30 @@ def test_what_the_compiler_may_do_is_not_inherited() -> None:
 
 
 @configuration
+class SameVariables(Conv):
+    """A convolution with the variables of its base."""
+
+
+@configuration
+class MoreVariables(SameVariables):
+    """A convolution with another variable, which its base does not know."""
+
+    def variables(self, *inputs: Any) -> tuple[VariableSpec, ...]:
+        return (*super().variables(*inputs), VariableSpec("scale", (1,), Constant(1)))
+
+
+class AlsoMoreVariables(MoreVariables):
+    """A convolution with the variables of its base."""
+
+
+def test_whether_variables_are_frozen_is_inherited_with_the_variables() -> None:
+    frozen = {"weight_learning_rate_multiplier": 0.0, "bias_learning_rate_multiplier": 0.0}
+    assert [kind(4, **frozen).is_frozen for kind in (Conv, SameVariables)] == [True, True]
+    assert [kind(4, **frozen).is_frozen for kind in (MoreVariables, AlsoMoreVariables)] == [False, False]
+    assert not SameVariables(4).is_frozen
+
+
+@configuration
 class Loss(SoftMaxLoss):
     """A loss with another name."""
 

@@ -12,7 +12,6 @@ from crossbow.runtime.scheduler import Callbacks
 from crossbow.synch import SSGD
 from crossbow.testing import check_gradients, run_operator
 from crossbow.types import ConfigurationError, DataError, GraphError, LabelRange, TaskError
-from tests.combinations import in_turn
 from tests.support import KERNELS, chain, context, same_weights
 
 fast = pytest.mark.skipif(why_not_compiled() is not None, reason=f"no compiled kernels: {why_not_compiled()}")
@@ -151,7 +150,7 @@ def test_a_number_that_is_no_row_ends_the_run(learners: int, kernels: str) -> No
 # In a context.
 
 
-@in_turn
+@pytest.mark.slow
 @KERNELS
 @pytest.mark.parametrize("learning_rate", [None, 0.05])
 def test_a_matrix_of_low_rank_is_found(learning_rate: float | None, kernels: str) -> None:

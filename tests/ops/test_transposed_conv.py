@@ -71,6 +71,7 @@ def test_wrong_shapes(kernel: TransposedConv, x: Shape, message: str) -> None:
         ({"number_of_outputs": 1, "stride": (2, 3), "output_padding": 2}, r"must be less than stride=\(2, 3\)"),
         ({"number_of_outputs": 1, "stride": (2, 3), "output_padding": (1, 3)}, r"must be less than stride=\(2, 3\)"),
         ({"number_of_outputs": 1, "stride": (2, 3), "output_padding": (1, 1, 1)}, r"as long as stride=\(2, 3\)"),
+        ({"number_of_outputs": 1, "stride": (2, 3), "output_padding": (1,)}, r"as long as stride=\(2, 3\)"),
         ({"number_of_outputs": 1, "bias": False, "bias_initialiser": Constant(1.0)}, "must be left at"),
     ],
 )
@@ -106,7 +107,8 @@ def test_the_gradient_of_the_input_is_left_out_where_nothing_needs_it() -> None:
     assert TransposedConv(2).gradient() == TransposedConvGradient()
 
 
-@pytest.mark.parametrize("learners", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("learners", [1, 2])
 def test_an_autoencoder_trains(learners: int) -> None:
     """Digits through four channels of 7×7 and back: far closer than their mean."""
     x = np.asarray(digits().train.images[:256], np.float32)

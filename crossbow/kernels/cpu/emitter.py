@@ -19,7 +19,7 @@ class Emitter:
     Addresses are 64-bit integers. Memory need only be aligned to its elements.
     """
 
-    word, lane, bit = ir.IntType(64), ir.IntType(32), ir.IntType(1)
+    word, lane = ir.IntType(64), ir.IntType(32)
     single, double = ir.FloatType(), ir.DoubleType()
 
     def __init__(self, builder: Any, lanes: int, count: Any | None = None) -> None:

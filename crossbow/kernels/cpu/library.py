@@ -35,6 +35,9 @@ class Cpu:
     """
 
     dtypes: tuple[np.dtype[np.generic], ...] = (FLOAT32,)
+    fused_relu: frozenset[RequestType] = frozenset(
+        (BatchNormTraining, ConvolutionForward, InnerProductForward, WeightedSum)
+    )
     fused_sum: frozenset[RequestType] = frozenset()
     fused_bias: frozenset[RequestType] = frozenset((ConvolutionForward,))
     mixed = None
@@ -44,9 +47,6 @@ class Cpu:
         whether to use oneDNN; with None, it is used if it is usable."""
         used = why_unusable() is None if onednn is None else onednn
         self.name: str = "onednn" if used else "compiled"
-        self.fused_relu: frozenset[RequestType] = frozenset(
-            (BatchNormTraining, ConvolutionForward, InnerProductForward, WeightedSum)
-        )
         rooms = [*([WINOGRAD] if winograd else []), SIMD, *([ONEDNN] if used else []), PASSES, REFERENCE]
         self.rooms = Rooms("Cpu", *rooms)
 

@@ -8,16 +8,9 @@ import numpy as np
 
 from crossbow.kernels.cuda.launch import CudaKernel
 from crossbow.kernels.cuda.rooms import CUDA
-from crossbow.kernels.cuda.vector import (
-    check_coefficients,
-    first_names,
-    kernel_source,
-    launch,
-    sum_of_products,
-    value_of,
-)
+from crossbow.kernels.cuda.vector import first_names, kernel_source, launch, sum_of_products, value_of
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
-from crossbow.kernels.reference.vector import check_lengths
+from crossbow.kernels.reference.vector import check_coefficients, check_lengths
 from crossbow.kernels.requests import AdaptiveStep, CountStep
 from crossbow.solver.adaptation import NUMBERS, STEP, AdaptationForm
 from crossbow.solver.update import Assignment

@@ -12,7 +12,8 @@ from crossbow.kernels.cuda.launch import BLOCK, CudaKernel, Launch
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.requests import BiasBackward, BiasForward
-from crossbow.types import Array, Layout, Tensor
+from crossbow.kernels.strides import channels_of
+from crossbow.types import Array, Tensor
 
 CHANNELS_OF_A_BLOCK = 32
 """Number of channels that one block sums, if neighbours in memory belong to different channels."""
@@ -84,11 +85,3 @@ class ChannelSums:
             ending, channels = CudaKernel("bias", "add_parts", self.dtype), self.sizes[1]
             calls.append(ending.each(channels, partial, sums, np.int64(channels), parts))
         return calls
-
-
-def channels_of(tensor: Tensor) -> tuple[int, int, int]:
-    """The sizes of a tensor in memory order: the axes outside the channels, the channels, and the axes inside them."""
-    n, channels, *image = tensor.shape
-    if tensor.layout is Layout.CHANNELS_LAST:
-        return n * math.prod(image), channels, 1
-    return n, channels, math.prod(image)

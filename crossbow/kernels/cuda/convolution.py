@@ -19,7 +19,7 @@ import numpy as np
 
 from crossbow.kernels.cuda import cudnn, cudnn_library
 from crossbow.kernels.cuda.api import api, remember
-from crossbow.kernels.cuda.bias import AddBias, ChannelSums, channels_of
+from crossbow.kernels.cuda.bias import AddBias, ChannelSums
 from crossbow.kernels.cuda.copy import copied
 from crossbow.kernels.cuda.launch import NARROW, CudaKernel, Launch, Structure, current, pointer
 from crossbow.kernels.cuda.storage import ChannelsLastStorage
@@ -31,7 +31,7 @@ from crossbow.kernels.requests import (
     ConvolutionForward,
     ConvolutionGeometry,
 )
-from crossbow.kernels.strides import strides
+from crossbow.kernels.strides import channels_of, strides
 from crossbow.types import Array, ConfigurationError, Layout, Tensor, address
 
 LEAST_LIMIT, MOST_LIMIT = 64 * 2**20, 2**30

@@ -20,10 +20,9 @@ from crossbow.kernels.requests import (
     SoftmaxLossBackward,
     SoftmaxLossForward,
 )
+from crossbow.kernels.requests.losses import ignored_or_none
 from crossbow.types import Array, ConfigurationError, Layout, Tensor
 
-NOTHING_IGNORED = -(2**40)
-"""Label that stands for "no label is ignored": no 32-bit label is equal to it."""
 NORMALISERS = {"none": 0, "batch": 1, "full": 2, "valid": 3, "weight": 4}
 """Their numbers in sources/loss.cu."""
 EACH_THREAD = 4
@@ -167,7 +166,7 @@ def rows_of(p: Tensor, ignored_label: int | None) -> Structure:
     """`Rows` of sources/loss.cu."""
     classes, places = p.shape[1], p.elements // (p.shape[0] * p.shape[1])
     steps = (1, classes) if p.layout is Layout.CHANNELS_LAST else (places, 1)
-    return Structure(classes, places, *steps, NOTHING_IGNORED if ignored_label is None else ignored_label)
+    return Structure(classes, places, *steps, ignored_or_none(ignored_label))
 
 
 def by_example(normalisation: str, size: int) -> Structure:

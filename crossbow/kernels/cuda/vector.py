@@ -13,7 +13,7 @@ from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import BLOCK, PACK, CudaKernel, Launch
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
-from crossbow.kernels.reference.vector import check_lengths
+from crossbow.kernels.reference.vector import check_coefficients, check_lengths
 from crossbow.kernels.requests import ClipCoefficients, LinearCombination, SquaredNorm
 from crossbow.solver.update import Assignment
 from crossbow.types import Array, address
@@ -256,11 +256,3 @@ def sum_of_products(factors: Sequence[str], values: Sequence[str]) -> str:
         product = f"times({factor}, {value})"
         total = f"plus({total}, {product})" if total else product
     return total
-
-
-def check_coefficients(coefficients: Array, expected: int) -> None:
-    if coefficients.dtype != np.float64 or coefficients.shape != (expected,):
-        raise ValueError(
-            f"expected {expected} float64 coefficients, one for each term. "
-            f"Received: {coefficients.dtype} of shape {coefficients.shape}"
-        )

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.reference.prepare import REFERENCE, Floats, computes
-from crossbow.kernels.reference.vector import CHUNK, add_up, check_lengths
+from crossbow.kernels.reference.vector import CHUNK, add_up, check_coefficients, check_lengths
 from crossbow.kernels.requests import AdaptiveStep, CountStep
 from crossbow.solver.adaptation import NUMBERS, STEP, StepCount
 
@@ -28,8 +28,7 @@ class BoundAdaptiveStep:
     def __init__(self, request: AdaptiveStep, buffers: Buffers) -> None:
         self.form, self.assignment, dtype = request.adaptation, request.assignment, request.dtype
         self.coefficients, self.correction = buffers["coefficients"], buffers["correction"]
-        if len(self.coefficients) != request.numbers:
-            raise ValueError(f"expected {request.numbers} coefficients. Received: {len(self.coefficients)}")
+        check_coefficients(self.coefficients, request.numbers)
         self.rounded, self.corrected = np.zeros(request.numbers, dtype), np.zeros(2, dtype)
         vectors: dict[str, Floats] = {
             name: buffers[name] for name in dict.fromkeys((*request.writes, *request.vectors))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from crossbow.kernels.reference.prepare import Floats, computes
+from crossbow.kernels.reference.scaling import along, other_axes
 from crossbow.kernels.requests import BatchNormBackward, BatchNormInference, BatchNormSetting, BatchNormTraining
 from crossbow.types import Array
 
@@ -27,7 +28,7 @@ def training(
     addend: Floats | None = None,
 ) -> None:
     """y = weights · (x − μ) / √(σ² + ε) + bias (+ addend), and the running statistics. Keeps μ and 1 / √(σ² + ε)."""
-    axes = _all_but_channels(input0)
+    axes = other_axes(input0)
     values = input0.size // input0.shape[1]
     mean = np.mean(input0, axis=axes, dtype=np.float64)
     variance = np.var(input0, axis=axes, dtype=np.float64)
@@ -85,10 +86,10 @@ def backward(
     With a ReLU after it, dy is first multiplied by the ReLU's derivative: 0 where the normalised value or, after a sum,
     the output is ≤ 0, else 1. After a sum, this is also the gradient of the addend.
     """
-    axes = _all_but_channels(input0)
+    axes = other_axes(input0)
     values = input0.size // input0.shape[1]
     mean, inverse = _saved(kept, input0)
-    normalised = (input0 - _channels(mean, input0)) * _channels(inverse, input0)
+    normalised = (input0 - along(mean, input0)) * along(inverse, input0)
     if output is not None and addend_gradient is not None:
         output_gradient = output_gradient * np.where(output <= 0, 0, 1).astype(input0.dtype)
         addend_gradient[...] = output_gradient
@@ -101,28 +102,19 @@ def backward(
     if bias_gradient is not None:
         bias_gradient[...] = total
     if input_gradient is not None:
-        centred = output_gradient - _channels((total / values).astype(input0.dtype), input0)
-        centred -= normalised * _channels(weights_gradient / values, input0)
-        np.multiply(centred, _channels(weights * inverse, input0), out=input_gradient)
+        centred = output_gradient - along((total / values).astype(input0.dtype), input0)
+        centred -= normalised * along(weights_gradient / values, input0)
+        np.multiply(centred, along(weights * inverse, input0), out=input_gradient)
 
 
 def _normalise(x: Floats, mean: Floats, inverse: Floats, weights: Floats, bias: Floats | None, y: Floats) -> None:
     # The values are centred first, so that rounding errors are not relative to the mean.
-    np.subtract(x, _channels(mean, x), out=y)
-    y *= _channels(weights * inverse, x)
+    np.subtract(x, along(mean, x), out=y)
+    y *= along(weights * inverse, x)
     if bias is not None:
-        y += _channels(bias, x)
+        y += along(bias, x)
 
 
 def _saved(kept: Array, x: Floats) -> Floats:
     """(2, C): the batch's mean, and the inverse of its standard deviation."""
     return kept.view(x.dtype).reshape(2, x.shape[1])
-
-
-def _all_but_channels(x: Floats) -> tuple[int, ...]:
-    return (0, *range(2, x.ndim))
-
-
-def _channels(vector: Floats, x: Floats) -> Floats:
-    """A value per channel, to be broadcast over x."""
-    return vector.reshape(-1, *[1] * (x.ndim - 2))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from crossbow.kernels.reference.prepare import Floats, computes
+from crossbow.kernels.reference.scaling import along, other_axes
 from crossbow.kernels.reference.windows import inside, padded, positions
 from crossbow.kernels.requests import (
     ConvolutionBackwardData,
@@ -29,7 +30,7 @@ def forward(
         y = np.tensordot(windows[:, ins], weights[outs], axes=summed)  # (N, H', W', outputs)
         output[:, outs] = np.moveaxis(y, -1, 1)
     if bias is not None:
-        output += bias.reshape(-1, *[1] * axes)
+        output += along(bias, output)
 
 
 @computes(ConvolutionBackwardData)
@@ -64,7 +65,7 @@ def backward_weights(
 ) -> None:
     """dw[o, c, u, v] = Σ dy[n, o, i, j] · x[n, c, i·s + u·d − p, j·s + v·d − p]; db[o] = Σ dy[n, o, i, j]."""
     dy = output_gradient
-    windows, summed = _windows(input0, dy.shape, geometry), (0, *range(2, dy.ndim))  # examples and places
+    windows, summed = _windows(input0, dy.shape, geometry), other_axes(dy)
     for ins, outs in _groups(input0, weights_gradient, geometry):
         weights_gradient[outs] = np.tensordot(dy[:, outs], windows[:, ins], axes=(summed, summed))
     if bias_gradient is not None:

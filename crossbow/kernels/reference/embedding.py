@@ -29,14 +29,17 @@ def backward(*, input0: Floats, state: Array, output_gradient: Floats, weights_g
 
 def chosen_rows(*, input0: Floats, state: Array, rows: int) -> NDArray[np.intp]:
     """The indices of the real examples. Raises ExampleError if one is not a row."""
-    real = input0[: int(state[State.EXAMPLES])]
-    good = (real >= 0) & (real < rows) & (real == np.floor(real))
-    if not good.all():
-        example = int(np.argmin(good.all(axis=1)))
-        number = real[example][~good[example]][0]
+    return as_rows(input0[: int(state[State.EXAMPLES])], rows, "index")
+
+
+def as_rows(numbers: Floats, rows: int, what: str) -> NDArray[np.intp]:
+    """Numbers (examples, …) as indices of rows. Raises ExampleError, which names `what`, if one is not a row."""
+    bad = ~((numbers >= 0) & (numbers < rows) & (numbers == np.floor(numbers)))
+    if bad.any():
+        example = int(np.nonzero(bad)[0][0])
         raise ExampleError(
-            f"expected a whole number from 0 to {rows - 1} for every index. "
-            f"Received: {number:.9g}, in example {example} of the batch",
+            f"expected a whole number from 0 to {rows - 1} for every {what}. "
+            f"Received: {numbers[bad][0]:.9g}, in example {example} of the batch",
             example,
         )
-    return real.astype(np.intp)
+    return numbers.astype(np.intp)

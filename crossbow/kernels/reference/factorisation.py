@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.kernels.interface import State
+from crossbow.kernels.reference.embedding import as_rows
 from crossbow.kernels.reference.prepare import Floats, computes
 from crossbow.kernels.requests import FactorisationBackward, FactorisationForward
-from crossbow.types import Array, ExampleError
+from crossbow.types import Array
 
 Indices = NDArray[np.intp]
 
@@ -58,16 +59,4 @@ def backward(
 def named_rows(*, input0: Floats, state: Array, users: Floats, items: Floats) -> tuple[Indices, Indices]:
     """Indices of users and items of the real examples. Raises ExampleError if there is no such row."""
     real = input0[: int(state[State.EXAMPLES])]
-    found = []
-    for column, (name, table) in enumerate((("user", users), ("item", items))):
-        numbers = real[:, column]
-        good = (numbers >= 0) & (numbers < len(table)) & (numbers == np.floor(numbers))
-        if not good.all():
-            example = int(np.argmin(good))
-            raise ExampleError(
-                f"expected a whole number from 0 to {len(table) - 1} for every {name}. "
-                f"Received: {numbers[example]:.9g}, in example {example} of the batch",
-                example,
-            )
-        found.append(numbers.astype(np.intp))
-    return found[0], found[1]
+    return as_rows(real[:, 0], len(users), "user"), as_rows(real[:, 1], len(items), "item")

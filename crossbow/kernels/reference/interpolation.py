@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.kernels.reference.prepare import Floats, computes
+from crossbow.kernels.reference.scaling import along
 from crossbow.kernels.requests import Interpolation, InterpolationBackward, InterpolationForward
 
 
@@ -18,7 +19,7 @@ def forward(*, input0: Floats, output: Floats, axes: Sequence[Interpolation]) ->
     y: Floats = input0
     for axis, interpolation in enumerate(axes, 2):
         lower, upper, part = _neighbours(interpolation, y.shape[axis], output.shape[axis])
-        part = part.reshape(-1, *[1] * (y.ndim - axis - 1))
+        part = along(part, y, axis)
         first, second = np.take(y, lower, axis), np.take(y, upper, axis)
         with np.errstate(invalid="ignore"):  # 0 · ∞, where `second` does not count
             y = np.where(part == 0, first, (1 - part) * first + part * second).astype(input0.dtype)
@@ -34,7 +35,7 @@ def backward(*, output_gradient: Floats, input_gradient: Floats, axes: Sequence[
         lower, upper, part = _neighbours(interpolation, size, dx.shape[axis])
         dy = np.moveaxis(dx, axis, 0)
         sums = np.zeros((size, *dy.shape[1:]))
-        part = part.reshape(-1, *[1] * (dy.ndim - 1))
+        part = along(part, dy, 0)
         np.add.at(sums, lower, (1 - part) * dy)
         between = part.reshape(-1) != 0
         np.add.at(sums, upper[between], part[between] * dy[between])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from crossbow.kernels.reference.prepare import Floats, computes
+from crossbow.kernels.reference.scaling import along, other_axes
 from crossbow.kernels.requests import LayerNormBackward, LayerNormForward
 
 
@@ -14,8 +15,8 @@ def forward(
 ) -> None:
     """y = weights · (x − mean) / √(variance + ε) (+ bias)."""
     normalised, _ = _normalised(input0, _own_axes(weights, axis), epsilon)
-    y = normalised * _along(weights, input0, axis)
-    output[...] = y if bias is None else y + _along(bias, input0, axis)
+    y = normalised * along(weights, input0, axis)
+    output[...] = y if bias is None else y + along(bias, input0, axis)
 
 
 @computes(LayerNormBackward)
@@ -32,13 +33,13 @@ def backward(
 ) -> None:
     """dweights = Σ dy · x̂, dbias = Σ dy, dx = (g − mean g − x̂ · mean(g · x̂)) / √(variance + ε), g = weights · dy."""
     own = _own_axes(weights, axis)
-    others = tuple(d for d in range(input0.ndim) if d not in own)
+    others = other_axes(input0, axis, weights.ndim)
     normalised, deviation = _normalised(input0, own, epsilon)
     weights_gradient[...] = np.sum(output_gradient * normalised, axis=others)
     if bias_gradient is not None:
         bias_gradient[...] = np.sum(output_gradient, axis=others, dtype=np.float64)
     if input_gradient is not None:  # last, because it may share the output gradient's memory
-        g = output_gradient * _along(weights, input0, axis).astype(np.float64)
+        g = output_gradient * along(weights, input0, axis).astype(np.float64)
         common, slope = g.mean(axis=own, keepdims=True), (g * normalised).mean(axis=own, keepdims=True)
         input_gradient[...] = (g - common - normalised * slope) / deviation
 
@@ -52,8 +53,3 @@ def _normalised(x: Floats, axes: tuple[int, ...], epsilon: float) -> tuple[Float
     distances = x - x.mean(axis=axes, keepdims=True, dtype=np.float64)
     deviation = np.sqrt((distances * distances).mean(axis=axes, keepdims=True) + epsilon)
     return distances / deviation, deviation
-
-
-def _along(variable: Floats, x: Floats, axis: int) -> Floats:
-    """The variable in a shape that broadcasts over x."""
-    return variable.reshape(*variable.shape, *[1] * (x.ndim - axis - variable.ndim))

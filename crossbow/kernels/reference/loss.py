@@ -22,7 +22,7 @@ from crossbow.kernels.requests import (
 from crossbow.types import Array
 
 
-@computes(SoftmaxLossForward, lambda request: request.logits is None and request.targets is None)
+@computes(SoftmaxLossForward, lambda request: request.logits is None)
 def softmax_loss_forward(
     *,
     input0: Floats,
@@ -31,16 +31,18 @@ def softmax_loss_forward(
     output: Floats,
     ignored_label: int | None,
     normalisation: str,
+    targets: Targets | None,
 ) -> None:
-    """Σ −log max(p[label], tiny) / normaliser."""
+    """Σ t[c] · −log max(p[c], tiny) / normaliser."""
     values = _rows(input0)
     rows, classes = _counted(values, labels, state, ignored_label)
     tiny = np.finfo(input0.dtype).tiny  # so that a probability of 0 has a large, but finite loss
-    losses = -np.log(np.maximum(values[rows, classes], tiny))
-    output[0] = losses.sum() / _normaliser(normalisation, state, labels, len(rows))
+    losses = -np.log(np.maximum(values[rows], tiny))
+    counted = _weight(classes, targets, values.shape[1])
+    output[0] = _total(losses, classes, targets) / _normaliser(normalisation, state, labels, counted)
 
 
-@computes(SoftmaxLossForward, lambda request: request.logits is not None and request.targets is None)
+@computes(SoftmaxLossForward, lambda request: request.logits is not None)
 def softmax_loss_of_logits(
     *,
     logits: Floats,
@@ -49,17 +51,19 @@ def softmax_loss_of_logits(
     output: Floats,
     ignored_label: int | None,
     normalisation: str,
+    targets: Targets | None,
 ) -> None:
-    """Σ (log Σ exp x − x[label]) / normaliser."""
+    """Σ t[c] · (log Σ exp x − x[c]) / normaliser."""
     values = _rows(logits)
     rows, classes = _counted(values, labels, state, ignored_label)
-    values = values[rows].astype(np.float64)
-    values -= values.max(axis=1, keepdims=True, initial=-np.inf)
-    losses = np.log(np.exp(values).sum(axis=1)) - values[np.arange(len(rows)), classes]
-    output[0] = losses.sum() / _normaliser(normalisation, state, labels, len(rows))
+    x = values[rows].astype(np.float64)
+    x -= x.max(axis=1, keepdims=True, initial=-np.inf)
+    losses = np.log(np.exp(x).sum(axis=1, keepdims=True)) - x
+    counted = _weight(classes, targets, values.shape[1])
+    output[0] = _total(losses, classes, targets) / _normaliser(normalisation, state, labels, counted)
 
 
-@computes(SoftmaxLossBackward, lambda request: request.targets is None)
+@computes(SoftmaxLossBackward)
 def softmax_loss_backward(
     *,
     input0: Floats,
@@ -68,75 +72,20 @@ def softmax_loss_backward(
     input_gradient: Floats,
     ignored_label: int | None,
     normalisation: str,
-) -> None:
-    """(p − y) / normaliser with respect to the logits; 0 for ignored labels and for padding."""
-    values = _rows(input0)
-    rows, classes = _counted(values, labels, state, ignored_label)
-    gradient = np.zeros_like(values)
-    gradient[rows] = values[rows]
-    gradient[rows, classes] -= 1
-    gradient /= _normaliser(normalisation, state, labels, len(rows))
-    classes_last = np.moveaxis(input_gradient, 1, -1)
-    classes_last[...] = gradient.reshape(classes_last.shape)
-
-
-@computes(SoftmaxLossForward, lambda request: request.logits is None and request.targets is not None)
-def softmax_loss_with_targets(
-    *,
-    input0: Floats,
-    labels: NDArray[np.int32],
-    state: Array,
-    output: Floats,
-    ignored_label: int | None,
-    normalisation: str,
-    targets: Targets,
-) -> None:
-    """Σ t[c] · −log max(p[c], tiny) / normaliser."""
-    values = _rows(input0)
-    rows, classes = _counted(values, labels, state, ignored_label)
-    losses = -np.log(np.maximum(values[rows], np.finfo(input0.dtype).tiny))
-    total = _weighted_sum(losses, _targets(targets, classes, values.shape[1]))
-    output[0] = total / _weighted_normaliser(normalisation, state, labels, classes, targets, values.shape[1])
-
-
-@computes(SoftmaxLossForward, lambda request: request.logits is not None and request.targets is not None)
-def softmax_loss_of_logits_with_targets(
-    *,
-    logits: Floats,
-    labels: NDArray[np.int32],
-    state: Array,
-    output: Floats,
-    ignored_label: int | None,
-    normalisation: str,
-    targets: Targets,
-) -> None:
-    """Σ t[c] · (log Σ exp x − x[c]) / normaliser."""
-    values = _rows(logits)
-    rows, classes = _counted(values, labels, state, ignored_label)
-    x = values[rows].astype(np.float64)
-    x -= x.max(axis=1, keepdims=True, initial=-np.inf)
-    losses = np.log(np.exp(x).sum(axis=1, keepdims=True)) - x
-    total = _weighted_sum(losses, _targets(targets, classes, values.shape[1]))
-    output[0] = total / _weighted_normaliser(normalisation, state, labels, classes, targets, values.shape[1])
-
-
-@computes(SoftmaxLossBackward, lambda request: request.targets is not None)
-def softmax_loss_backward_with_targets(
-    *,
-    input0: Floats,
-    labels: NDArray[np.int32],
-    state: Array,
-    input_gradient: Floats,
-    ignored_label: int | None,
-    normalisation: str,
-    targets: Targets,
+    targets: Targets | None,
 ) -> None:
     """(p · Σ t[c] − t) / normaliser with respect to the logits; 0 for ignored labels and for padding."""
     values = _rows(input0)
     rows, classes = _counted(values, labels, state, ignored_label)
-    wanted, gradient = _targets(targets, classes, values.shape[1]), np.zeros_like(values)
-    normaliser = _weighted_normaliser(normalisation, state, labels, classes, targets, values.shape[1])
-    gradient[rows] = (values[rows] * wanted.sum(axis=1, keepdims=True) - wanted) / normaliser
+    gradient = np.zeros_like(values)
+    normaliser = _normaliser(normalisation, state, labels, _weight(classes, targets, values.shape[1]))
+    if targets is None:
+        gradient[rows] = values[rows]
+        gradient[rows, classes] -= 1
+        gradient /= normaliser
+    else:
+        wanted = _targets(targets, classes, values.shape[1])
+        gradient[rows] = (values[rows] * wanted.sum(axis=1, keepdims=True) - wanted) / normaliser
     classes_last = np.moveaxis(input_gradient, 1, -1)
     classes_last[...] = gradient.reshape(classes_last.shape)
 
@@ -235,23 +184,22 @@ def _targets(targets: Targets, labels: NDArray[Any], classes: int) -> NDArray[np
     return made
 
 
-def _weighted_sum(losses: Floats, targets: NDArray[np.float64]) -> float:
-    """Σ target · loss, where a target of 0 omits an infinite loss."""
-    return float(np.multiply(losses, targets, out=np.zeros_like(targets), where=targets != 0).sum())
+def _total(losses: Floats, labels: NDArray[Any], targets: Targets | None) -> float:
+    """Σ target · loss. losses: (labels, classes). A target of 0 omits an infinite loss."""
+    if targets is None:
+        return float(losses[np.arange(len(labels)), labels].sum())
+    wanted = _targets(targets, labels, losses.shape[1])
+    return float(np.multiply(losses, wanted, out=np.zeros_like(wanted), where=wanted != 0).sum())
 
 
-def _weighted_normaliser(
-    normalisation: str, state: Array, labels: NDArray[np.int32], counted: NDArray[Any], targets: Targets, classes: int
-) -> float:
-    """The normaliser of labels with class weights: "valid" is the sum of the counted labels' weights, or 1 if it is
-    0."""
-    if normalisation != "valid":
-        return _normaliser(normalisation, state, labels, len(counted))
-    return float(targets.weights(classes)[counted].sum()) or 1.0
+def _weight(labels: NDArray[Any], targets: Targets | None, classes: int) -> float:
+    """The sum of the labels' class weights; their number without targets."""
+    return len(labels) if targets is None else float(targets.weights(classes)[labels].sum())
 
 
-def _normaliser(normalisation: str, state: Array, labels: NDArray[np.int32], counted: int) -> int:
-    """The number of examples ("batch"), of their labels ("full"), of labels not ignored ("valid"), or 1; at least 1."""
+def _normaliser(normalisation: str, state: Array, labels: NDArray[np.int32], counted: float) -> float:
+    """The number of examples ("batch"), of their labels ("full"), the weight of labels not ignored ("valid"), or 1; 1
+    if it is 0."""
     examples = _examples(state)
     full = examples * (labels.size // max(len(labels), 1))
-    return max(1, {"batch": examples, "full": full, "valid": counted, "none": 1}[normalisation])
+    return {"batch": examples, "full": full, "valid": counted, "none": 1}[normalisation] or 1

@@ -18,9 +18,9 @@ from crossbow.kernels.requests import (
 @computes(ScalingForward)
 def forward(*, input0: Floats, weights: Floats, output: Floats, axis: int, bias: Floats | None = None) -> None:
     """y = weights · x (+ bias)."""
-    np.multiply(input0, _along(weights, input0, axis), out=output)
+    np.multiply(input0, along(weights, input0, axis), out=output)
     if bias is not None:
-        output += _along(bias, input0, axis)
+        output += along(bias, input0, axis)
 
 
 @computes(ScalingBackward)
@@ -35,31 +35,30 @@ def backward(
     input_gradient: Floats | None = None,
 ) -> None:
     """dweights = Σ dy · x, dbias = Σ dy, dx = weights · dy."""
-    others = (*range(axis), *range(axis + weights.ndim, input0.ndim))
+    others = other_axes(input0, axis, weights.ndim)
     weights_gradient[...] = np.sum(output_gradient * input0, axis=others, dtype=np.float64)
     if bias_gradient is not None:
         bias_gradient[...] = np.sum(output_gradient, axis=others, dtype=np.float64)
     if input_gradient is not None:  # last, because it may share the output gradient's memory
-        np.multiply(output_gradient, _along(weights, input0, axis), out=input_gradient)
+        np.multiply(output_gradient, along(weights, input0, axis), out=input_gradient)
 
 
 @computes(BiasForward)
 def add_bias(*, output: Floats, bias: Floats) -> None:
     """y ← y + bias."""
-    output += _along(bias, output, 1)
+    output += along(bias, output)
 
 
 @computes(BiasBackward)
 def bias_gradient(*, output_gradient: Floats, bias_gradient: Floats) -> None:
     """dbias = Σ dy."""
-    others = (0, *range(2, output_gradient.ndim))
-    bias_gradient[...] = np.sum(output_gradient, axis=others, dtype=np.float64)
+    bias_gradient[...] = np.sum(output_gradient, axis=other_axes(output_gradient), dtype=np.float64)
 
 
 @computes(SlopeForward)
 def bend(*, input0: Floats, weights: Floats, output: Floats) -> None:
     """y = x where x > 0, and weights · x elsewhere."""
-    output[...] = np.where(input0 > 0, input0, _slopes(weights, input0) * input0)
+    output[...] = np.where(input0 > 0, input0, along(weights, input0) * input0)
 
 
 @computes(SlopeBackward)
@@ -76,15 +75,15 @@ def slope_gradients(
     others = tuple(axis for axis in range(input0.ndim) if axis != 1 or weights.size == 1)
     weights_gradient.reshape(-1)[...] = np.sum(products, axis=others, dtype=np.float64)
     if input_gradient is not None:
-        slopes = _slopes(weights, input0)
+        slopes = along(weights, input0)
         input_gradient[...] = np.where(input0 > 0, output_gradient, slopes * output_gradient)
 
 
-def _slopes(weights: Floats, x: Floats) -> Floats:
-    """The slopes, of every channel or a single one, in a shape that broadcasts over x."""
-    return weights.reshape(-1, *[1] * (x.ndim - 2))
-
-
-def _along(variable: Floats, x: Floats, axis: int) -> Floats:
-    """The variable in a shape that broadcasts over x."""
+def along(variable: Floats, x: Floats, axis: int = 1) -> Floats:
+    """The variable, which lies along the axes of x from `axis` on, in a shape that broadcasts over x."""
     return variable.reshape(*variable.shape, *[1] * (x.ndim - axis - variable.ndim))
+
+
+def other_axes(x: Floats, axis: int = 1, number: int = 1) -> tuple[int, ...]:
+    """All axes of x but a number of them from `axis` on."""
+    return (*range(axis), *range(axis + number, x.ndim))

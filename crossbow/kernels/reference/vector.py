@@ -45,9 +45,7 @@ class BoundCombination:
         names = {name for a in assignments for name in (a.target, *a.terms)}
         vectors: dict[str, Floats] = {name: buffers[name] for name in sorted({signs.get(name, name) for name in names})}
         length = check_lengths(vectors)
-        expected = sum(len(a.terms) for a in assignments)
-        if len(self.coefficients) != expected:
-            raise ValueError(f"expected {expected} coefficients, one for each term. Received: {len(self.coefficients)}")
+        check_coefficients(self.coefficients, sum(len(a.terms) for a in assignments))
         self.scratch = np.zeros((2, min(length, CHUNK)), dtype)
         sign = {name: np.zeros(min(length, CHUNK), dtype) for name in sorted(names & signs.keys())}
         self.chunks: list[_Chunk] = []
@@ -86,6 +84,15 @@ def check_lengths(vectors: Mapping[str, Array]) -> int:
     if len(set(lengths.values())) > 1:
         raise ValueError(f"expected vectors of one length. Received: {lengths}")
     return len(next(iter(vectors.values())))
+
+
+def check_coefficients(coefficients: Array, expected: int) -> None:
+    """Raises ValueError unless there are as many coefficients as expected, of type float64."""
+    if coefficients.dtype != np.float64 or coefficients.shape != (expected,):
+        raise ValueError(
+            f"expected {expected} float64 coefficients, one for each term. "
+            f"Received: {coefficients.dtype} of shape {coefficients.shape}"
+        )
 
 
 def add_up(terms: Sequence[Floats], coefficients: Iterator[np.generic], scratch: Floats) -> Floats:

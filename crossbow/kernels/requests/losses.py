@@ -14,6 +14,9 @@ from crossbow.types import Tensor
 _EXAMPLES: Roles = ("input0", "labels", "state")
 _FACTORS: Roles = (*_EXAMPLES, "users", "items")
 
+NOTHING_IGNORED = -(2**40)
+"""Label that stands for "no label is ignored": no 32-bit label is equal to it."""
+
 
 @dataclass(frozen=True)
 class Targets:
@@ -29,6 +32,11 @@ class Targets:
     def weights(self, classes: int) -> NDArray[np.float64]:
         """w, for this number of classes."""
         return np.ones(classes) if self.class_weights is None else np.array(self.class_weights, np.float64)
+
+
+def ignored_or_none(label: int | None) -> int:
+    """The ignored label as a number for compiled kernels."""
+    return NOTHING_IGNORED if label is None else label
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,7 @@ except ConfigurationError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(REASON is not None, reason=f"no oneDNN: {REASON}")
 def test_onednn_can_be_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CROSSBOW_WITHOUT_ONEDNN", "1")

@@ -21,7 +21,7 @@ from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.reference import Reference
 from crossbow.kernels.requests import BatchNormBackward, BatchNormInference, BatchNormSetting, BatchNormTraining
 from crossbow.types import ConfigurationError, Layout, Shape, Tensor
-from tests.combinations import in_turn, pairwise
+from tests.combinations import in_turn
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.running import Numbers
 from tests.kernels.cuda.test_channels import of_runs
@@ -135,7 +135,7 @@ def assert_close(received: dict[str, Numbers], expected: dict[str, Numbers], tol
         np.testing.assert_allclose(received[role], value, rtol=0, atol=tolerance * scale, err_msg=role)
 
 
-@pairwise
+@in_turn
 @every_setting
 @every_shape
 @in_one_kernel

@@ -96,7 +96,7 @@ def test_nan_stays_nan(name: str) -> None:
 # Operators
 
 
-@one_in(2)
+@one_in(4)
 @pytest.mark.parametrize(
     ("case", "name", "channels_last"),
     covering(

@@ -86,7 +86,9 @@ def test_vectors_and_coefficients_that_do_not_fit() -> None:
     kernel = Reference("float64").prepare(asked)
     with pytest.raises(ValueError, match="expected vectors of one length"):
         kernel.bind({**vectors, "g": np.zeros(4)})
-    with pytest.raises(ValueError, match=r"expected 10 coefficients\. Received: 9"):
+    with pytest.raises(
+        ValueError, match=r"expected 10 float64 coefficients, one for each term\. Received: float64 of shape \(9,\)"
+    ):
         kernel.bind({**vectors, "coefficients": np.zeros(9)})
 
 

@@ -40,7 +40,7 @@ X = Tensor((2, 3), FLOAT32)
 
 
 def rooms(library: Reference | Cpu | Cuda) -> set[type[Request]]:
-    return {request for registry in library.rooms.registries for request in registry.requests}
+    return {request for request in REQUESTS for registry in library.rooms.registries if registry.candidates(request)}
 
 
 @pytest.mark.parametrize("request_", REQUESTS)

@@ -29,7 +29,7 @@ STREAM_IN_ORDER = 1
 SCRATCHPAD_MODE_USER = 1
 F32 = 3
 
-FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD, BACKWARD_DATA = 64, 96, 128, 160
+FORWARD_TRAINING, FORWARD_INFERENCE = 64, 96
 
 CONVOLUTION_DIRECT = 0x1
 ELTWISE_RELU, ELTWISE_TANH, ELTWISE_LOGISTIC, ELTWISE_CLIP_V2 = 0x20, 0x21, 0x29, 0x2F
@@ -280,9 +280,9 @@ def query_string(descriptor: Handle, what: int) -> str:
     return (result.value or b"").decode()
 
 
-def query_memory_desc(descriptor: Handle, what: int, index: int = 0) -> Handle | None:
+def query_memory_desc(descriptor: Handle, what: int) -> Handle | None:
     """A copy of a memory descriptor of a primitive descriptor, or None if it has none."""
-    found = function("dnnl_primitive_desc_query_md")(descriptor, what, index)
+    found = function("dnnl_primitive_desc_query_md")(descriptor, what, 0)
     return create("dnnl_memory_desc_clone", DnnlMemoryDesc(found)) if found else None
 
 
@@ -290,8 +290,3 @@ def execution_arguments(memories: Mapping[int, Handle]) -> ctypes.Array[Executio
     """The array of arguments of an execution."""
     arguments = [ExecutionArgument(argument, memory.value) for argument, memory in memories.items()]
     return (ExecutionArgument * len(arguments))(*arguments)
-
-
-def execute(primitive: Handle, stream: Handle, arguments: Mapping[int, Handle]) -> None:
-    """Run a primitive once. Task lists call the function through its address instead."""
-    call("dnnl_primitive_execute", primitive, stream, len(arguments), execution_arguments(arguments))

@@ -8,21 +8,11 @@ the passes of solver and averaging, it stores (height, width, in, out) instead, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from crossbow.kernels.cpu.onednn import binding as dnnl
-from crossbow.kernels.cpu.onednn.memory import (
-    activation,
-    attributes,
-    elements,
-    engine,
-    free,
-    nbytes,
-    plain,
-    same,
-    storage,
-    stored,
-)
+from crossbow.kernels.cpu.onednn.memory import activation, attributes, engine, free, plain, storage, stored
 from crossbow.kernels.cpu.onednn.primitive import PrimitiveSteps, chosen, implementation
 from crossbow.kernels.cpu.passes.activation import add_relu
 from crossbow.kernels.cpu.passes.sums import add_bias_gradient
@@ -125,7 +115,7 @@ class _Convolution:
     def choose_storage(self) -> BlockedStorage:
         """The layout of the library's weight gradient, or the layout of our own kernel if that is faster."""
         descriptor = self.gradient_layout
-        padded = nbytes(descriptor) // 4 - elements(self.sizes) > PADDING_ALLOWED
+        padded = dnnl.size(descriptor) // 4 - math.prod(self.sizes) > PADDING_ALLOWED
         if padded or (self.image is not None and narrow.gains_in_weights(self.image)):
             return strided_storage(self.shape, self.sizes, outputs_last(self.sizes))
         return self.describe(descriptor)
@@ -150,7 +140,7 @@ def forward(request: ConvolutionForward) -> PreparedKernel:
     layout = chosen(descriptor, dnnl.QUERY_WEIGHTS_MD)
     operands: dict[int, tuple[dnnl.Handle, Place]] = {
         dnnl.ARG_SRC: (convolution.x, "input0"),
-        dnnl.ARG_WEIGHTS: (layout, _reordered(steps, kept_as, layout)),
+        dnnl.ARG_WEIGHTS: (layout, steps.in_layout("weights", kept_as, layout)),
         dnnl.ARG_DST: (convolution.y, "output"),
     }
     if convolution.bias is not None:
@@ -176,7 +166,7 @@ def backward_data(request: ConvolutionBackwardData) -> PreparedKernel:
     layout = chosen(descriptor, dnnl.QUERY_WEIGHTS_MD)
     operands: dict[int, tuple[dnnl.Handle, Place]] = {
         dnnl.ARG_DIFF_DST: (convolution.y, "output_gradient"),
-        dnnl.ARG_WEIGHTS: (layout, _reordered(steps, stored(weights, convolution.sizes), layout)),
+        dnnl.ARG_WEIGHTS: (layout, steps.in_layout("weights", stored(weights, convolution.sizes), layout)),
         dnnl.ARG_DIFF_SRC: (convolution.x, "input_gradient"),
     }
     steps.add("convolution", descriptor, operands)
@@ -189,7 +179,7 @@ def backward_weights(request: ConvolutionBackwardWeights) -> PreparedKernel:
     convolution = _Convolution(request.x, weights, None, dy, request.geometry)
     steps = PrimitiveSteps(request)
     kept_as, layout = stored(weights, convolution.sizes), convolution.gradient_layout
-    place: Place = "weights_gradient" if same(kept_as, layout) else steps.reserve(nbytes(layout))
+    place: Place = "weights_gradient" if dnnl.equal(kept_as, layout) else steps.reserve(dnnl.size(layout))
     operands: dict[int, tuple[dnnl.Handle, Place]] = {
         dnnl.ARG_SRC: (convolution.x, "input0"),
         dnnl.ARG_DIFF_DST: (convolution.y, "output_gradient"),
@@ -214,12 +204,3 @@ def _first_direct(descriptors: Iterable[dnnl.Handle]) -> dnnl.Handle | None:
         if implementation(descriptor).startswith(("jit", "brg")):
             return descriptor
     return None
-
-
-def _reordered(steps: PrimitiveSteps, own: dnnl.Handle, wanted: dnnl.Handle) -> Place:
-    """The place of the weights in the wanted layout, after a reorder if their own layout differs."""
-    if same(own, wanted):
-        return "weights"
-    place = steps.reserve(nbytes(wanted))
-    steps.reorder(own, "weights", wanted, place)
-    return place

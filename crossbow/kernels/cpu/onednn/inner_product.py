@@ -10,6 +10,7 @@ blocked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,17 +18,7 @@ import numpy as np
 
 from crossbow.kernels.cpu.onednn import binding as dnnl
 from crossbow.kernels.cpu.onednn.matrix import Matrix, multiply, product_call
-from crossbow.kernels.cpu.onednn.memory import (
-    activation,
-    attributes,
-    elements,
-    engine,
-    nbytes,
-    plain,
-    same,
-    storage,
-    stored,
-)
+from crossbow.kernels.cpu.onednn.memory import activation, attributes, engine, plain, storage, stored
 from crossbow.kernels.cpu.onednn.primitive import PrimitiveSteps
 from crossbow.kernels.cpu.passes.activation import add_relu
 from crossbow.kernels.cpu.passes.sums import add_bias_gradient
@@ -59,7 +50,7 @@ class _InnerProduct:
         self.transposed = _transposed(self.sizes)
         self.weights = dnnl.memory_desc(weights.shape, dnnl.TAG_BA)
         self.bias = None if bias is None else plain(bias.shape)
-        self.rows = elements(y.shape[:-1])
+        self.rows = math.prod(y.shape[:-1])
         self.row_per_example = len(y.shape) == 2
         self.x, self.y = self.input(self.rows), self.output(self.rows)
 
@@ -95,12 +86,7 @@ class _InnerProduct:
 
     def place(self, steps: PrimitiveSteps, weights: Variable) -> Place:
         """The place of the transposed weights, after a reorder if the replica stores another layout."""
-        own = stored(weights, self.sizes)
-        if same(own, self.transposed):
-            return "weights"
-        place = steps.reserve(nbytes(self.transposed))
-        steps.reorder(own, "weights", self.transposed, place)
-        return place
+        return steps.in_layout("weights", stored(weights, self.sizes), self.transposed)
 
 
 @ONEDNN.kernel(InnerProductForward)
@@ -176,8 +162,8 @@ def backward_weights(request: InnerProductBackwardWeights) -> PreparedKernel:
     )
     steps = PrimitiveSteps(request)
     own = stored(weights, product.sizes)
-    direct = same(own, product.transposed)
-    place: Place = "weights_gradient" if direct else steps.reserve(nbytes(product.transposed))
+    direct = dnnl.equal(own, product.transposed)
+    place: Place = "weights_gradient" if direct else steps.reserve(dnnl.size(product.transposed))
     gradient = product.rows_of(steps, dy, "output_gradient")
     operands: dict[int, tuple[dnnl.Handle, Place]] = {
         dnnl.ARG_SRC: (product.x, product.rows_of(steps, x, "input0")),
@@ -191,7 +177,7 @@ def backward_weights(request: InnerProductBackwardWeights) -> PreparedKernel:
         add_bias_gradient(steps, product.rows, product.outputs, gradient)
     kernel = steps.prepared()
     direct = direct and product.in_rows(x) and product.in_rows(dy)
-    worth = direct and 4 * elements(product.shape) >= WORTH_BLOCKS
+    worth = direct and 4 * math.prod(product.shape) >= WORTH_BLOCKS
     return _with_blocks(kernel, request, product) if worth else kernel
 
 
@@ -241,7 +227,7 @@ def _sizes(x: Tensor, y: Tensor, outputs: int) -> Shape:
     axes."""
     if x.layout is Layout.CHANNELS_LAST and len(y.shape) == 2:
         return (outputs, *x.shape[1:])
-    return (outputs, elements(x.shape[len(y.shape) - 1 :]))
+    return (outputs, math.prod(x.shape[len(y.shape) - 1 :]))
 
 
 def _transposed(sizes: Shape) -> dnnl.Handle:

@@ -7,7 +7,7 @@ computes a power for every pair of neighbours. The fast version keeps two tensor
 from __future__ import annotations
 
 from crossbow.kernels.cpu.onednn import binding as dnnl
-from crossbow.kernels.cpu.onednn.memory import activation, attributes, engine, nbytes
+from crossbow.kernels.cpu.onednn.memory import activation, attributes, engine
 from crossbow.kernels.cpu.onednn.primitive import PrimitiveSteps, implementation
 from crossbow.kernels.cpu.rooms import ONEDNN, alike
 from crossbow.kernels.cpu.steps import Place
@@ -43,7 +43,7 @@ def forward(request: LRNForward) -> PreparedKernel:
         operands[dnnl.ARG_WORKSPACE] = (kept, "kept")
     steps = PrimitiveSteps(request)
     steps.add("lrn", descriptor, operands)
-    return steps.prepared() if kept is None else steps.prepared(more_writes=("kept",), kept=nbytes(kept))
+    return steps.prepared() if kept is None else steps.prepared(more_writes=("kept",), kept=dnnl.size(kept))
 
 
 @ONEDNN.kernel(LRNBackward, _primitive_is_fast)

@@ -84,15 +84,3 @@ def stored(variable: Variable, sizes: Sequence[int]) -> dnnl.Handle:
             return descriptor
         raise ValueError(f"expected a storage of sizes {tuple(sizes)}. Received: {chosen.sizes} ({chosen})")
     return plain(sizes)
-
-
-def same(left: dnnl.Handle, right: dnnl.Handle) -> bool:
-    return dnnl.equal(left, right)
-
-
-def nbytes(descriptor: dnnl.Handle) -> int:
-    return dnnl.size(descriptor)
-
-
-def elements(shape: Sequence[int]) -> int:
-    return math.prod(shape)

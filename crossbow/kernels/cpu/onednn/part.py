@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from crossbow.kernels.cpu.onednn import binding as dnnl
+from crossbow.kernels.cpu.onednn.memory import activation
 from crossbow.kernels.cpu.onednn.primitive import PrimitiveSteps
-from crossbow.kernels.cpu.onednn.transpose import strided
 from crossbow.kernels.cpu.passes.moves import add_fill, along, inside
 from crossbow.kernels.cpu.rooms import ONEDNN
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import PadBackward, PadForward, Request, SliceBackward, SliceForward
-from crossbow.kernels.strides import strides
 from crossbow.types import Tensor
 
 
@@ -40,7 +40,7 @@ def pad_backward(request: PadBackward) -> PreparedKernel:
 def _taken(request: Request, whole: Tensor, part: Tensor, starts: Sequence[int]) -> PreparedKernel:
     steps, (read,), (write,) = PrimitiveSteps(request), request.reads, request.writes
     offset, distances = inside(whole, starts, [1] * len(starts))
-    steps.reorder(strided(part.shape, distances), (read, offset), strided(part.shape, strides(part)), write)
+    steps.reorder(dnnl.strided_memory_desc(part.shape, distances), (read, offset), activation(part), write)
     return steps.prepared()
 
 
@@ -49,5 +49,5 @@ def _put(request: Request, part: Tensor, whole: Tensor, starts: Sequence[int], v
     offset, distances = inside(whole, starts, [1] * len(starts))
     if part.elements < whole.elements:
         add_fill(steps, write, whole.elements, value)
-    steps.reorder(strided(part.shape, strides(part)), read, strided(part.shape, distances), (write, offset))
+    steps.reorder(activation(part), read, dnnl.strided_memory_desc(part.shape, distances), (write, offset))
     return steps.prepared()

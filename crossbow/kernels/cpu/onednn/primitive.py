@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from crossbow.kernels.cpu.onednn import binding as dnnl
-from crossbow.kernels.cpu.onednn.memory import attributes, engine, memory, nbytes
+from crossbow.kernels.cpu.onednn.memory import attributes, engine, memory
 from crossbow.kernels.cpu.steps import Place, Steps, location
 from crossbow.kernels.interface import Buffers
 from crossbow.kernels.native import NativeCall
@@ -74,7 +74,7 @@ class PrimitiveSteps(Steps):
     def add(self, name: str, descriptor: dnnl.Handle, operands: Mapping[int, tuple[dnnl.Handle, Place]]) -> None:
         """Append the primitive of a descriptor, with the layout and the place of each operand."""
         scratchpad = dnnl.query_memory_desc(descriptor, dnnl.QUERY_SCRATCHPAD_MD)
-        size = 0 if scratchpad is None else nbytes(scratchpad)
+        size = 0 if scratchpad is None else dnnl.size(scratchpad)
         self._scratchpad = max(self._scratchpad, size)
         self.implementations.append(implementation(descriptor))
         primitive = dnnl.create("dnnl_primitive_create", descriptor)
@@ -84,3 +84,11 @@ class PrimitiveSteps(Steps):
         """Append a change of layout."""
         descriptor = dnnl.primitive_desc("reorder", source, engine(), target, engine(), attributes())
         self.add("reorder", descriptor, {dnnl.ARG_SRC: (source, place), dnnl.ARG_DST: (target, to)})
+
+    def in_layout(self, role: str, own: dnnl.Handle, wanted: dnnl.Handle) -> Place:
+        """The place of a buffer in the wanted layout, after a reorder if its own layout differs."""
+        if dnnl.equal(own, wanted):
+            return role
+        place = self.reserve(dnnl.size(wanted))
+        self.reorder(own, role, wanted, place)
+        return place

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from crossbow.kernels.cpu.onednn import binding as dnnl
 from crossbow.kernels.cpu.onednn.primitive import PrimitiveSteps
 from crossbow.kernels.cpu.rooms import ONEDNN
@@ -27,10 +25,5 @@ def backward(request: TransposeBackward) -> PreparedKernel:
 
 def _moved(request: TransposeForward | TransposeBackward, sizes: Shape, from_: Shape, to: Shape) -> PreparedKernel:
     steps, (read,), (write,) = PrimitiveSteps(request), request.reads, request.writes
-    steps.reorder(strided(sizes, from_), read, strided(sizes, to), write)
+    steps.reorder(dnnl.strided_memory_desc(sizes, from_), read, dnnl.strided_memory_desc(sizes, to), write)
     return steps.prepared()
-
-
-def strided(sizes: Shape, strides: Sequence[int]) -> dnnl.Handle:
-    """The descriptor of memory with these strides, in elements."""
-    return dnnl.strided_memory_desc(sizes, strides)

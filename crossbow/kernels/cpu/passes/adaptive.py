@@ -9,10 +9,10 @@ import numpy as np
 
 from crossbow.kernels.arguments import Address, Arguments
 from crossbow.kernels.compiled import float32_at, float64_at, inlined, int64_at, native_pass, prepared_pass, tail
-from crossbow.kernels.cpu.passes.vector import CHUNK, add_up, check_coefficients, round_coefficients
+from crossbow.kernels.cpu.passes.vector import CHUNK, add_up, round_coefficients
 from crossbow.kernels.cpu.rooms import PASSES
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
-from crossbow.kernels.reference.vector import check_lengths
+from crossbow.kernels.reference.vector import check_coefficients, check_lengths
 from crossbow.kernels.requests import AdaptiveStep, CountStep
 from crossbow.solver.adaptation import NUMBERS, STEP
 from crossbow.types import Array, address

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -14,18 +13,18 @@ from crossbow.kernels.cpu.rooms import PASSES
 from crossbow.kernels.cpu.steps import Steps
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import BiasBackward, BiasForward
-from crossbow.types import Layout, Tensor
+from crossbow.kernels.strides import channels_of
 
 
 @PASSES.kernel(BiasForward)
 def forward(request: BiasForward) -> PreparedKernel:
-    outer, channels, inner = _sizes(request.y)
+    outer, channels, inner = channels_of(request.y)
     return prepared_pass(request, add_to_channels, y="output", bias="bias", outer=outer, channels=channels, inner=inner)
 
 
 @PASSES.kernel(BiasBackward)
 def backward(request: BiasBackward) -> PreparedKernel:
-    outer, channels, inner = _sizes(request.dy)
+    outer, channels, inner = channels_of(request.dy)
     if inner == 1:
         steps = Steps(request)
         add_bias_gradient(steps, outer, channels)
@@ -39,14 +38,6 @@ def backward(request: BiasBackward) -> PreparedKernel:
         channels=channels,
         inner=inner,
     )
-
-
-def _sizes(y: Tensor) -> tuple[int, int, int]:
-    """Sizes in memory order: the axes outside the channels, the channels, and the axes inside them."""
-    examples, channels, *places = y.shape
-    if y.layout is Layout.CHANNELS_LAST:
-        return examples * math.prod(places), channels, 1
-    return examples, channels, math.prod(places)
 
 
 @native_pass(Arguments(y=Address, bias=Address, outer=int, channels=int, inner=int))

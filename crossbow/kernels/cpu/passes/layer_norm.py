@@ -40,11 +40,6 @@ BACKWARD = Arguments(
 """bias_gradient, dx: may be 0. sums: workspace for two float64 numbers of each variable, for each thread."""
 
 
-def _evenly_spaced(request: LayerNormForward | LayerNormBackward) -> bool:
-    """Whether neighbours on a line, in the order of the variables, have equal distances."""
-    return _spacing(request) is not None
-
-
 def _spacing(request: LayerNormForward | LayerNormBackward) -> int | None:
     """The distance between neighbours on a line; None if it varies."""
     x, first = request.x, request.axis
@@ -54,7 +49,7 @@ def _spacing(request: LayerNormForward | LayerNormBackward) -> int | None:
     return (axes[-1][1] if axes else 1) if joined else None
 
 
-@PASSES.kernel(LayerNormForward, lambda request: alike(request.x, request.y) and _evenly_spaced(request))
+@PASSES.kernel(LayerNormForward, lambda request: alike(request.x, request.y) and _spacing(request) is not None)
 def forward(request: LayerNormForward) -> PreparedKernel:
     steps = Steps(request)
     steps.add_team_pass(
@@ -72,7 +67,8 @@ def forward(request: LayerNormForward) -> PreparedKernel:
 
 
 @PASSES.kernel(
-    LayerNormBackward, lambda request: alike(request.x, request.dy, request.dx or request.x) and _evenly_spaced(request)
+    LayerNormBackward,
+    lambda request: alike(request.x, request.dy, request.dx or request.x) and _spacing(request) is not None,
 )
 def backward(request: LayerNormBackward) -> PreparedKernel:
     steps, threads, division = Steps(request), threads_for(request.x.nbytes), _lines(request)

@@ -21,19 +21,13 @@ from crossbow.kernels.requests import (
     SoftmaxLossBackward,
     SoftmaxLossForward,
 )
+from crossbow.kernels.requests.losses import ignored_or_none
 from crossbow.types import Layout, Tensor
-
-NOTHING_IGNORED = -(2**40)
-"""Used if no label is ignored: no 32-bit label is equal to it."""
 
 # Kinds of normalisers
 BY_ONE, BY_EXAMPLES, BY_LABELS, BY_VALID = 0, 1, 2, 3
 NORMALISERS = {"none": BY_ONE, "batch": BY_EXAMPLES, "full": BY_LABELS, "valid": BY_VALID}
 TINY = np.float32(np.finfo(np.float32).tiny)
-
-
-def ignored_or_none(label: int | None) -> int:
-    return NOTHING_IGNORED if label is None else label
 
 
 def _plain(x: Tensor, labels: Tensor, *more: Tensor) -> bool:

@@ -24,7 +24,6 @@ from crossbow.kernels.cpu.passes.loss import (
     NORMALISERS,
     TINY,
     classes_of,
-    ignored_or_none,
     log_of_sum,
     normaliser_of,
     takes,
@@ -33,6 +32,7 @@ from crossbow.kernels.cpu.rooms import PASSES, alike
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.native import BAD_LABEL
 from crossbow.kernels.requests import SoftmaxLossBackward, SoftmaxLossForward
+from crossbow.kernels.requests.losses import ignored_or_none
 
 TARGETS = Arguments(classes=CLASSES, weights=Address, sum_of_weights=float, smoothing=float)
 """weights: float64, one for each class."""

@@ -38,17 +38,17 @@ def unchanged(request: Request) -> PreparedKernel:
     return combination(request, (1.0,))
 
 
-def _one_is_plain(x: Tensor, y: Tensor) -> bool:
+def one_is_plain(x: Tensor, y: Tensor) -> bool:
     """Whether the elements move, to or from logical order."""
     return not x.same_order(y) and (x.in_logical_order or y.in_logical_order)
 
 
-@PASSES.kernel(CopyForward, lambda request: _one_is_plain(request.x, request.y))
+@PASSES.kernel(CopyForward, lambda request: one_is_plain(request.x, request.y))
 def copy_forward(request: CopyForward) -> PreparedKernel:
     return _copied(request, request.x, request.y)
 
 
-@PASSES.kernel(CopyBackward, lambda request: _one_is_plain(request.dy, request.dx))
+@PASSES.kernel(CopyBackward, lambda request: one_is_plain(request.dy, request.dx))
 def copy_backward(request: CopyBackward) -> PreparedKernel:
     return _copied(request, request.dy, request.dx)
 

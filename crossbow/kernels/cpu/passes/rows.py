@@ -21,7 +21,7 @@ from numba.core import cgutils
 from crossbow.kernels.arguments import Arguments
 from crossbow.kernels.compiled import float32_at, float64_at, inlined, instruction
 from crossbow.kernels.cpu.emitter import Emitter
-from crossbow.types import Layout, Shape, Tensor
+from crossbow.types import Layout, Tensor
 
 LANES = 16
 """Number of lanes of a vector."""
@@ -312,8 +312,3 @@ def spread(grid: Any, channels: int, columns: int) -> None:
         for first in range(group * grid.width, (group + 1) * grid.width, grid.inner):
             for index in range(grid.inner):
                 target[first + index] = source[group + index]
-
-
-def per_channel(shape: Shape) -> int:
-    """Number of elements of a channel."""
-    return math.prod(shape) // shape[1]

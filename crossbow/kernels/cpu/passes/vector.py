@@ -24,7 +24,7 @@ from crossbow.kernels.cpu.emitter import Emitter
 from crossbow.kernels.cpu.rooms import PASSES
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.native import NativeCall
-from crossbow.kernels.reference.vector import check_lengths
+from crossbow.kernels.reference.vector import check_coefficients, check_lengths
 from crossbow.kernels.requests import ClipCoefficients, LinearCombination, SquaredNorm
 from crossbow.types import Array, address
 
@@ -370,11 +370,3 @@ def clip_coefficients(request: ClipCoefficients) -> PreparedKernel:
         return (call,)
 
     return request.prepared("numba", bind)
-
-
-def check_coefficients(coefficients: Array, expected: int) -> None:
-    if coefficients.dtype != np.float64 or coefficients.shape != (expected,):
-        raise ValueError(
-            f"expected {expected} float64 coefficients, one for each term. "
-            f"Received: {coefficients.dtype} of shape {coefficients.shape}"
-        )

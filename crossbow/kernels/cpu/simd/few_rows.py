@@ -18,7 +18,7 @@ import numpy as np
 from crossbow.kernels.arguments import Address, Arguments
 from crossbow.kernels.compiled import float32_at, in_any_order, native_pass
 from crossbow.kernels.cpu.rooms import SIMD
-from crossbow.kernels.cpu.simd.inner_product import weights_by_input
+from crossbow.kernels.cpu.simd.inner_product import in_rows, weights_by_input
 from crossbow.kernels.cpu.steps import Steps
 from crossbow.kernels.cpu.storage import lies
 from crossbow.kernels.cpu.threads import max_threads
@@ -42,7 +42,7 @@ def _taken(request: InnerProductForward) -> bool:
     return (
         max_threads() == 1
         and math.prod(y.shape[:-1]) <= ROWS
-        and (len(y.shape) == 2 or (x.in_logical_order and y.in_logical_order))
+        and in_rows(x, y)
         and 4 * outputs * features >= LARGE
         and outputs >= CALLS
         and lies(weights, *weights_by_input(x, y, weights.shape))

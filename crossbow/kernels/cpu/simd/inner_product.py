@@ -41,14 +41,14 @@ def weights_by_input(x: Tensor, y: Tensor, weights: Shape) -> tuple[Shape, tuple
     return (outputs, features), (1, outputs)
 
 
-def _in_rows(x: Tensor, y: Tensor) -> bool:
+def in_rows(x: Tensor, y: Tensor) -> bool:
     """Whether both tensors are matrices in memory. The weights have the order of an example's memory."""
     return len(y.shape) == 2 or (x.in_logical_order and y.in_logical_order)
 
 
 def _taken(request: InnerProduct) -> bool:
     (x, y), weights = tensors(request), request.weights
-    if max_threads() != 1 or not _in_rows(x, y):
+    if max_threads() != 1 or not in_rows(x, y):
         return False
     free = weights.storage is None and isinstance(request, InnerProductForward)
     return free or lies(weights, *weights_by_input(x, y, weights.shape))

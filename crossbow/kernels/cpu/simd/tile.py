@@ -64,7 +64,7 @@ class _Tile:
 
     word, single = Emitter.word, Emitter.single
 
-    def __init__(self, context: Any, builder: Any, block: Any, rows: int, vectors: int, tail: int) -> None:
+    def __init__(self, builder: Any, block: Any, rows: int, vectors: int, tail: int) -> None:
         self.builder, self.rows = builder, rows
         pointer = builder.inttoptr(block, self.word.as_pointer())
         self.arguments = {
@@ -142,7 +142,7 @@ def _tile(typing_context: Any, block: Any, rows: Any, vectors: Any, tail: Any) -
     """Compute a tile of the literal sizes, with the arguments in the block at an address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _Tile(context, builder, arguments[0], rows.literal_value, vectors.literal_value, tail.literal_value).write()
+        _Tile(builder, arguments[0], rows.literal_value, vectors.literal_value, tail.literal_value).write()
         return context.get_dummy_value()
 
     if not all(isinstance(size, types.IntegerLiteral) for size in (rows, vectors, tail)):

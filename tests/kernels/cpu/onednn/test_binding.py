@@ -120,7 +120,7 @@ def test_a_primitive_computes() -> None:
     primitive = dnnl.create("dnnl_primitive_create", relu)
     stream = dnnl.create("dnnl_stream_create", engine(), dnnl.STREAM_IN_ORDER)
     memories = {dnnl.ARG_SRC: memory(rows, address(source)), dnnl.ARG_DST: memory(rows, address(target))}
-    dnnl.execute(primitive, stream, memories)
+    dnnl.call("dnnl_primitive_execute", primitive, stream, len(memories), dnnl.execution_arguments(memories))
     assert target.tolist() == [[-0.5, 2.0]]
 
 

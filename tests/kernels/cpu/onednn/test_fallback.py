@@ -22,6 +22,7 @@ from crossbow.kernels.requests import (
 from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool, ReLU
 from crossbow.testing import run_operator
 from crossbow.types import Phase
+from tests.combinations import one_in
 from tests.kernels.cpu.own_convolutions import use_threads
 from tests.kernels.cpu.running import ONEDNN, tensor
 from tests.operators.table import CASES, Case
@@ -88,6 +89,7 @@ def _note_calls(patch: pytest.MonkeyPatch) -> set[str]:
     return called
 
 
+@one_in(3)
 @pytest.mark.parametrize("name", DESCRIPTORS)
 def test_any_refusal(name: str, asking: dict[str, list[Case]], monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradient's kernels still understand what the forward kernels chose and kept."""
@@ -102,6 +104,7 @@ def test_any_refusal(name: str, asking: dict[str, list[Case]], monkeypatch: pyte
     assert asking[name], f"no operator calls {name}"
 
 
+@one_in(3)
 @pytest.mark.parametrize("case", _sample(), ids=str)
 def test_every_operator_without_onednns_primitives(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse(monkeypatch, *DESCRIPTORS)

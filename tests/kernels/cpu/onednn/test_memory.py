@@ -12,7 +12,7 @@ from tests.kernels.cpu.running import FLOAT32, draw, stored, unstored
 
 from crossbow.kernels.cpu.onednn import binding as dnnl  # isort: skip - after the module that skips
 from crossbow.kernels.cpu.onednn import memory as module
-from crossbow.kernels.cpu.onednn.memory import activation, attributes, engine, nbytes, plain, same, storage
+from crossbow.kernels.cpu.onednn.memory import activation, attributes, engine, plain, storage
 
 
 def strides(descriptor: dnnl.Handle, axes: int) -> Shape:
@@ -23,14 +23,14 @@ def strides(descriptor: dnnl.Handle, axes: int) -> Shape:
 def test_plain_memory_is_row_major(shape: Shape) -> None:
     expected = tuple(stride // 4 for stride in np.zeros(shape, np.float32).strides)
     assert strides(plain(shape), len(shape)) == expected
-    assert nbytes(plain(shape)) == 4 * int(np.prod(shape))
-    assert same(activation(Tensor(shape, FLOAT32)), plain(shape))
+    assert dnnl.size(plain(shape)) == 4 * int(np.prod(shape))
+    assert dnnl.equal(activation(Tensor(shape, FLOAT32)), plain(shape))
 
 
 def test_an_image_lies_as_its_layout_says() -> None:
     image = activation(Tensor((2, 3, 4, 5), FLOAT32, Layout.CHANNELS_LAST))
     assert strides(image, 4) == (60, 1, 15, 3)
-    assert not same(image, plain((2, 3, 4, 5)))
+    assert not dnnl.equal(image, plain((2, 3, 4, 5)))
 
 
 def test_engine_and_attributes_are_made_once() -> None:
@@ -52,8 +52,8 @@ def test_a_descriptor_is_a_storage(tag: str) -> None:
 def test_a_variables_descriptor_is_that_of_its_storage() -> None:
     shape: Shape = (5, 3, 2, 4)
     own = strided_storage(shape, shape, outputs_last(shape))
-    assert same(module.stored(Variable(shape, FLOAT32), shape), plain(shape))
-    assert same(module.stored(Variable(shape, FLOAT32, PlainStorage(shape)), shape), plain(shape))
+    assert dnnl.equal(module.stored(Variable(shape, FLOAT32), shape), plain(shape))
+    assert dnnl.equal(module.stored(Variable(shape, FLOAT32, PlainStorage(shape)), shape), plain(shape))
     assert strides(module.stored(Variable(shape, FLOAT32, own), shape), 4) == own.strides
     chosen = storage(shape, plain(shape), shape)
     assert module.stored(Variable(shape, FLOAT32, chosen), shape) is chosen.descriptor

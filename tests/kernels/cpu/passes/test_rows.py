@@ -20,7 +20,6 @@ from crossbow.kernels.cpu.passes.rows import (
     everywhere,
     fold,
     grid,
-    per_channel,
     share,
     spread,
 )
@@ -159,7 +158,3 @@ def test_shares_have_no_gaps() -> None:
         assert bounds[0] == 0
         assert bounds[-1] == count
         assert max(np.diff(bounds)) - min(np.diff(bounds)) <= 1
-
-
-def test_elements_of_a_channel() -> None:
-    assert [per_channel(shape) for shape in ((5, 3), (2, 3, 4, 5), (1, 1))] == [5, 40, 1]

@@ -150,6 +150,7 @@ def test_what_is_not_a_number_stays_that(columns: int) -> None:
     assert not sign.all()
 
 
+@pytest.mark.slow
 def test_it_reads_and_writes_nothing_behind_the_last_column() -> None:
     """B, C and bias end where a page ends; the next one belongs to nobody, and touching it would end the process."""
     script = """

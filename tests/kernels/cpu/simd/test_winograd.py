@@ -64,6 +64,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Shape, int, ConvolutionGeometry]:
     return (draw(st.integers(1, 9)), channels, height, width), outputs, g
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(convolutions(), st.booleans(), st.booleans())
 @example(((2, 16, 32, 32), 16, same()), True, True)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from crossbow.compile.requests import remembering
+from crossbow.compile.remembering import Remembering
 from crossbow.dataflow import DataflowNode, Operator
 from crossbow.kernels.reference.library import Reference
 from crossbow.kernels.requests import ActivationForward, WeightedSum
@@ -19,7 +19,7 @@ X, Y = (Tensor(shape, np.dtype(np.float32)) for shape in ((4, 5), (4, 6)))
 
 
 def test_equal_requests_are_answered_by_one_kernel() -> None:
-    library = remembering(Reference(np.dtype(np.float32)))
+    library = Remembering(Reference(np.dtype(np.float32)))
     first = library.prepare(ActivationForward(X, X, "relu", 0.0, 0.0))
     again = library.prepare(ActivationForward(Tensor((4, 5), np.dtype(np.float32)), X, "relu", 0.0, 0.0))
     assert again is first
@@ -27,19 +27,19 @@ def test_equal_requests_are_answered_by_one_kernel() -> None:
 
 @pytest.mark.parametrize("arguments", [(Y, Y, "relu", 0.0, 0.0), (X, X, "tanh", 0.0, 0.0), (X, X, "relu", 0.5, 0.0)])
 def test_other_requests_are_answered_by_others(arguments: tuple[object, ...]) -> None:
-    library = remembering(Reference(np.dtype(np.float32)))
+    library = Remembering(Reference(np.dtype(np.float32)))
     first = library.prepare(ActivationForward(X, X, "relu", 0.0, 0.0))
     assert library.prepare(ActivationForward(*arguments)) is not first  # type: ignore[arg-type]
 
 
 def test_settings_count() -> None:
-    library = remembering(Reference(np.dtype(np.float32)))
+    library = Remembering(Reference(np.dtype(np.float32)))
     plain, relu = (library.prepare(WeightedSum((X, X), X, (1.0, 1.0), relu=relu)) for relu in (False, True))
     assert plain is not relu
 
 
 def test_a_list_is_taken_too() -> None:
-    library = remembering(Reference(np.dtype(np.float32)))
+    library = Remembering(Reference(np.dtype(np.float32)))
     assert (
         library.prepare(WeightedSum([X, X], X, [1.0, 1.0])).name
         == library.prepare(WeightedSum((X, X), X, (1.0, 1.0))).name
@@ -48,7 +48,7 @@ def test_a_list_is_taken_too() -> None:
 
 def test_what_is_no_request_is_the_library_s_own() -> None:
     reference = Reference(np.dtype(np.float32))
-    library = remembering(reference)
+    library = Remembering(reference)
     assert (library.name, library.fused_relu, library.mixed) == (reference.name, reference.fused_relu, reference.mixed)
     assert library.layout((1, 2, 3, 4)) is reference.layout((1, 2, 3, 4))
 

@@ -10,17 +10,15 @@ from crossbow.kernels.requests import Request, RequestType
 from crossbow.types import Layout, Shape
 
 
-def remembering(library: KernelLibrary) -> KernelLibrary:
-    """The library, wrapped to return the same prepared kernel for equal requests, because deep networks repeat layers.
+class Remembering:
+    """A library that returns the same prepared kernel for equal requests, because deep networks repeat layers.
 
     A prepared kernel has no buffers, so operators can share it, as learners do. It is prepared for the number of
     threads of the calling thread, so one cache serves one program.
     """
-    return _Remembering(library)
 
-
-class _Remembering:
     def __init__(self, library: KernelLibrary) -> None:
+        """library: the library that prepares the kernels."""
         self._library = library
         self._known: dict[Request, PreparedKernel] = {}
         self.name: str = library.name

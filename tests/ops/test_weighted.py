@@ -1,4 +1,4 @@
-"""Multipliers of the learning rate, of every operator that has them."""
+"""Multipliers of the learning rate, of every operator that has weights and a bias."""
 
 from __future__ import annotations
 
