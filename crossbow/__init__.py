@@ -8,12 +8,20 @@ from crossbow.context import ExecutionContext
 from crossbow.data import Dataset
 from crossbow.dataflow import Dataflow, DataflowNode, Operator, Sequential, SubGraph, chain
 from crossbow.learning_rates import RangeTest, find_learning_rate
-from crossbow.monitors import ConsoleMonitor, CsvMonitor, EarlyStopping, StatusMonitor, TensorBoardMonitor, WandbMonitor
+from crossbow.monitors import (
+    ConsoleMonitor,
+    CsvMonitor,
+    EarlyStopping,
+    JsonLinesMonitor,
+    StatusMonitor,
+    TensorBoardMonitor,
+    WandbMonitor,
+)
 from crossbow.ops import MSRA, Constant, Gaussian, Uniform, Values, Xavier
 from crossbow.predictor import Predictor
 from crossbow.runtime.checkpointing import Checkpoints
 from crossbow.runtime.configuration import ModelConf, SystemConf
-from crossbow.runtime.monitor import JsonLinesMonitor, Monitor
+from crossbow.runtime.monitor import Monitor
 from crossbow.runtime.profiling import Profile
 from crossbow.runtime.results import History, Record, TestResult
 from crossbow.runtime.summary import RunSummary

@@ -2,62 +2,53 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from crossbow.cluster.failure import LOST
 from crossbow.cluster.process import join
-from crossbow.compile.model import check_names
-from crossbow.conf import shown
-from crossbow.console import say
 from crossbow.data import Dataset
-from crossbow.data.dataset import check_data_fits, checked_like
+from crossbow.data.dataset import checked_like
 from crossbow.data.examples import BadExample
-from crossbow.data.fingerprint import fingerprint
-from crossbow.dataflow import Dataflow
 from crossbow.dataflow.derive import derive_prediction
-from crossbow.dataflow.graph import Graph, reported_measure
+from crossbow.dataflow.graph import Graph
+from crossbow.duties import Duties
 from crossbow.files import checked_path
-from crossbow.matching import Matching, VariableSelection, match
-from crossbow.model_file import ModelSettings, model_path, read_variables, write_model
-from crossbow.monitors.verbosity import Verbosity, add_console
+from crossbow.matching import Matching, VariableSelection, read_matching
+from crossbow.model_file import ModelSettings, model_path, write_model
+from crossbow.monitors.verbosity import Verbosity
 from crossbow.runtime.alike import check_alike
 from crossbow.runtime.arguments import (
     Network,
+    check_kinds,
     checked_monitors,
-    own_solver,
+    new_setup,
     replaced_variables,
-    training_graph,
     two_dataflows,
 )
-from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.checkpointing import Checkpoints, CheckpointWriter
 from crossbow.runtime.configuration import ModelConf, SystemConf
-from crossbow.runtime.keeper import Resumable, RunKeeper, find_checkpoint, restore, run_state
-from crossbow.runtime.limits import Limits, end_of_decay, epochs_done
-from crossbow.runtime.monitor import Monitor, tell
-from crossbow.runtime.profiling import Profile, Profiler
-from crossbow.runtime.recorded import rebuilt, recorded
-from crossbow.runtime.regrouping import IdleModel
-from crossbow.runtime.results import History, TestResult, restored_history
-from crossbow.runtime.resumption import Resumption, changes, check_same_run, describe_network
-from crossbow.runtime.run import Renewal, TrainingRun
+from crossbow.runtime.keeper import Resumable, find_checkpoint
+from crossbow.runtime.limits import Kept, Limits, epochs_done
+from crossbow.runtime.monitor import Monitor
+from crossbow.runtime.profiling import Profile, Profiler, timeline_of
+from crossbow.runtime.recorded import rebuilt
+from crossbow.runtime.results import History, TestResult
+from crossbow.runtime.resumption import Resumption, changes, check_same_run, describe_run
 from crossbow.runtime.shared_checkpoint import shared
-from crossbow.runtime.stretch import RunState
 from crossbow.runtime.summary import RunSummary
 from crossbow.runtime.training_engine import TrainingEngine
 from crossbow.solver import SolverConf
-from crossbow.synch import Collective, has_barrier
-from crossbow.timeline.recorder import Recorder, Recording, learner_track, synchroniser_track
+from crossbow.synch import Collective
+from crossbow.timeline.recorder import Recorder, Recording
 from crossbow.timeline.timeline import Timeline
 from crossbow.tracebacks import without_own_frames
+from crossbow.training_calls import TrainingCalls
 from crossbow.types import (
     Array,
     ConfigurationError,
@@ -65,12 +56,8 @@ from crossbow.types import (
     DataError,
     DurationUnit,
     Phase,
-    Shape,
     TrainingUnit,
 )
-
-Kept = Literal["kept"]
-"""A limit of `continue_training` that is that of the interrupted call."""
 
 
 class ExecutionContext:
@@ -123,101 +110,65 @@ class ExecutionContext:
         Each error is raised before anything runs, and names all faults of its kind.
         """
         training, check = two_dataflows(dataflows)
-        for name, value, kind in (
-            ("data", data, Dataset),
-            ("model", model, ModelConf),
-            ("solver", solver, SolverConf),
-            ("system", system, SystemConf),
-            ("checkpoints", checkpoints, Checkpoints),
-            ("profile", profile, Profile),
-        ):
-            if not isinstance(value, kind) and (value is not None or name == "data"):
-                raise ConfigurationError(
-                    f"ExecutionContext: {name} must be a {kind.__name__}. Received: {shown(value)}"
-                )
+        check_kinds(data=data, model=model, solver=solver, system=system, checkpoints=checkpoints, profile=profile)
         self._ranks = join()
         with self._ranks.call():
-            self._given_monitors = monitors
-            self._own_monitors = checked_monitors(monitors)
-            """The caller's monitors. They are used on rank 0, unless they are for all ranks."""
-            self._leads = self._ranks.is_first
-            """Whether this process is rank 0, which it may also become during training."""
-            self._model = model or ModelConf()
-            self._solver = solver or SolverConf()
-            self._system = system or SystemConf()
-            self._data = data
-            if self.model.batch_size > len(data.train):
-                raise ConfigurationError(
-                    f"ModelConf: batch_size must be at most the number of training examples, {len(data.train)}. "
-                    f"Received: batch_size={self.model.batch_size}"
-                )
-            check_data_fits(data, self.system.dtype)
-            if self.model.slack and has_barrier(self.model.rule):
-                raise ConfigurationError(
-                    f"ModelConf: slack must be 0 under a rule with a barrier. Received: slack={self.model.slack}"
-                )
-            graph = training_graph(training, (self.model.batch_size, *data.image_shape))
-            self._solver = own_solver(graph) or self.solver
-            self._given_check = check
-            check = check or Dataflow(training.subgraph).set_phase(Phase.CHECK)
-            self._training, self._check = training, check
-            self._recorder, self._checkpoints = Recorder(), checkpoints
-            given = profile if self._ranks.is_first else None
-            self._profiler = None if given is None else Profiler(given, self._recorder, self._write_timeline)
+            used_monitors = checked_monitors(monitors)
+            self._setup = new_setup(training, check, data, model, solver, system)
+            self._checkpoints, recorder = checkpoints, Recorder()
+            writer = (
+                None if checkpoints is None else partial(CheckpointWriter, checkpoints, self._write_model, recorder)
+            )
+            used_profile = profile if self._ranks.is_first else None
+            profiler = None if used_profile is None else Profiler(used_profile, recorder, self._write_timeline)
             self.timeline: Timeline | None = None
             """The recorded timeline; None without `profile`, or before the recording has ended."""
-            described = checkpoints is not None or self._ranks.connected
-            self._about = self._describe(graph) if described else {}
-            """The description of the run in its checkpoints."""
-            check_alike(self._ranks, self._about)
-            confs, number = (self.model, self.solver, self.system), self._ranks.next_model()
-            self._new_engine = functools.partial(
-                new_engine, graph, check.graph, data, *confs, collective, self._recorder, self._ranks, number
-            )
-            self._closed, self._number = False, number
-            self._agrees = True
-            """Whether all ranks have the same base model, because no training call has failed."""
-            self._run: TrainingRun | None = None
-            """The current or last training call."""
-            self._unfinished: RunState | None = None
-            """After `resume`, the state of the training call to continue."""
-            self._in_training_call = False
-            self._warned = False
-            """Whether the user has been warned of a learning rate of 0."""
             self.resumed: Resumption | None = None
             """Description of the resumption; None if training was not resumed."""
-            self._keeper: RunKeeper | None = None
-            self.engine, self._view = self._new_engine(), self._ranks.view.number
-            """The engine, and the number of the view whose ranks it was built for."""
-            try:
-                if self._leads:
-                    self._keeper = self._new_keeper()
-                self._mark: str = self._ranks.agree(lambda: "" if self._keeper is None else self._keeper.mark)
-                """Identifies the run in its directory."""
-            except BaseException:
-                self.engine.close()
-                raise
-            self._ranks.models[number] = self
+            self._closed = False
+            described = checkpoints is not None or self._ranks.connected
+            self._about = describe_run(self._setup) if described else {}
+            """The description of the run in its checkpoints."""
+            check_alike(self._ranks, self._about)
+            self._duties = Duties(self._ranks, used_monitors, writer, self._about, recorder)
+            self._calls = TrainingCalls(
+                self._ranks, self._setup, self._duties, recorder, profiler, collective, given_monitors=monitors
+            )
 
     @property
     def model(self) -> ModelConf:
         """Batch size, rule, and test interval."""
-        return self._model
+        return self._calls.model
 
     @property
     def solver(self) -> SolverConf:
         """Method, learning rate and its schedule, momentum, weight decay; those of the operators, if they have some."""
-        return self._solver
+        return self._setup.solver
 
     @property
     def system(self) -> SystemConf:
         """Devices, number of learners, precision, seed."""
-        return self._system
+        return self._setup.system
 
     @property
     def data(self) -> Dataset:
         """The examples."""
-        return self._data
+        return self._setup.data
+
+    @property
+    def engine(self) -> TrainingEngine:
+        """The engine, which another one replaces after ranks have left or joined."""
+        return self._calls.engine
+
+    @property
+    def on_new_ranks(self) -> Callable[[], ModelConf] | None:
+        """Returns the model's configuration for the new ranks, after ranks have left or joined. All ranks call it at
+        the same time. None: the configuration stays the same."""
+        return self._calls.on_new_ranks
+
+    @on_new_ranks.setter
+    def on_new_ranks(self, choose: Callable[[], ModelConf] | None) -> None:
+        self._calls.on_new_ranks = choose
 
     if not TYPE_CHECKING:  # a type checker then still knows the attributes, and that these have no setters
 
@@ -235,30 +186,6 @@ class ExecutionContext:
         learners = f"{summary.learners} learner{'s' * (summary.learners != 1)}"
         rule = type(summary.rule).__name__
         return f"ExecutionContext({devices}, {learners}, {rule}, epoch {epochs_done(self.engine):.4g}, {state})"
-
-    @property
-    def _monitors(self) -> tuple[Monitor, ...]:
-        return tuple(monitor for monitor in self._own_monitors if self._leads or monitor.on_all_ranks)
-
-    def _new_keeper(self, succeeds: str = "") -> RunKeeper | None:
-        """The keeper of this run, if there are checkpoints. succeeds: see `RunKeeper`."""
-        if self._checkpoints is None:
-            return None
-        writer = CheckpointWriter(self._checkpoints, self._write_model, self._recorder)
-        best: Mapping[str, Array] = {}
-        begun = self._run is not None or self.resumed is not None
-        if succeeds and begun and self._checkpoints.best_path.exists():
-            with contextlib.suppress(DataError):  # the next record then counts as the first best one
-                best = read_variables(self._checkpoints.best_path)
-        more = self._about, self._monitors, self._recorder, succeeds, best
-        return RunKeeper(self.engine, writer, *more, begun=begun)
-
-    def _describe(self, graph: Graph) -> dict[str, Any]:
-        return {
-            "network": describe_network(graph),
-            "data": fingerprint(self.data),
-            **{name: recorded(getattr(self, name)) for name in ("model", "solver", "system")},
-        }
 
     @classmethod
     def resume(
@@ -314,11 +241,7 @@ class ExecutionContext:
     def _resume(self, found: Resumable) -> None:
         before, now = found.checkpoint.state["about"], self._about
         check_same_run(before, now, str(found.path))
-        if self._keeper is None:  # this is not the first rank
-            whole = restore(self.engine, found.checkpoint, str(found.path))
-        else:
-            whole = self._keeper.resume(found.checkpoint, str(found.path))
-        self._unfinished = run_state(found.checkpoint)
+        whole = self._calls.resume(found)
         self.resumed = Resumption(found.path, self.engine.tasks, tuple(changes(before, now)), whole, found.damaged)
         if self._ranks.is_first:
             found.set_damaged_aside()
@@ -339,22 +262,19 @@ class ExecutionContext:
 
     def add_monitor(self, monitor: Monitor) -> None:
         """Add a monitor. Training continues to show its progress by itself if it did so before."""
-        self._own_monitors = (*self._own_monitors, *checked_monitors([monitor]))
+        for each in checked_monitors([monitor]):
+            self._duties.add(each)
 
     def close(self) -> None:
         """End all threads, and close the monitors. The base model is lost unless it was saved before."""
         if not self._closed:
             self._closed = True
-            self._ranks.models.pop(self._number, None)
-            self.engine.close()
+            self._calls.close()
             try:
                 self.engine.check_process()
             except CrossbowError:
                 return  # the files of checkpoints and monitors belong to the process that created them
-            if self._keeper is not None:
-                self._keeper.close()
-            for monitor in self._monitors:
-                tell(monitor, "close")
+            self._duties.close()
 
     def describe(self) -> str:
         """The compiled programs as text: for training and, if there is a check set, for testing.
@@ -373,9 +293,9 @@ class ExecutionContext:
     @without_own_frames
     def describe_dataflows(self) -> str:
         """The dataflows for training and testing as tables, with the memory and kernels of the compiled programs."""
-        tables = [self._training.describe(compiled=self.engine.program)]
+        tables = [self._setup.training.describe(compiled=self.engine.program)]
         if (program := self.engine.check_program) is not None:
-            tables.append(self._check.describe(compiled=program))
+            tables.append(self._setup.check.describe(compiled=program))
         return "\n\n".join(tables)
 
     def summary(self) -> RunSummary:
@@ -400,7 +320,7 @@ class ExecutionContext:
         operator fails, and MonitorError if a monitor fails; `history` then has the records up to the failure. The other
         methods that train behave in the same way.
         """
-        return self._train(count, unit, verbose=verbose)
+        return self._train(Limits.of(count, unit), verbose)
 
     def train_and_test(
         self,
@@ -416,15 +336,8 @@ class ExecutionContext:
 
         Training ends early when a test reaches `target_accuracy` (a fraction), or after a `duration` of training.
         """
-        return self._train(
-            count,
-            unit,
-            test=True,
-            target_accuracy=target_accuracy,
-            duration=duration,
-            duration_unit=duration_unit,
-            verbose=verbose,
-        )
+        limits = Limits.of(count, unit, target_accuracy=target_accuracy, duration=duration, duration_unit=duration_unit)
+        return self._train(limits, verbose, test=True)
 
     def train_for_duration(
         self,
@@ -436,7 +349,7 @@ class ExecutionContext:
         verbose: Verbosity = "auto",
     ) -> History:
         """Train for a duration, or for `count` if that is shorter. Training ends on a whole tick."""
-        return self._train(count, unit, duration=duration, duration_unit=duration_unit, verbose=verbose)
+        return self._train(Limits.of(count, unit, duration=duration, duration_unit=duration_unit), verbose)
 
     def train_until_condition(
         self,
@@ -447,7 +360,7 @@ class ExecutionContext:
         verbose: Verbosity = "auto",
     ) -> History:
         """Train until the mean training loss of the last epoch's tasks is at most `target_loss`, or for `count`."""
-        return self._train(count, unit, target_loss=target_loss, verbose=verbose)
+        return self._train(Limits.of(count, unit, target_loss=target_loss), verbose)
 
     def train_until_condition_or_for_duration(
         self,
@@ -460,112 +373,14 @@ class ExecutionContext:
         verbose: Verbosity = "auto",
     ) -> History:
         """Train until the loss is at most `target_loss`, for a duration, or for `count`, whichever ends first."""
-        return self._train(
-            count, unit, target_loss=target_loss, duration=duration, duration_unit=duration_unit, verbose=verbose
-        )
+        limits = Limits.of(count, unit, target_loss=target_loss, duration=duration, duration_unit=duration_unit)
+        return self._train(limits, verbose)
 
-    def _train(
-        self,
-        count: int | None,
-        unit: TrainingUnit,
-        *,
-        test: bool = False,
-        target_loss: float | None = None,
-        target_accuracy: float | None = None,
-        duration: float | None = None,
-        duration_unit: DurationUnit = DurationUnit.SECONDS,
-        verbose: Verbosity,
-    ) -> History:
+    def _train(self, limits: Limits, verbose: Verbosity, *, test: bool = False) -> History:
         self._check_open()
-        limits = Limits.of(
-            count,
-            unit,
-            target_loss=target_loss,
-            target_accuracy=target_accuracy,
-            duration=duration,
-            duration_unit=duration_unit,
-        )
         if test and self.data.check is None:
             raise ConfigurationError("train_and_test needs check data. Received: a Dataset without check data")
-        self._check_accuracy(limits)
-        self._check_ranks()
-        run = TrainingRun(
-            self.engine,
-            self.model,
-            limits,
-            self._monitors,
-            test=test,
-            keeper=self._keeper,
-            profiler=self._profiler,
-        )
-        if self._leads and not self._warned and (text := end_of_decay(limits, self.engine, self.solver, run.start)):
-            self._warned = True
-            warnings.warn(text, RuntimeWarning, stacklevel=3)
-        return self._begin(run, verbose)
-
-    def _check_accuracy(self, limits: Limits) -> None:
-        if limits.accuracy is not None and reported_measure(self._check.graph) is None:
-            raise ConfigurationError("target_accuracy: expected a network with an accuracy. Received: one without")
-
-    def _begin(self, run: TrainingRun, verbose: Verbosity) -> History:
-        if self._in_training_call:
-            raise CrossbowError(
-                "a training call is under way. Neither a monitor nor another thread can begin a second one"
-            )
-        self._run, self._unfinished = run, None
-        with contextlib.ExitStack() as consoles:
-
-            def show() -> None:
-                if console := add_console(run, verbose, self._given_monitors):
-                    consoles.enter_context(console)
-
-            def lead(run: TrainingRun) -> None:
-                self._lead(run.history)
-                run.monitors, run.keeper = self._monitors, self._keeper
-                show()
-
-            if self._leads:
-                show()
-            failed = self._ranks.failed_calls
-            try:
-                self._in_training_call = True
-                return run.run(Renewal(self._rebuild, lead, self._idle_models))
-            finally:
-                self._in_training_call = False
-                self._agrees = not self._ranks.several or self._ranks.failed_calls == failed
-
-    def _rebuild(self) -> TrainingEngine:
-        """A new engine, after ranks have left or joined and the previous engine has been closed."""
-        found, self.engine, self._view = self.engine.bad_examples, self._new_engine(), self._ranks.view.number
-        for phase, bad in self.engine.bad_examples.items():
-            bad.continue_from(found[phase])
-        return self.engine
-
-    def _idle_models(self) -> dict[int, IdleModel]:
-        """The models of the program's other contexts, by the numbers of the contexts."""
-        return {
-            number: IdleModel(context.engine, context._rebuild, context._go_on)
-            for number, context in self._ranks.models.items()
-            if context is not self
-        }
-
-    def _go_on(self) -> None:
-        """Adapt to the present ranks after another context has trained."""
-        if self._ranks.is_first and not self._leads:
-            self._lead(self.history)
-        elif self._keeper is not None:
-            self._keeper.use(self.engine)
-
-    def _lead(self, history: History) -> None:
-        """Take over the role of rank 0, which has left."""
-        self._leads = True
-        try:
-            self._keeper = self._new_keeper(self._mark)
-            for monitor in self._monitors:
-                tell(monitor, "take_over", history)
-        except DataError as error:
-            say(f"error: {self._ranks.own} cannot take the place of rank 0: {error}")
-            raise SystemExit(LOST) from error
+        return self._calls.train(limits, verbose, test=test)
 
     def continue_training(
         self,
@@ -584,51 +399,27 @@ class ExecutionContext:
         continues if a limit is raised. Raises CrossbowError if the checkpoint does not belong to a training call.
         """
         self._check_open()
-        state = self._unfinished
+        state = self._calls.unfinished
         if state is None:
             raise CrossbowError("there is no training call to continue: use `train` or another method that trains")
-        before = state.values["limits"]
-
-        def chosen(value: Any, name: str) -> Any:
-            return before[name] if isinstance(value, str) and value == "kept" else value
-
-        limits = Limits.of(
-            chosen(count, "count"),
-            TrainingUnit[before["unit"]],
-            target_loss=chosen(target_loss, "loss"),
-            target_accuracy=chosen(target_accuracy, "accuracy"),
-            duration=chosen(duration, "seconds"),
-            duration_unit=DurationUnit.SECONDS if isinstance(duration, str) else duration_unit,
+        limits = Limits.continued(
+            state.values["limits"],
+            count=count,
+            target_loss=target_loss,
+            target_accuracy=target_accuracy,
+            duration=duration,
+            duration_unit=duration_unit,
         )
-        self._check_accuracy(limits)
-        self._check_ranks()
-        run = TrainingRun(
-            self.engine,
-            self.model,
-            limits,
-            self._monitors,
-            test=state.values["test"],
-            keeper=self._keeper,
-            profiler=self._profiler,
-            state=state,
-        )
-        return self._begin(run, verbose)
+        return self._calls.train(limits, verbose, test=state.values["test"], state=state)
 
     @property
     def history(self) -> History:
         """The history of the current or last training call, also if it was interrupted or failed. After `resume`, the
         history of the call to continue."""
-        if self._unfinished is not None:
-            return restored_history(self._unfinished.values["history"])
-        return History() if self._run is None else self._run.history
+        return self._calls.history
 
     def _write_timeline(self, profile: Profile, recording: Recording) -> None:
-        devices = [number for number, each in enumerate(self.summary().devices) for _ in range(each.learners)]
-        program = self.engine.program
-        kernels = {vertex.name: program.kernels_of(vertex.order) for vertex in program.graph}
-        tracks = {learner_track(number): device for number, device in enumerate(devices)}
-        tracks |= {synchroniser_track(device): device for device in devices}
-        self.timeline = Timeline.of(recording, tracks, {"kernels": kernels, "operations": program.operations()})
+        self.timeline = timeline_of(recording, self.engine)
         try:
             self.timeline.save(profile.path)
         except DataError as error:  # training continues
@@ -640,8 +431,8 @@ class ExecutionContext:
         self._check_open()
         if self._checkpoints is None:
             raise CrossbowError("there is no directory for checkpoints: ExecutionContext(checkpoints=Checkpoints(…))")
-        if self._keeper is not None:
-            self._keeper.write_now(self._unfinished or (None if self._run is None else self._run.state()))
+        if self._duties.keeper is not None:
+            self._duties.keeper.write_now(self._calls.state())
 
     # The base model
 
@@ -650,7 +441,7 @@ class ExecutionContext:
 
         Raises CrossbowError if there is no check set."""
         self._check_open()
-        self._check_ranks()
+        self._calls.check_ranks()
         with self._ranks.call():
             return TestResult(**self._ranks.together(self._tested))
 
@@ -667,7 +458,7 @@ class ExecutionContext:
         then one part of the images.
         """
         self._check_open()
-        self._check_known()
+        self._calls.check_known()
         images = checked_like(images, self.data.train.image_shape, self.data.train.image_dtype, self.system.dtype)
         return self.engine.predict(images)
 
@@ -676,14 +467,14 @@ class ExecutionContext:
         """A copy of the base model's variables and running statistics, by name, such as "conv1.weights" or
         "bn1.running_mean"."""
         self._check_open()
-        self._check_known()
+        self._calls.check_known()
         return self.engine.weights
 
     @property
     def operator_variables(self) -> dict[tuple[int, str], Array]:
         """A copy of the same values, by the id of the operator and the name of the variable in the operator."""
         self._check_open()
-        self._check_known()
+        self._calls.check_known()
         values, program = self.engine.weights, self.engine.program
         segments = {**program.model.segments, **program.statistics.segments}
         return {key: values[segment.name] for key, segment in segments.items()}
@@ -691,7 +482,7 @@ class ExecutionContext:
     @property
     def prediction_graph(self) -> Graph:
         """The graph that `predict` computes: the check dataflow without loss and metrics."""
-        return derive_prediction(self._check.graph)
+        return derive_prediction(self._setup.check.graph)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the base model with its running statistics and its graph (safetensors); `Predictor.load` reads it.
@@ -707,7 +498,9 @@ class ExecutionContext:
             self._write_model(checked, self.engine.weights)
 
     def _write_model(self, path: Path, variables: Mapping[str, Array]) -> None:
-        write_model(path, dict(variables), self._training, self._given_check, self._settings())
+        threads = self.summary().devices[0].threads_per_learner
+        settings = ModelSettings.of(self.data, self.model, self.system, threads)
+        write_model(path, dict(variables), self._setup.training, self._setup.given_check, settings)
 
     @without_own_frames
     def load(
@@ -732,19 +525,11 @@ class ExecutionContext:
         ConfigurationError for a pattern that matches nothing.
         """
         self._check_open()
-        self._check_ranks()
-        selection, path, layouts = VariableSelection(only, exclude), model_path(path), self.engine.program.layouts
-
-        def check(shapes: Mapping[str, Shape]) -> None:
-            own = {segment.name: segment.spec.shape for layout in layouts for segment in layout}
-            if strict:
-                chosen = {name: shape for name, shape in shapes.items() if name in selection}
-                others = {name: shape for name, shape in own.items() if name not in selection}
-                check_names({**others, **chosen}, layouts, str(path))
-
+        self._calls.check_ranks()
+        selection, path = VariableSelection(only, exclude), model_path(path)
         with self._ranks.call():
-            file = read_variables(path, check)
-            matching, values = match(self.engine.weights, file, selection, str(path))
+            layouts = self.engine.program.layouts
+            matching, values = read_matching(path, self.engine.weights, layouts, selection, strict=strict)
             self.engine.load(values, str(path))
         return matching
 
@@ -758,44 +543,9 @@ class ExecutionContext:
         finite.
         """
         self._check_open()
-        self._check_ranks()
+        self._calls.check_ranks()
         with self._ranks.call():
             self.engine.load(replaced_variables(self.engine.weights, values), "set_variables")
-
-    def _settings(self) -> ModelSettings:
-        """The description of the data for a saved model, and the settings that the bits of a prediction depend on."""
-        data, system = self.data, self.system
-        return ModelSettings(
-            image_shape=data.image_shape,
-            image_dtype=data.train.image_dtype,
-            scale=data.scale,
-            number_of_classes=data.number_of_classes,
-            class_names=data.class_names,
-            batch_size=self.model.batch_size,
-            check_batch_size=self.model.check_batch_size,
-            kernels=system.kernels,
-            precision=system.precision,
-            winograd=system.winograd,
-            threads_per_learner=self.summary().devices[0].threads_per_learner,
-        )
-
-    def _check_known(self) -> None:
-        """End the program of a rank that joins, if it has skipped a training call: it does not have the base model."""
-        if self._ranks.behind:
-            self._ranks.give_up_joining(
-                "a rank cannot join where the program uses the base model between two training calls: it receives the "
-                "base model when it joins"
-            )
-
-    def _check_ranks(self) -> None:
-        """Raise CrossbowError, on all ranks, if the base model of this rank may differ from that of the others."""
-        if self._ranks.joins or (self._agrees and self._view == self._ranks.view.number):
-            return
-        why = "ranks have left or joined while another context trained, and this one was not in use on all of them"
-        if not self._agrees:
-            why = "training has failed on a rank, and ranks may have come to different places"
-        with self._ranks.call():
-            raise CrossbowError(f"{why}, so that the context can only predict. Create another one, and load its model")
 
     def _check_open(self) -> None:
         if self._closed:

@@ -32,7 +32,6 @@ from crossbow import (
     Monitor,
     Operator,
     Phase,
-    Record,
     SolverConf,
     SubGraph,
     SystemConf,
@@ -877,18 +876,6 @@ def test_threads_that_predict_at_once_take_turns() -> None:
             thread.join(60)
     assert len(received) == 80
     assert all(np.allclose(result, expected[start : start + 7], atol=1e-6) for start, result in received)
-
-
-def test_a_monitor_cannot_train() -> None:
-    class Trains(Monitor):
-        def record(self, record: Record) -> None:
-            running.train(1)
-
-    with context(monitors=[Trains()]) as running:
-        with pytest.raises(CrossbowError, match=r"a training call is under way\. Neither a monitor nor"):
-            running.train(1)
-        assert len(running.history.records) == 1
-        running.test()
 
 
 def test_what_is_used_after_another_thread_has_closed_it_is_refused() -> None:

@@ -1,23 +1,108 @@
-"""Checks of the arguments of a context."""
+"""The arguments of a context, checked and completed."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from crossbow.conf import shown
+from crossbow.data import Dataset
+from crossbow.data.dataset import check_data_fits
 from crossbow.dataflow import Dataflow, SubGraph
-from crossbow.dataflow.graph import Graph, build, trains
+from crossbow.dataflow.graph import Graph, build, other_measures, reported_measure, trains
 from crossbow.dataflow.validate import infer_shapes
 from crossbow.files import reason
+from crossbow.runtime.checkpointing import Checkpoints
+from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.monitor import Monitor
+from crossbow.runtime.profiling import Profile
+from crossbow.runtime.results import OF_TEST
 from crossbow.solver import SolverConf
+from crossbow.synch import has_barrier
 from crossbow.types import Array, ConfigurationError, DataError, GraphError, Phase, Shape
 
 Network = Dataflow | SubGraph
+_KINDS = {
+    "data": Dataset,
+    "model": ModelConf,
+    "solver": SolverConf,
+    "system": SystemConf,
+    "checkpoints": Checkpoints,
+    "profile": Profile,
+}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a context trains, on which data, and how."""
+
+    training: Dataflow
+    given_check: Dataflow | None
+    """None if `check` is derived from the training dataflow."""
+    check: Dataflow
+    graph: Graph
+    """The training graph."""
+    data: Dataset
+    model: ModelConf
+    solver: SolverConf
+    """The given solver, or that of the operators."""
+    system: SystemConf
+
+    @property
+    def has_accuracy(self) -> bool:
+        """Whether tests report an accuracy."""
+        return reported_measure(self.check.graph) is not None
+
+
+def new_setup(
+    training: Dataflow,
+    check: Dataflow | None,
+    data: Dataset,
+    model: ModelConf | None,
+    solver: SolverConf | None,
+    system: SystemConf | None,
+) -> Setup:
+    """Complete the arguments. Raises GraphError, ConfigurationError or DataError if they do not fit each other."""
+    model, system = model or ModelConf(), system or SystemConf()
+    if model.batch_size > len(data.train):
+        raise ConfigurationError(
+            f"ModelConf: batch_size must be at most the number of training examples, {len(data.train)}. "
+            f"Received: batch_size={model.batch_size}"
+        )
+    check_data_fits(data, system.dtype)
+    if model.slack and has_barrier(model.rule):
+        raise ConfigurationError(
+            f"ModelConf: slack must be 0 under a rule with a barrier. Received: slack={model.slack}"
+        )
+    graph = training_graph(training, (model.batch_size, *data.image_shape))
+    solver = own_solver(graph) or solver or SolverConf()
+    used_check = check or Dataflow(training.subgraph).set_phase(Phase.CHECK)
+    if data.check is not None:
+        check_metric_names(used_check.graph)
+    return Setup(training, check, used_check, graph, data, model, solver, system)
+
+
+def check_kinds(**given: object) -> None:
+    """Raise ConfigurationError for an argument of another class. All but `data` may be None."""
+    for name, value in given.items():
+        kind = _KINDS[name]
+        if not isinstance(value, kind) and (value is not None or name == "data"):
+            raise ConfigurationError(f"ExecutionContext: {name} must be a {kind.__name__}. Received: {shown(value)}")
+
+
+def check_metric_names(check: Graph) -> None:
+    """Raise ConfigurationError if a metric has the name of a number that every test has, which would hide it in
+    records."""
+    for vertex in other_measures(check):
+        if vertex.name in OF_TEST:
+            raise ConfigurationError(
+                f"ExecutionContext: expected metrics with other names than a test's own numbers, {', '.join(OF_TEST)}. "
+                f"Received: the operator {vertex.name!r} ({type(vertex.kernel).__name__}); rename it"
+            )
 
 
 def replaced_variables(own: Mapping[str, Array], values: Mapping[str, Any]) -> dict[str, Array]:

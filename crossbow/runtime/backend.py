@@ -36,9 +36,6 @@ class Learner(Protocol):
     """Runs tasks in order and reports each; or, as a synchroniser, ends ticks."""
 
     @property
-    def number(self) -> int: ...
-
-    @property
     def scaling(self) -> Array | None:
         """State of the loss scale, if kernels compute with float16; otherwise None."""
 

@@ -160,10 +160,6 @@ class ChangingEngine:
         return self.now.boundary
 
     @property
-    def merges(self) -> int:
-        return self.now.merges
-
-    @property
     def learning_rate(self) -> float:
         return self.now.learning_rate
 

@@ -10,16 +10,11 @@ from crossbow.runtime.copies import Copies
 from crossbow.runtime.results import AnyDecision
 from crossbow.runtime.task import Completed, Task
 from crossbow.solver import Pace
-from crossbow.synch import Rule
 from crossbow.types import Array
 
 
 class Coordination(Protocol):
     """A backend's learners and their synchronisation. `tick.py` and `free.py` implement it."""
-
-    @property
-    def rule(self) -> Rule:
-        """The current rule."""
 
     @property
     def learners(self) -> Sequence[Learner]: ...

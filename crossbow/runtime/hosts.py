@@ -22,6 +22,7 @@ from crossbow.runtime.mean import Mean
 from crossbow.runtime.memory import assign
 from crossbow.runtime.merging import Merging
 from crossbow.runtime.replica import BaseModel, OuterModel, Replica
+from crossbow.runtime.task import PARITIES
 from crossbow.solver import Pace, Update
 from crossbow.solver.adaptation import Terms
 from crossbow.solver.update import CONSTANT
@@ -30,7 +31,6 @@ from crossbow.synch.rule import MEAN, NOTHING
 from crossbow.synch.two_level import RESTING
 from crossbow.types import Aborted, Array, CrossbowError
 
-PARITIES = (0, 1)
 NAME = "average between hosts"
 """Name of the calls, for errors."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,10 @@ from crossbow.clock import now
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import BadExample
 from crossbow.runtime.checkpoint import Checkpoint, checkpoint_files, read_checkpoint
-from crossbow.runtime.checkpointing import CheckpointWriter
+from crossbow.runtime.checkpointing import CheckpointWriter, Written
 from crossbow.runtime.directory_lock import DirectoryLock
 from crossbow.runtime.monitor import Monitor, tell
-from crossbow.runtime.results import Record
-from crossbow.runtime.run import TrainingRun
+from crossbow.runtime.results import History
 from crossbow.runtime.snapshot import Snapshot
 from crossbow.runtime.stretch import RunState
 from crossbow.runtime.training_engine import TrainingEngine
@@ -30,6 +29,7 @@ class RunKeeper:
     signals: Sequence[signal.Signals] = [
         getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)
     ]
+    """Signals, in addition to that of Ctrl-C, that end training after a checkpoint."""
 
     def __init__(
         self,
@@ -63,44 +63,55 @@ class RunKeeper:
         """A text that identifies the run."""
         return self._lock.mark
 
-    def begin(self, run: TrainingRun) -> None:
+    def begin(self) -> None:
+        """Called when training begins. Raises DataError if the directory has another run's checkpoints."""
+        self._take_directory()
+        self._writer.begin(self._engine.tasks)
+
+    def _take_directory(self) -> None:
         if not self._owned:
             self._writer.prepare()
             self._owned = True
-        self._writer.begin(self._engine.tasks)
 
     def use(self, engine: TrainingEngine) -> None:
+        """From now on, write the checkpoints of this engine."""
         self._engine = engine
 
-    def is_due(self, run: TrainingRun) -> bool:
+    def is_due(self) -> bool:
+        """Whether to write a checkpoint at this tick boundary."""
         return self._writer.is_due(self._engine.tasks)
 
-    def keep(self, run: TrainingRun) -> None:
-        self._write(run.state(), len(run.history.records))
+    def keep(self, state: RunState) -> None:
+        """Write a checkpoint with the state of the training call. No task may be running."""
+        self._write(state)
+        self._last = self._engine.tasks, len(state.values["history"]["records"])
 
-    def recorded(self, run: TrainingRun, record: Record, *, epoch_ended: bool) -> None:
-        tasks, is_best = self._engine.tasks, run.history.best is record
+    def recorded(self, history: History, state: Callable[[], RunState], *, epoch_ended: bool) -> None:
+        """Called after every record, before training continues: write a checkpoint if one is due, and the base model if
+        it is the best one so far. state: returns the state of the training call."""
+        tasks, is_best = self._engine.tasks, history.best is history.records[-1]
         if is_best:
             self._best = self._engine.weights
         epoch = self._engine.order.epochs_in_tasks(tasks)
         if self._writer.is_due_at_epoch(epoch, tasks) if epoch_ended else self._writer.is_due(tasks):
-            self.keep(run)
+            self.keep(state())
         # After the checkpoint: while the best model is being written, a checkpoint would not be due, or would wait.
         if is_best:
             self._writer.write_best(self._best, tasks)
 
-    def end(self, run: TrainingRun) -> None:
+    def end(self, history: History, state: Callable[[], RunState]) -> None:
+        """Write the last checkpoint, unless it is written, and wait for it. Called once, unless training fails."""
         if not self._writer.writes_checkpoints:
             self._writer.write_last(self._engine.weights, self._engine.tasks)
-        elif self._last != (self._engine.tasks, len(run.history.records)):
-            self.keep(run)
+        elif self._last != (self._engine.tasks, len(history.records)):
+            self.keep(state())
         self._writer.wait()
-        self.tell(run)
 
-    def failed(self, run: TrainingRun) -> None:
-        """Write the base model, and the best one, which `recorded` may not have written. Perhaps the monitor failed
-        because the directory, with the files of models, was deleted."""
-        tasks, history = self._engine.tasks, run.history
+    def failed(self, history: History) -> None:
+        """Called when training fails after a record because a monitor failed: write the base model, and the best one,
+        which `recorded` may not have written, and wait for them. Perhaps the monitor failed because the directory, with
+        the files of models, was deleted."""
+        tasks = self._engine.tasks
         if history.best is history.records[-1] and history.records[-1].tasks == tasks:
             self._best = self._engine.weights
         self._writer.write_last(self._engine.weights, tasks)
@@ -108,31 +119,29 @@ class RunKeeper:
             self._writer.write_best(self._best, tasks)
         self._writer.wait()
 
-    def tell(self, run: TrainingRun) -> None:
-        for written in self._writer.take_news():
-            run.tell("checkpoint", written)
+    def take_news(self) -> list[Written]:
+        """The files written since the last call."""
+        return self._writer.take_news()
 
     def write_now(self, state: RunState | None) -> None:
         """Write a checkpoint with the state of the current or last training call, and wait for it. Raises DataError if
         it cannot be written."""
-        if not self._owned:
-            self._writer.prepare()
-            self._owned = True
-        self._write(state, None)
+        self._take_directory()
+        self._write(state)
+        self._last = None  # monitors may not have heard of the last record yet
         self._writer.wait()
-        for written in self._writer.take_news():
+        for written in self.take_news():
             for monitor in self._monitors:
                 tell(monitor, "checkpoint", written)
             if written.error:
                 raise DataError(written.error)
 
-    def _write(self, run: RunState | None, records: int | None) -> None:
-        """Write a checkpoint in the writer's thread. records: number of records of the training call."""
+    def _write(self, run: RunState | None) -> None:
+        """Write a checkpoint in the writer's thread."""
         begin = now()
         snapshot = self._engine.snapshot()
         if self._recorder.on:
             self._recorder.event(SCHEDULER, COPY_FOR_CHECKPOINT, begin)
-        self._last = None if records is None else (self._engine.tasks, records)
         tensors = {f"variables/{name}": each for name, each in snapshot.variables.items()}
         tensors |= {f"vectors/{name}": each for name, each in snapshot.vectors.items()}
         tensors |= {f"best/{name}": each for name, each in self._best.items()}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from crossbow.conf import configuration, is_integer, is_number, shown
 from crossbow.data.order import TrainingOrder
@@ -10,6 +12,9 @@ from crossbow.runtime.training_engine import TrainingEngine
 from crossbow.solver import SolverConf
 from crossbow.solver.schedule import time_of_zero_rate
 from crossbow.types import ConfigurationError, DurationUnit, TrainingUnit
+
+Kept = Literal["kept"]
+"""A limit of a training call that continues, which is that of the interrupted call."""
 
 
 @configuration
@@ -33,10 +38,10 @@ class Limits:
         count: int | None,
         unit: TrainingUnit,
         *,
-        target_loss: float | None,
-        target_accuracy: float | None,
-        duration: float | None,
-        duration_unit: DurationUnit,
+        target_loss: float | None = None,
+        target_accuracy: float | None = None,
+        duration: float | None = None,
+        duration_unit: DurationUnit = DurationUnit.SECONDS,
     ) -> Limits:
         """The limits of a training call, from its arguments. Raises ConfigurationError, with the name of the argument,
         for an invalid one, and if there is no limit."""
@@ -55,6 +60,36 @@ class Limits:
             raise ConfigurationError("training must end: expected a count, a duration or a target. Received: none")
         seconds = None if duration is None else duration * duration_unit.value
         return cls(count=count, unit=unit, seconds=seconds, loss=target_loss, accuracy=target_accuracy)
+
+    @classmethod
+    def continued(
+        cls,
+        before: Mapping[str, Any],
+        *,
+        count: int | Kept | None,
+        target_loss: float | Kept | None,
+        target_accuracy: float | Kept | None,
+        duration: float | Kept | None,
+        duration_unit: DurationUnit,
+    ) -> Limits:
+        """The limits of a training call that continues. before: the limits of the interrupted call, as JSON values; the
+        others replace them. Raises ConfigurationError, as `of` does."""
+
+        def chosen(value: Any, name: str) -> Any:
+            return before[name] if isinstance(value, str) and value == "kept" else value
+
+        return cls.of(
+            chosen(count, "count"),
+            TrainingUnit[before["unit"]],
+            target_loss=chosen(target_loss, "loss"),
+            target_accuracy=chosen(target_accuracy, "accuracy"),
+            duration=chosen(duration, "seconds"),
+            duration_unit=DurationUnit.SECONDS if isinstance(duration, str) else duration_unit,
+        )
+
+    def time_is_over(self, seconds: float) -> bool:
+        """Whether these are as many seconds of training as the limit, if there is one."""
+        return self.seconds is not None and seconds >= self.seconds
 
 
 def _refused(name: str, value: object, allowed: str) -> ConfigurationError:

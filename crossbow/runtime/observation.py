@@ -108,6 +108,40 @@ class Measurement:
             )
 
 
+RECENT = 1.0
+"""Seconds of a measurement of the learners for progress."""
+BLOCKS = 4
+"""Number of blocks of the vectors from which progress estimates the learners' distances from z while tasks run."""
+
+
+class RecentLearners:
+    """The learners' records for progress. They are measured about once a second and, at first, are those of the last
+    stretch."""
+
+    def __init__(self) -> None:
+        self._records: tuple[LearnerRecord, ...] = ()
+        self._measurement: Measurement | None = None
+        """The measurement under way; None before the first of a stretch."""
+        self._began = 0.0
+
+    def begin_stretch(self) -> None:
+        """Measure anew, because training did not continue at once."""
+        self._measurement = None
+
+    def end_stretch(self, records: tuple[LearnerRecord, ...]) -> None:
+        """Set the records of a whole stretch."""
+        self._records = records
+
+    def at(self, now: float, observation: Observation) -> tuple[LearnerRecord, ...]:
+        """The newest records. now: time in seconds. observation: observation of the current engine."""
+        if self._measurement is not None and now < self._began + RECENT:
+            return self._records
+        if self._measurement is not None:
+            self._records = self._measurement.measure(observation, now - self._began, BLOCKS).learners
+        self._measurement, self._began = Measurement(observation), now
+        return self._records
+
+
 def arrived(before: tuple[int, int, int] | None, now: tuple[int, int, int] | None) -> tuple[float | None, int | None]:
     """Mean staleness and number of dropped contributions between two counts (`Observation.arrivals`)."""
     if before is None or now is None:

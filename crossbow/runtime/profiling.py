@@ -12,7 +12,8 @@ from crossbow.conf import configuration, refuse, setting
 from crossbow.domains import Integer
 from crossbow.files import checked_path
 from crossbow.runtime.training_engine import TrainingEngine
-from crossbow.timeline.recorder import Recorder, Recording
+from crossbow.timeline.recorder import Recorder, Recording, learner_track, synchroniser_track
+from crossbow.timeline.timeline import Timeline
 from crossbow.types import ConfigurationError
 
 WARM_UP = 10
@@ -80,3 +81,13 @@ class Profiler:
     def cancel(self) -> None:
         """Discard the recording, if there is one, because training has failed. A later training call records again."""
         self._recorder.discard()
+
+
+def timeline_of(recording: Recording, engine: TrainingEngine) -> Timeline:
+    """The timeline of a recording of an engine, with the kernels and operations of its program."""
+    devices = [number for number, each in enumerate(engine.summary().devices) for _ in range(each.learners)]
+    program = engine.program
+    kernels = {vertex.name: program.kernels_of(vertex.order) for vertex in program.graph}
+    tracks = {learner_track(number): device for number, device in enumerate(devices)}
+    tracks |= {synchroniser_track(device): device for device in devices}
+    return Timeline.of(recording, tracks, {"kernels": kernels, "operations": program.operations()})

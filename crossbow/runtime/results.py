@@ -34,7 +34,8 @@ class TestResult:
     examples: int
     """Number of examples that count."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Values of the check dataflow's other metrics, such as `Accuracy(top_k=5)`, by the names of their operators."""
+    """Values of the check dataflow's other metrics, such as `Accuracy(top_k=5)`, by the names of their operators, which
+    must not be "loss", "accuracy" or "examples"."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from crossbow.conf import plain
+from crossbow.data.fingerprint import fingerprint
 from crossbow.dataflow.graph import BATCH, Graph
 from crossbow.ops.initialiser import Initialiser
+from crossbow.runtime.arguments import Setup
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.recorded import differences, recorded
 from crossbow.solver import SolverConf
@@ -50,6 +52,12 @@ class Resumption:
                 "were dropped, because they do not fit these settings"
             )
         return "\n".join(lines)
+
+
+def describe_run(setup: Setup) -> dict[str, Any]:
+    """The description of a run for its checkpoints, and for the comparison of ranks, as JSON values."""
+    confs = {name: recorded(getattr(setup, name)) for name in ("model", "solver", "system")}
+    return {"network": describe_network(setup.graph), "data": fingerprint(setup.data), **confs}
 
 
 def describe_network(graph: Graph) -> list[str]:

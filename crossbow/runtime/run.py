@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from crossbow.cluster.admission import ANOTHER_PROGRAM
-from crossbow.cluster.failure import LOST, TERMINATED
-from crossbow.cluster.members import ViewChangedError
+from crossbow.cluster.failure import LOST
+from crossbow.cluster.members import Terminated, ViewChangedError
 from crossbow.cluster.process import join
 from crossbow.cluster.ranks import LOSS, Ranks
 from crossbow.console import say
@@ -22,16 +22,16 @@ from crossbow.data.rank_shares import ShareOrder
 from crossbow.host_memory import resident_memory
 from crossbow.runtime.common_decisions import CommonDecisions
 from crossbow.runtime.configuration import ModelConf
+from crossbow.runtime.keeper import RunKeeper
 from crossbow.runtime.limits import Limits, check_tick, end_of_training, epochs_done, next_multiple
 from crossbow.runtime.monitor import Monitor, Progress, tell
 from crossbow.runtime.new_view import Departure, NewCoordinator, NewRanks
-from crossbow.runtime.observation import Measured, Measurement, arrived
+from crossbow.runtime.observation import Measured, Measurement, RecentLearners, arrived
 from crossbow.runtime.profiling import Profiler
 from crossbow.runtime.regrouping import IdleModel, regroup
 from crossbow.runtime.results import (
     AnyDecision,
     History,
-    LearnerRecord,
     Record,
     RunningMean,
     TestResult,
@@ -45,38 +45,6 @@ from crossbow.runtime.training_engine import TrainingEngine
 from crossbow.types import CrossbowError, Phase, TrainingUnit
 
 
-class Keeper(Protocol):
-    """Writes checkpoints of a training run."""
-
-    @property
-    def signals(self) -> Sequence[signal.Signals]:
-        """Signals, in addition to that of Ctrl-C, that end training after a checkpoint."""
-
-    def begin(self, run: TrainingRun) -> None:
-        """Called when training begins. Raises DataError if the directory has another run's checkpoints."""
-
-    def use(self, engine: TrainingEngine) -> None:
-        """From now on, write the checkpoints of this engine."""
-
-    def is_due(self, run: TrainingRun) -> bool:
-        """Whether to write a checkpoint at this tick boundary."""
-
-    def keep(self, run: TrainingRun) -> None:
-        """Write a checkpoint. No task is running."""
-
-    def recorded(self, run: TrainingRun, record: Record, *, epoch_ended: bool) -> None:
-        """Called after every record, before the next stretch begins: write a checkpoint if one is due."""
-
-    def end(self, run: TrainingRun) -> None:
-        """Write the last checkpoint, and wait for it. Called once, unless training fails."""
-
-    def failed(self, run: TrainingRun) -> None:
-        """Called when training fails after a record because a monitor failed: write the base model, and wait for it."""
-
-    def tell(self, run: TrainingRun) -> None:
-        """Tell monitors about the files that were written."""
-
-
 class Renewal(NamedTuple):
     """Functions with which training continues with the ranks of a new view."""
 
@@ -88,21 +56,8 @@ class Renewal(NamedTuple):
     """Returns the program's other models, by their numbers. They continue with the same ranks."""
 
 
-class Terminated(SystemExit):
-    """Raised after a signal has ended training with a checkpoint. The exit status is 143."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(TERMINATED)
-        self.number = number
-        """The signal."""
-
-
-RECENT = 1.0
-"""Seconds of a measurement of the learners for progress."""
 PAUSE = 0.1
 """Seconds between two decisions while there are too few ranks."""
-BLOCKS = 4
-"""Number of blocks of the vectors from which progress estimates the learners' distances from z while tasks run."""
 
 
 class TrainingRun:
@@ -116,7 +71,7 @@ class TrainingRun:
         monitors: Sequence[Monitor],
         *,
         test: bool,
-        keeper: Keeper | None = None,
+        keeper: RunKeeper | None = None,
         profiler: Profiler | None = None,
         state: RunState | None = None,
         ranks: Ranks | None = None,
@@ -153,12 +108,8 @@ class TrainingRun:
         """Time at which the current stretch began, or continued after a pause; while the engine does not run, the time
         at which it stopped."""
         self.next_progress = 0.0
-        self.recent: Measurement
-        """The measurement of the `RECENT` seconds up to `recent_ends`."""
-        self.recent_ends = 0.0
-        """0 before the first measurement."""
-        self.learners: tuple[LearnerRecord, ...] = ()
-        """The learners in the last stretch of at least `RECENT` seconds, for progress."""
+        self._learners = RecentLearners()
+        """The learners, for progress."""
 
     @property
     def interrupted(self) -> int:
@@ -220,7 +171,7 @@ class TrainingRun:
         """Train until a limit is reached, or a signal arrives."""
         self._rebuilds = renewal is not None
         if self.keeper is not None:
-            self.keeper.begin(self)
+            self.keeper.begin()
         if self.profiler is not None:
             self.profiler.begin(self.engine, self.end)
         with self._common.receiving(() if self.keeper is None else self.keeper.signals), self._failures():
@@ -242,8 +193,8 @@ class TrainingRun:
                 if self.profiler is not None:
                     self.profiler.cancel()
                 raise
-            if self.keeper is not None and not self._is_interrupted():
-                self.keeper.end(self)
+            if not self._is_interrupted():
+                self._end_keeping()
             if self.profiler is not None:
                 self.profiler.finish()  # after the last checkpoint, which is more important
             with suppress(ViewChangedError):  # the other ranks are not needed any more
@@ -274,7 +225,7 @@ class TrainingRun:
             if self._monitor_failed and self.history.records and self.keeper is not None:
                 with suppress(CrossbowError):  # the monitor's error is more important
                     self.engine.check_process()
-                    self.keeper.failed(self)
+                    self.keeper.failed(self.history)
             raise
 
     def _await_ranks(self) -> None:
@@ -296,11 +247,12 @@ class TrainingRun:
         stretch, epochs = self.stretch, engine.order.epochs_in_tasks(self.stretch.first)
         next_epoch = next_multiple(engine.order, 1, TrainingUnit.EPOCHS, stretch.first)
         next_test = next_multiple(engine.order, *self._test_interval, stretch.first) if self.test else math.inf
-        measurement, seconds_before, self.recent_ends = Measurement(engine.observation), stretch.seconds, 0.0
+        measurement, seconds_before = Measurement(engine.observation), stretch.seconds
+        self._learners.begin_stretch()
         self._advance(stretch, int(min(next_epoch, next_test, self.end)), measurement)
         common.look_for_signals()
-        if self._is_interrupted() and self.keeper is not None:
-            self.keeper.end(self)  # before the record of an incomplete stretch: an uninterrupted run has no such record
+        if self._is_interrupted():
+            self._end_keeping()  # before the record of an incomplete stretch: an uninterrupted run has no such record
         seconds = common.decide(lambda: self.seconds_before + stretch.seconds)
         stopped = common.decide(lambda: self._reason(seconds))
         # Otherwise no work was done, or all of it was undone, and the last record describes the base model.
@@ -317,7 +269,7 @@ class TrainingRun:
             asks = self._record(stretch, measured, test)
             if self.keeper is not None and not self._is_interrupted():
                 epoch_ended = engine.order.epochs_in_tasks(engine.tasks) > epochs
-                self.keeper.recorded(self, self.history.records[-1], epoch_ended=epoch_ended)
+                self.keeper.recorded(self.history, self.state, epoch_ended=epoch_ended)
             if asks:
                 self._end_for(next(filter(None, self._ranks.gather(self.history.message)), ""))
 
@@ -339,13 +291,13 @@ class TrainingRun:
                 break
             if self.profiler is not None and self.profiler.is_complete():
                 self.profiler.finish()
-            if self.keeper is not None and self.keeper.is_due(self):
-                self.keeper.keep(self)
+            if self.keeper is not None and self.keeper.is_due():
+                self.keeper.keep(self.state())
 
     def _record(self, stretch: Stretch, measured: Measured, test: TestResult | None) -> bool:
         """Record a stretch, and tell monitors. Returns whether the monitors of other ranks must be asked, too."""
         loss, accuracy = self.mean.take()
-        self.learners = measured.learners
+        self._learners.end_stretch(measured.learners)
         before = stretch.arrivals if stretch.one_engine else None
         staleness, dropped = arrived(before, self.engine.observation.arrivals)
         record = Record(
@@ -464,9 +416,8 @@ class TrainingRun:
     def _over(self) -> bool:
         """Whether the run ends at this point, in the middle of a stretch."""
         assert self.stretch is not None
-        limits, seconds = self.limits, self.seconds_before + self.stretch.seconds  # the pause does not count
-        over = limits.seconds is not None and seconds >= limits.seconds
-        return over or self._is_interrupted() or bool(self.history.message)
+        seconds = self.seconds_before + self.stretch.seconds  # the pause does not count
+        return self.limits.time_is_over(seconds) or self._is_interrupted() or bool(self.history.message)
 
     def _add(self, result: Completed) -> None:
         assert self.stretch is not None
@@ -483,6 +434,17 @@ class TrainingRun:
     def _decided(self, decision: AnyDecision) -> None:
         self.history.decisions.append(decision)
         self.tell("decision", decision)
+
+    def _end_keeping(self) -> None:
+        """Write the last checkpoint."""
+        if self.keeper is not None:
+            self.keeper.end(self.history, self.state)
+            self._tell_written()
+
+    def _tell_written(self) -> None:
+        """Tell monitors about the files that were written."""
+        for written in () if self.keeper is None else self.keeper.take_news():
+            self.tell("checkpoint", written)
 
     def _tell_bad_examples(self) -> None:
         for phase, bad in self.engine.bad_examples.items():
@@ -516,14 +478,13 @@ class TrainingRun:
 
     def _reason(self, seconds: float) -> str:
         """The reason to stop at this tick boundary, or "". seconds: seconds of training."""
-        limits = self.limits
         if self._is_interrupted():
             return "interrupt"
         if self.reached < math.inf:
             return "loss"
         if self.engine.tasks >= self.end:
             return "count"
-        if limits.seconds is not None and seconds >= limits.seconds:
+        if self.limits.time_is_over(seconds):
             return "duration"
         return "monitor" if self.history.message else ""
 
@@ -531,13 +492,11 @@ class TrainingRun:
         """Called by the engine at every tick boundary, and between the tasks of a long tick."""
         self._progress()
         self._tell_bad_examples()
-        if self.keeper is not None:
-            self.keeper.tell(self)
+        self._tell_written()
         return self._common.at_tick(self._wants_to_stop, self._wants_to_pause, elastic=self._elastic)
 
     def _wants_to_stop(self) -> bool:
-        limits = self.limits
-        over = limits.seconds is not None and self._seconds() >= limits.seconds
+        over = self.limits.time_is_over(self._seconds())
         # Training must not end as soon as the loss is known, because that depends on timing. This condition is known at
         # the tick boundary, and does not change within the tick.
         reached = self.engine.tasks >= self.reached + tasks_behind(self.engine.clock)
@@ -553,7 +512,7 @@ class TrainingRun:
             if self.profiler.is_complete():
                 return True
         return self._common.fault_is_due(self.engine.tick, self.engine.clock.ticks) or (
-            self.keeper is not None and self.keeper.is_due(self)
+            self.keeper is not None and self.keeper.is_due()
         )
 
     def _progress(self) -> None:
@@ -568,19 +527,9 @@ class TrainingRun:
             time=self._seconds(),
             loss=self.mean.moving_loss,
             images_per_second=stretch.images / max(self._stretch_seconds(), 1e-9),
-            learners=self._learners(now),
+            learners=self._learners.at(now, self.engine.observation),
             doing=tuple(activity.doing for activity in self.engine.observation.activities),
             tested=self.test,
             metrics=self.engine.observation.metrics if self.test else (),
         )
         self.tell("progress", progress)
-
-    def _learners(self, now: float) -> tuple[LearnerRecord, ...]:
-        """The learners' records, measured again about once a second."""
-        observation = self.engine.observation
-        if now >= self.recent_ends:
-            if self.recent_ends:
-                seconds = now - (self.recent_ends - RECENT)
-                self.learners = self.recent.measure(observation, seconds, BLOCKS).learners
-            self.recent, self.recent_ends = Measurement(observation), now + RECENT
-        return self.learners

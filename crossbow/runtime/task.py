@@ -16,6 +16,9 @@ batch of the check set."""
 TaskKey = tuple[Purpose, int]
 """Purpose and parity, which select one of a learner's task lists."""
 
+PARITIES = (0, 1)
+"""The values of `Task.parity`."""
+
 
 class Task(NamedTuple):
     """A batch for a learner; or, for a synchroniser, the end of a tick."""

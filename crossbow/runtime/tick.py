@@ -19,7 +19,7 @@ from crossbow.runtime.results import AnyDecision
 from crossbow.runtime.task import Completed, Task
 from crossbow.solver import Pace
 from crossbow.solver.update import total
-from crossbow.synch import Collective, Rule
+from crossbow.synch import Collective
 from crossbow.types import Array
 
 
@@ -32,7 +32,6 @@ class TickCoordination:
     def __init__(self, assembly: Assembly, backend: Backend, reports: Reports, collective: Collective | None) -> None:
         """Raises ConfigurationError."""
         setting, ranges = assembly.setting, assembly.arithmetic.ranges
-        self.rule: Rule = setting.rule
         self._flags, self._first = assembly.flags, setting.placement.first
         learners = setting.tick_learners
         mean = total("sent", [1 / learners] * learners) if not setting.adds_parts else None

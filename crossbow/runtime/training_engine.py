@@ -45,9 +45,6 @@ class TrainingEngine(Protocol):
     def boundary(self) -> int: ...
 
     @property
-    def merges(self) -> int: ...
-
-    @property
     def learning_rate(self) -> float: ...
 
     @property

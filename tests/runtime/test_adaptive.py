@@ -152,6 +152,7 @@ def test_numbers_of_the_step_are_checked() -> None:
     assert "second moment of 'InnerProduct0.weights'" in str(caught.value.__cause__)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_mixed_precision_is_near_float32(precision: str) -> None:
     """Under float16, too, whose gradients have a loss scale until they reach the step."""

@@ -9,6 +9,7 @@ from crossbow import ConfigurationError, Dataflow, GraphError, Phase, Sequential
 from crossbow.dataflow.graph import build
 from crossbow.ops import InnerProduct, MatFact, SoftMax, SoftMaxLoss
 from crossbow.runtime.arguments import checked_monitors, own_solver, replaced_variables, two_dataflows
+from tests.support import blobs, context, perceptron, with_metrics
 
 
 def network() -> Sequential:
@@ -53,3 +54,26 @@ def test_beside_an_operator_with_its_own_solver_no_other_is_trained() -> None:
     both = Sequential(InnerProduct(2), MatFact(rows=3, columns=4, latents=2, learning_rate=0.5))
     with pytest.raises(GraphError, match=r"\(MatFact\): expected no other operator with variables.*'innerproduct1'"):
         own_solver(build(both.nodes))
+
+
+@pytest.mark.parametrize("name", ["loss", "accuracy", "examples"])
+def test_a_metric_that_a_test_s_own_number_would_hide_is_refused(name: str) -> None:
+    """In records, "test_accuracy" is the accuracy of the main loss's input."""
+    dataflow = with_metrics(perceptron(), 1, 2)
+    renamed = next(node.operator for node in dataflow.subgraph.nodes if node.operator.name == "top2")
+    renamed.name = name
+    expected = (
+        r"^ExecutionContext: expected metrics with other names than a test's own numbers, loss, accuracy, examples\. "
+        rf"Received: the operator '{name}' \(Accuracy\); rename it$"
+    )
+    with pytest.raises(ConfigurationError, match=expected):
+        context(dataflow)
+    context(dataflow, data=blobs(check=0)).close()  # without tests, nothing is hidden
+
+
+def test_the_accuracy_itself_may_be_named_accuracy() -> None:
+    dataflow = with_metrics(perceptron(), 1, 2)
+    next(node.operator for node in dataflow.subgraph.nodes if node.operator.name == "top1").name = "accuracy"
+    with context(dataflow) as running:
+        result = running.test()
+    assert list(result.metrics) == ["top2"]

@@ -116,7 +116,7 @@ def test_nothing_goes_on_after_a_tick_that_was_left(
 def test_a_change_that_fails_loses_nothing(changing: ExecutionContext, monkeypatch: pytest.MonkeyPatch) -> None:
     with changing:
         engine: Any = changing.engine
-        rule, before = engine.now.coordination.rule.name, engine.now
+        rule, before = engine.now.parts.setting.rule.name, engine.now
 
         def fail(engine: Engine, other: Engine) -> None:
             raise CrossbowError("not now")
@@ -125,11 +125,11 @@ def test_a_change_that_fails_loses_nothing(changing: ExecutionContext, monkeypat
             patch.setattr(Engine, "continue_from", fail)
             with pytest.raises(CrossbowError, match="not now"):
                 within(SECONDS, lambda: changing.train(10**6, TASKS))
-        assert (engine.now, engine.now.coordination.rule.name) == (before, rule)
+        assert (engine.now, engine.now.parts.setting.rule.name) == (before, rule)
         tasks = engine.tasks
         changing.train(2, TASKS)
         assert engine.tasks > tasks
-        assert rule == "sma" or engine.now.coordination.rule.name == "ssgd"
+        assert rule == "sma" or engine.now.parts.setting.rule.name == "ssgd"
 
 
 # Numbers of learners

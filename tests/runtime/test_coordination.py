@@ -31,7 +31,6 @@ def test_methods_have_the_parameters_of_the_interface(name: str, kind: type) -> 
 def test_what_is_known_before_the_first_task(rule: Rule) -> None:
     with context(rule=rule, learners=2) as running:
         coordination: Any = engine_of(running).coordination
-        assert coordination.rule == rule
         assert coordination.in_order == isinstance(rule, SMA)
         assert [learner.number for learner in coordination.learners] == [0, 1]
         assert set(coordination.learners) <= set(coordination.members())

@@ -30,6 +30,7 @@ from crossbow import (
     SystemConf,
     TrainingUnit,
 )
+from crossbow.cluster.members import Terminated
 from crossbow.data.examples import ArrayExamples, BadExample, Selection
 from crossbow.runtime import checkpointing
 from crossbow.runtime.checkpoint import checkpoint_files
@@ -37,7 +38,6 @@ from crossbow.runtime.checkpointing import CheckpointWriter, Written
 from crossbow.runtime.keeper import find_checkpoint
 from crossbow.runtime.limits import Limits
 from crossbow.runtime.monitor import Progress
-from crossbow.runtime.run import Terminated
 from tests.support import blobs, context, perceptron, same_weights
 
 DATA = blobs(examples=40)
@@ -318,8 +318,8 @@ def test_limits_are_replaced_under_the_names_of_training_calls(tmp_path: Path) -
         with pytest.raises(ConfigurationError, match="training must end"):
             resumed.continue_training(count=None, target_accuracy=None, duration=None)
         resumed.continue_training(count=2, target_accuracy=None, duration_unit=DurationUnit.MINUTES)
-        assert resumed._run is not None
-        assert resumed._run.limits == Limits(count=2, seconds=3600.0)
+        assert resumed._calls._run is not None
+        assert resumed._calls._run.limits == Limits(count=2, seconds=3600.0)
 
 
 def test_a_directory_in_use_and_one_with_an_older_run(tmp_path: Path) -> None:

@@ -7,15 +7,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from crossbow import SMA, Dataflow, Dataset, Sequential, SolverConf, TrainingUnit
+from crossbow import SMA, SolverConf, TrainingUnit
 from crossbow.data.order import TrainingOrder
-from crossbow.ops import EuclideanLoss, InnerProduct
 from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.limits import Limits, check_tick, end_of_decay, end_of_training, epochs_done, next_multiple
-from crossbow.types import ConfigurationError
+from crossbow.types import ConfigurationError, DurationUnit
 from tests.runtime.test_run import EPOCHS, TASKS, Listener
 from tests.support import blobs, context
 
@@ -56,15 +54,6 @@ def test_bad_limits_are_refused(method: str, arguments: dict[str, Any], text: st
         with pytest.raises(ConfigurationError, match=text):
             getattr(running, method)(**arguments)
         assert running.engine.tick == 0
-
-
-def test_an_accuracy_to_reach_needs_a_network_that_has_one() -> None:
-    examples = np.ones((8, 3), np.float32), np.ones((8, 2), np.float32)
-    network = Dataflow(Sequential(InnerProduct(2), EuclideanLoss()))
-    with context(network, data=Dataset(examples, examples)) as running:
-        with pytest.raises(ConfigurationError, match=r"^target_accuracy: expected a network with an accuracy\. Rec"):
-            running.train_and_test(1, target_accuracy=0.5)
-        assert running.train_and_test(1).stopped == "count"
 
 
 @pytest.mark.parametrize(
@@ -156,15 +145,6 @@ def test_a_rate_that_becomes_0_before_the_end(solver: SolverConf, limits: Limits
     assert expected in text if expected else text == ""
 
 
-def test_a_rate_that_becomes_0_before_the_end_is_told_once() -> None:
-    with context(solver=COSINE) as running:
-        running.train(1)
-        with pytest.warns(RuntimeWarning, match=r"^the learning rate becomes 0 after 10 of the 45 ticks") as told:
-            running.train(9)
-        assert told[0].filename == __file__
-        running.train(1)
-
-
 @pytest.mark.parametrize(("tasks", "expected"), [(0, 0), (3, 0), (4, 4 / 10.5), (11, 1), (14, 1), (15, 15 / 10.5)])
 def test_an_epoch_ends_with_a_tick(tasks: int, expected: float) -> None:
     assert epochs_done(engine(tasks)) == expected
@@ -207,3 +187,19 @@ def test_a_tick_that_is_part_of_a_tick_of_hosts(
 )
 def test_the_end_of_the_next_interval(interval: int, unit: TrainingUnit, tasks: int, expected: int) -> None:
     assert next_multiple(TrainingOrder(40, 4, 0), interval, unit, tasks) == expected  # ten tasks in an epoch
+
+
+@pytest.mark.parametrize(("limit", "seconds", "over"), [(None, 1e9, False), (2.0, 1.9, False), (2.0, 2.0, True)])
+def test_a_limit_of_time(limit: float | None, seconds: float, over: bool) -> None:
+    assert Limits(count=1, seconds=limit).time_is_over(seconds) == over
+
+
+def test_limits_of_a_call_that_continues() -> None:
+    before = {"count": 7, "unit": "TASKS", "seconds": 90.0, "loss": 0.5, "accuracy": None}
+    kept: dict[str, Any] = dict.fromkeys(("count", "target_loss", "target_accuracy", "duration"), "kept")
+    kept["duration_unit"] = DurationUnit.MINUTES
+    assert Limits.continued(before, **kept) == Limits(count=7, unit=TASKS, seconds=90.0, loss=0.5)
+    changed = {**kept, "count": None, "target_accuracy": 1.0, "duration": 2}
+    assert Limits.continued(before, **changed) == Limits(unit=TASKS, seconds=120.0, loss=0.5, accuracy=1.0)
+    with pytest.raises(ConfigurationError, match=r"^count must be an integer ≥ 1\. Received: count='keep'$"):
+        Limits.continued(before, **{**kept, "count": "keep"})

@@ -18,7 +18,17 @@ from crossbow.kernels.interface import State
 from crossbow.runtime.activity import Activity, Spent
 from crossbow.runtime.memory import new_state
 from crossbow.runtime.monitor import Progress
-from crossbow.runtime.observation import BLOCK, Measured, Measurement, arrived, distances
+from crossbow.runtime.observation import (
+    BLOCK,
+    BLOCKS,
+    RECENT,
+    Measured,
+    Measurement,
+    RecentLearners,
+    arrived,
+    distances,
+)
+from crossbow.runtime.results import LearnerRecord
 from crossbow.synch import RULES, FreeRule, Rule
 from tests.support import Probe, blobs, context, engine_of, perceptron
 
@@ -55,6 +65,26 @@ def test_shares_of_the_time() -> None:
     assert record.averaging == pytest.approx(1.5 / 7)
     other: Any = SimpleNamespace(data_wait_seconds=4.0)  # another engine trains now, with other learners
     assert stretch.measure(other, 10.0) == Measured(pytest.approx(0.1))
+
+
+def test_progress_shows_the_last_stretch_and_then_the_last_second() -> None:
+    asked = list[int | None]()
+    activity = Activity(new_state())
+    observed: Any = SimpleNamespace(activities=[activity], data_wait_seconds=0.0, barrier=True)
+    observed.distances = lambda blocks: asked.append(blocks) or [None]
+    recent, whole = RecentLearners(), (LearnerRecord(0, 0.5, 0.0, 0.0, 0.0, 50.0, None),)
+    assert recent.at(10.0, observed) == ()
+    recent.end_stretch(whole)
+    recent.begin_stretch()
+    activity.add(0.25, 0.0, 100)
+    assert recent.at(20.0, observed) == whole
+    activity.add(0.5, 0.0, 300)
+    assert recent.at(20.0 + RECENT / 2, observed) == whole
+    (record,) = recent.at(20.0 + 2 * RECENT, observed)
+    assert (record.images_per_second, record.computing) == (300 / (2 * RECENT), 0.5 / (2 * RECENT))
+    assert recent.at(20.0 + 2.5 * RECENT, observed) == (record,)
+    assert recent.at(20.0 + 3 * RECENT, observed)[0].images_per_second == 0.0
+    assert asked == [BLOCKS] * 2
 
 
 def test_staleness_and_dropped_contributions() -> None:

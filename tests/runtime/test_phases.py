@@ -72,7 +72,7 @@ def test_a_phase_begins_with_the_engine_of_its_last_turn() -> None:
         seen = []
         for _ in range(10):
             running.train(2, TASKS)
-            seen.append(engine.now.coordination.rule.name)
+            seen.append(engine.now.parts.setting.rule.name)
         assert seen == ["async"] * 2 + ["ssgd"] * 2 + ["async"] + ["ssgd"] * 2 + ["async"] * 2 + ["ssgd"]
         assert len(engine.engines.kinds) == 2
 
@@ -82,7 +82,7 @@ def rules_of_ticks(running: Any, learners: int, ticks: int) -> str:
     seen = ""
     for _ in range(ticks):
         running.train(learners, TASKS)
-        seen += running.engine.now.coordination.rule.name[0]
+        seen += running.engine.now.parts.setting.rule.name[0]
     return seen
 
 

@@ -35,7 +35,7 @@ from crossbow import (
 from crossbow.cluster.admission import Admission, Joining, Journal
 from crossbow.cluster.failure import ASKED_TO_LEAVE, LOST
 from crossbow.cluster.fault import Fault
-from crossbow.cluster.members import GivenUp, Left, NotJoined, Rank, ViewChangedError
+from crossbow.cluster.members import GivenUp, Left, NotJoined, Rank, Terminated, ViewChangedError
 from crossbow.cluster.ranks import LOSS, Ranks
 from crossbow.compile import ModelLayout, share_of
 from crossbow.compile.model import Segment
@@ -52,7 +52,7 @@ from crossbow.runtime.limits import Limits
 from crossbow.runtime.monitor import Monitor, Progress
 from crossbow.runtime.new_view import Departure, NewCoordinator, NewRanks
 from crossbow.runtime.reports import Reports
-from crossbow.runtime.run import Renewal, Terminated, TrainingRun
+from crossbow.runtime.run import Renewal, TrainingRun
 from crossbow.runtime.served import ServedExchange
 from crossbow.runtime.snapshot import Snapshot
 from crossbow.runtime.task import Completed, Failed
@@ -77,11 +77,14 @@ from crossbow.synch import (
     SynchronousEASGD,
     TwoLevel,
     WeedOut,
+    has_two_levels,
+    simulate,
 )
 from crossbow.types import ConfigurationError, CrossbowError, TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
 from tests.cluster.ray.processes import Processes
 from tests.combinations import one_in
+from tests.runtime import test_hosts as least_squares
 from tests.support import FAST_KERNELS, blobs, same_weights, training, until
 
 DATA = blobs(83, 29)
@@ -553,6 +556,56 @@ def test_a_rank_for_which_there_is_no_place_leaves_again(
     assert events.arrivals == []
     said = "error: with 3 ranks, training cannot go on: expected at most two learners\n"
     assert capsys.readouterr().err == said
+
+
+IN_TURN = RuleSequence(((TwoLevel(SMA(), DiLoCo(tau=2)), 3), (TwoLevel(SSGD(), PolyakRuppert(0.25, tau=2)), 4)))
+
+
+@one_in(2)
+@pytest.mark.parametrize(
+    ("rule", "fault"),
+    [
+        (SMA(base_momentum=0.25), "kill:1@5"),
+        (TwoLevel(SMA(), DiLoCo(tau=2)), "kill:1@4"),
+        (TwoLevel(SMA(), SMA(tau=2)), "kill:1@4"),
+        (TwoLevel(SMA(), DiLoCo(tau=2)), "join@4"),
+        (TwoLevel(PolyakRuppert(0.25), SMA(tau=2, base_momentum=0.5)), "join@4"),
+        (IN_TURN, "kill:1@2"),
+        (IN_TURN, "kill:1@4"),
+        (IN_TURN, "join@4"),
+        (RuleSequence(((SMA(), 3), (PolyakRuppert(0.25), 4))), "kill:1@5"),
+        (RuleSequence(((SSGD(), 3), (Grouping(((0, 2, 1),)), 2))), "kill:1@2"),
+        (RuleSequence(((ModelAveraging(), 3), (Default(), 4))), "kill:1@2"),
+    ],
+    ids=str,
+)
+def test_training_goes_on_as_in_the_simulator(
+    monkeypatch: pytest.MonkeyPatch, rule: Rule | RuleSequence | TwoLevel, fault: str
+) -> None:
+    """A task takes 1. Learner 1 is lost in the middle of the task after the given tick, or learner 2 joins at the end
+    of that tick."""
+
+    def create(model: ModelConf, ranks: Ranks, system: SystemConf = SYSTEM) -> Any:
+        return least_squares.engine_of(ranks, model.rule, SOLVER, replace(least_squares.SYSTEM, learners_per_device=1))
+
+    monkeypatch.setattr(sys.modules[__name__], "new_engine", create)
+    tick, model, change = int(fault[-1]), replace(MODEL, rule=rule), dict[str, Any]()
+    if fault.startswith("kill"):
+        before, after, change = 3, 2, {"leave": [(tick + 0.5, 1)]}
+        results, _ = train_and_lose(monkeypatch, fault, before, model)
+    else:
+        before, after, change = 2, 3, {"join": [(tick - 0.5, 2)]}
+        results, _ = train_and_join(monkeypatch, fault, before, model)
+    epochs, first, per_tick = 3 * least_squares.EXAMPLES // least_squares.BATCH, tick * before, after * rule.tau
+    expected = simulate(
+        rule, initial=[least_squares.START] * least_squares.FEATURES, gradient=least_squares.gradient, solver=SOLVER,
+        learners=before, hosts=[1, 1, 1] if has_two_levels(rule) else None, speeds=[1.0] * 3,
+        tasks=first - (first - epochs) // per_tick * per_tick, **change,
+    )  # fmt: skip
+    found = [least_squares.flat(weights) for weights, _ in results if weights is not None]
+    assert len(found) == after
+    for weights in found:
+        np.testing.assert_allclose(weights, expected.base[-1], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("faults", ["kill:1@4", "join@4"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import signal
 import time
@@ -14,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from crossbow import SMA, Checkpoints, DurationUnit, JsonLinesMonitor, ModelConf, Monitor, SolverConf, TrainingUnit
+from crossbow import SMA, Checkpoints, DurationUnit, ModelConf, Monitor, SolverConf, TrainingUnit
 from crossbow.runtime import run
 from crossbow.runtime.keeper import RunKeeper
 from crossbow.runtime.limits import Limits
 from crossbow.runtime.monitor import Progress
-from crossbow.runtime.results import Record
+from crossbow.runtime.results import History, Record
 from crossbow.runtime.scheduler import TICKS_BEHIND
+from crossbow.runtime.stretch import RunState
 from crossbow.runtime.task import Completed
-from crossbow.types import ConfigurationError, DataError, MonitorError
+from crossbow.types import ConfigurationError, DataError
 from tests.support import (
     Probe,
-    Trap,
     blobs,
     context,
     dawdle,
@@ -278,143 +277,6 @@ def test_a_record_has_the_learning_rate_of_the_last_tick() -> None:
         assert [record.learning_rate for record in history.records] == pytest.approx(expected)
 
 
-def test_the_log_has_one_object_a_line(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "log.jsonl"
-    with context(monitors=[JsonLinesMonitor(path)]) as running:
-        history = running.train_and_test(3)
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        assert len(lines) == 3
-        for line, record in zip(lines, history.records, strict=True):
-            assert record.test is not None
-            assert line["epoch"] == record.epoch
-            assert line["time"] == record.time
-            assert line["loss"] == record.loss
-            assert line["images_per_second"] == record.images_per_second
-            assert line["test_accuracy"] == record.test.accuracy
-            assert line["test_examples"] == 13
-        running.train(1)
-        assert len(path.read_text().splitlines()) == 4
-        assert json.loads(path.read_text().splitlines()[-1])["test_accuracy"] is None
-
-
-def test_an_older_log_is_left_alone_until_training_begins(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_text("old\n")
-    with context(monitors=[JsonLinesMonitor(path)]) as running:
-        assert path.read_text() == "old\n"
-        running.train(1)
-    assert len(path.read_text().splitlines()) == 1
-    assert "old" not in path.read_text()
-
-
-def test_the_log_is_whole_after_a_failure(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    trap = Trap(raising(ValueError("no")), call=25)
-    network, log = perceptron(Probe(action=trap)), JsonLinesMonitor(path)
-    with context(network, monitors=[log], learners=1) as running, pytest.raises(RuntimeError, match="task 25"):
-        running.train(5)
-    assert path.read_text().endswith("\n")
-    assert [json.loads(line)["epoch"] for line in path.read_text().splitlines()] == [1, 2]
-
-
-def test_the_log_stays_readable_where_a_number_is_none(tmp_path: Path) -> None:
-    """JSON has no NaN and no infinity."""
-    record = Record(1, 2, 3.0, math.nan, None, math.inf, 0.1)
-    JsonLinesMonitor(tmp_path / "log").record(record)
-
-    def refuse(text: str) -> None:
-        raise AssertionError(f"{text} is not JSON")
-
-    line = json.loads((tmp_path / "log").read_text(), parse_constant=refuse)
-    assert line["loss"] is None
-    assert line["images_per_second"] is None
-    assert line["time"] == 3.0
-
-
-# Monitors
-
-
-# Monitors
-
-
-class Ender(Monitor):
-    """Ends training at the first event of this name after `tasks` tasks."""
-
-    interval = 0.0
-
-    def __init__(self, event: str, tasks: int) -> None:
-        self.event, self.tasks = event, tasks
-
-    def progress(self, progress: Progress) -> None:
-        self._perhaps("progress", progress.tasks)
-
-    def record(self, record: Record) -> None:
-        self._perhaps("record", record.tasks)
-
-    def _perhaps(self, event: str, tasks: int) -> None:
-        if event == self.event and tasks >= self.tasks:
-            self.end_training(f"{event} after {self.tasks} tasks")
-
-
-@pytest.mark.parametrize("event", ["progress", "record"])
-def test_a_monitor_ends_training(event: str) -> None:
-    """After the record, or on a tick within the epoch; and only this call."""
-    with context(data=blobs(40), learners=2, monitors=[Ender(event, 12)]) as running:
-        history = running.train_and_test(100)
-        assert history.stopped == "monitor"
-        assert history.message == f"Ender: {event} after 12 tasks"
-        assert history.records[-1].test is not None
-        assert 12 <= history.records[-1].tasks < 100 * 10
-        assert history.records[-1].tasks % 2 == 0
-        if event == "record":
-            assert tasks_of(history.records) == [10, 20]
-            assert running.train(1).stopped == "count", "training was complete when the monitor ended it"
-
-
-class Broken(Monitor):
-    """Raises an exception at an event."""
-
-    interval = 0.0
-
-    def __init__(self, event: str, error: Exception) -> None:
-        self.event, self.error = event, error
-
-    def progress(self, progress: Progress) -> None:
-        self._raise("progress")
-
-    def record(self, record: Record) -> None:
-        self._raise("record")
-
-    def close(self) -> None:
-        self._raise("close")
-
-    def _raise(self, event: str) -> None:
-        if event == self.event:
-            raise self.error
-
-
-@pytest.mark.parametrize("event", ["progress", "record", "close"])
-def test_a_monitor_that_raises_ends_training_by_name(event: str) -> None:
-    error = ZeroDivisionError("no tests yet")
-    message = rf"^the monitor Broken failed in `{event}`: ZeroDivisionError: no tests yet$"
-    with (
-        pytest.raises(MonitorError, match=message) as caught,
-        context(data=blobs(40), learners=2, monitors=[Broken(event, error)]) as running,
-    ):
-        running.train(1)
-    assert caught.value.__cause__ is error
-
-
-def test_an_error_for_users_keeps_its_type_and_names_the_monitor() -> None:
-    monitors = [Broken("record", DataError("the disk is full"))]
-    with (
-        context(data=blobs(40), learners=2, monitors=monitors) as running,
-        pytest.raises(DataError, match="disk") as caught,
-    ):
-        running.train(1)
-    assert caught.value.__notes__ == ["raised by the monitor Broken in `record`"]
-
-
 class InEpoch(Monitor):
     """Acts in the third epoch."""
 
@@ -457,11 +319,11 @@ def test_the_history_survives_what_ends_training(
 
 def test_the_last_checkpoint_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also that of a run which a signal ends."""
-    ends, end = list[int](), RunKeeper.end
+    ends, end = list[History](), RunKeeper.end
 
-    def counted(keeper: RunKeeper, of: run.TrainingRun) -> None:
-        ends.append(of.engine.tasks)
-        end(keeper, of)
+    def counted(keeper: RunKeeper, history: History, state: Callable[[], RunState]) -> None:
+        ends.append(history)
+        end(keeper, history, state)
 
     monkeypatch.setattr(RunKeeper, "end", counted)
     interrupting = InEpoch(lambda: signal.raise_signal(signal.SIGINT))

@@ -13,7 +13,7 @@ from crossbow.runtime.cpu.learner import CpuLearner
 from crossbow.runtime.cpu.memory import CpuLearnerMemory
 from crossbow.runtime.cpu.stream import CpuStream
 from crossbow.runtime.cpu.work import BoundTask, bound_task, task_list
-from crossbow.runtime.task import Finished, Report, TaskKey
+from crossbow.runtime.task import PARITIES, Finished, Report, TaskKey
 from crossbow.solver import Pace
 from crossbow.types import Array
 
@@ -72,10 +72,10 @@ def exchanging_learner(
     update = formulas.over(numbers.array)["step"]
     step = arithmetic.step(parts.blocks, update, replica.vectors(), clipped=setting.clips_own)
     task = bound_task(assembly.training, bound, [*parts.forward, *parts.backward, *step])
-    tasks: dict[TaskKey, BoundTask] = {("train", parity): task for parity in (0, 1)}
+    tasks: dict[TaskKey, BoundTask] = {("train", parity): task for parity in PARITIES}
     if assembly.check is not None:
         bound = memory.of(assembly.check, base.buffers[0], replica.gradient, base.statistics)
         check = bound_task(assembly.check, bound, assembly.check.program.bind(bound).forward)
-        tasks.update({("check", parity): check for parity in (0, 1)})
+        tasks.update({("check", parity): check for parity in PARITIES})
     state, flags, recorder = memory.state, assembly.flags, setting.recorder
     return CpuLearner(number, stream, tasks, numbers, state, flags, report, finished, recorder=recorder)

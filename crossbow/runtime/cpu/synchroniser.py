@@ -20,7 +20,7 @@ from crossbow.runtime.cpu.work import BoundTask, task_list
 from crossbow.runtime.mean import NAME, Mean
 from crossbow.runtime.memory import new_state
 from crossbow.runtime.merging import Merging
-from crossbow.runtime.task import Report, TaskKey
+from crossbow.runtime.task import PARITIES, Report, TaskKey
 from crossbow.synch import Collective
 from crossbow.timeline.recorder import SYNCHRONISER
 from crossbow.types import Array
@@ -35,7 +35,7 @@ def new_synchroniser(
     mean = Mean(merging, assembly.setting.tick_ranks, collective, assembly.flags)
     tasks: dict[TaskKey, BoundTask] = {
         ("synchronise", parity): BoundTask(task_list(synchroniser_steps(mean, signals, assembly, parity, merge, state)))
-        for parity in (0, 1)
+        for parity in PARITIES
     }
     return CpuLearner(
         assembly.setting.learners,

@@ -46,7 +46,7 @@ from crossbow.runtime.cpu.stream import CpuStream, Signals
 from crossbow.runtime.cpu.work import BoundTask, bound_task
 from crossbow.runtime.merging import Merging
 from crossbow.runtime.replica import BaseModel, Replica
-from crossbow.runtime.task import Report, TaskKey
+from crossbow.runtime.task import PARITIES, Report, TaskKey
 from crossbow.types import Array
 
 
@@ -198,7 +198,7 @@ def _bind(
     tasks: dict[TaskKey, BoundTask] = {}
     trained: Parts | None = None
     checked: Parts | None = None
-    for parity in (0, 1):
+    for parity in PARITIES:
         weights = base.buffers[parity] if own.weights is None else own.weights
         present, following = own.statistics[parity], own.statistics[1 - parity]
         bound = memory.of(training, weights, own.gradient, (present, following))

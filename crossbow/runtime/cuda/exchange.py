@@ -45,7 +45,6 @@ from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.memory import CudaLearnerMemory
 from crossbow.runtime.cuda.stream import CudaStream, Event, LearnerStreams
 from crossbow.runtime.cuda.work import (
-    PARITIES,
     BoundWork,
     WorkKey,
     bound_work,
@@ -53,7 +52,7 @@ from crossbow.runtime.cuda.work import (
     task_ranges,
 )
 from crossbow.runtime.flags import Flags
-from crossbow.runtime.task import Finished, Report
+from crossbow.runtime.task import PARITIES, Finished, Report
 from crossbow.solver import Pace
 from crossbow.types import Aborted, Array, address
 

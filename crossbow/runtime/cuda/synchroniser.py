@@ -38,12 +38,12 @@ from crossbow.runtime.cuda.coefficients import DeviceNumbers
 from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.stream import CudaStream, Event
 from crossbow.runtime.cuda.timing import Marks, StreamClock
-from crossbow.runtime.cuda.work import PARITIES, Work, new_work, run
+from crossbow.runtime.cuda.work import Work, new_work, run
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.mean import Mean
 from crossbow.runtime.merging import Merging
 from crossbow.runtime.replica import BaseModel, Replica
-from crossbow.runtime.task import Completed, Failed, Report, Task
+from crossbow.runtime.task import PARITIES, Completed, Failed, Report, Task
 from crossbow.synch import HostCollective
 from crossbow.synch.collective import check_vectors
 from crossbow.timeline.recorder import Recorder, TaskEvent, synchroniser_track

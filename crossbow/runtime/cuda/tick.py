@@ -20,7 +20,6 @@ from crossbow.runtime.cuda.memory import CudaLearnerMemory
 from crossbow.runtime.cuda.stream import Event, LearnerStreams, WaitFor
 from crossbow.runtime.cuda.synchroniser import merge_steps
 from crossbow.runtime.cuda.work import (
-    PARITIES,
     BoundWork,
     Work,
     WorkKey,
@@ -31,7 +30,7 @@ from crossbow.runtime.cuda.work import (
 )
 from crossbow.runtime.merging import Merging
 from crossbow.runtime.replica import BaseModel, Replica
-from crossbow.runtime.task import Purpose, Report
+from crossbow.runtime.task import PARITIES, Purpose, Report
 
 
 def tick_learner(

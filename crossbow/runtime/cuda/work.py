@@ -19,10 +19,8 @@ from crossbow.runtime.assembly import Assembly, Pipeline
 from crossbow.runtime.cuda.memory import CudaLearnerMemory, Input
 from crossbow.runtime.cuda.timing import Marks
 from crossbow.runtime.replica import BaseModel, Replica
-from crossbow.runtime.task import Purpose
+from crossbow.runtime.task import PARITIES, Purpose
 from crossbow.types import Array
-
-PARITIES = (0, 1)
 
 DIRECT = 2
 """Maximum number of calls that are made directly instead of as a graph."""

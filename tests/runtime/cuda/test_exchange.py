@@ -42,7 +42,7 @@ from crossbow.synch import (
 )
 from crossbow.testing import FakeCollective
 from crossbow.types import ConfigurationError, CrossbowError, NonFiniteError, NonFiniteLossError, TaskError
-from tests.combinations import in_turn, one_in
+from tests.combinations import one_in
 from tests.conftest import _ours
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.fake_memory import RaceError
@@ -322,7 +322,7 @@ def test_testing_predicting_saving_and_loading(rule: Rule, tmp_path: Any) -> Non
         running.train(6, TASKS)
 
 
-@in_turn
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", NARROW)
 @pytest.mark.parametrize("rule", [AsynchronousSGD(), Hogwild()], ids=str)
 def test_tensors_of_16_bits(rule: Rule, precision: str) -> None:
@@ -352,6 +352,7 @@ def test_rules_in_turn() -> None:
     engine.assert_same(received, engine.train("cpu", tasks=10, rule=SSGD(), **options))
 
 
+@pytest.mark.slow
 def test_polyak_ruppert_in_turn() -> None:
     """Its clock, from which the numbers of a merge follow, begins with its phase; as the simulator has it."""
     turns = RuleSequence(((SSGD(), 2), (PolyakRuppert(alpha=0.25), 3)))

@@ -28,6 +28,7 @@ def variables(running: ExecutionContext) -> list[dict[str, Any]]:
     return [running.variables, *replicas]
 
 
+@one_in(4)
 @pytest.mark.parametrize(("rule", "devices"), covering([*BARRIER, SMA(tau=3)], ["cuda:0", "cuda:0,cuda:1"], together=1))
 def test_z_and_every_learner_are_those_of_the_cpu(rule: Rule, devices: str) -> None:
     cpu = "cpu" if devices == "cuda:0" else "cpu:0/2,cpu:1/2"

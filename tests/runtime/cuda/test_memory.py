@@ -81,7 +81,7 @@ RUNS = {
 PLACES = {"one learner": (1, 1), "four learners": (1, 4), "two GPUs": (2, 2)}
 
 
-@one_in(6)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "shape", "rule", "solver", "devices", "learners"),
     covering(*([pytest.param(*row, id=name) for name, row in rows.items()] for rows in (RUNS, PLACES)), together=1),

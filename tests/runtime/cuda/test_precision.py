@@ -26,7 +26,7 @@ from crossbow.ops import (
 )
 from crossbow.runtime.memory import assign, on_host
 from crossbow.types import ConfigurationError, NonFiniteError, NonFiniteLossError, TaskError
-from tests.combinations import covering, in_turn, one_in
+from tests.combinations import covering, one_in
 from tests.kernels.cuda.fake import fake_cuda
 from tests.runtime.cuda import test_training as engine
 from tests.support import Array, chain, training
@@ -61,6 +61,7 @@ def test_weights_are_nearly_those_of_the_cpu(name: str, devices: str, precision:
     assert_near(train(precision, devices, **RUNS[name]), engine.train(cpu, **RUNS[name]), precision)
 
 
+@pytest.mark.slow
 @types
 def test_residual_units(precision: str) -> None:
     """The sum after a normalisation is rounded once, and so is a gradient that a convolution adds."""
@@ -103,7 +104,7 @@ def with_branches() -> Dataflow:
     return Dataflow(SubGraph(first[0])).set_phase(Phase.TRAIN)
 
 
-@in_turn
+@pytest.mark.slow
 @types
 @pytest.mark.parametrize(
     "build",
@@ -178,6 +179,7 @@ def test_a_learner_whose_gradients_overflow_averages_as_ever() -> None:
     assert np.abs(drawn - own).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [SMA(), SSGD()])
 def test_tasks_without_a_gradient_change_nothing(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mixed, "FIRST_SCALE", 2.0**60)
@@ -219,6 +221,7 @@ def with_wide_variables_behind() -> Dataflow:
     )
 
 
+@pytest.mark.slow
 @types
 def test_variables_of_float32_alone(precision: str) -> None:
     """They have no vector of 16 bits; the scale is brought up to date all the same."""

@@ -162,6 +162,7 @@ def test_testing_predicting_saving_and_loading(tmp_path: Any) -> None:
         assert (received.accuracy, received.examples) == (pytest.approx(tested.accuracy), tested.examples)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metrics", [(1, 2), (1, 2, 3)], ids=str)
 def test_all_metrics(metrics: tuple[int, ...], tmp_path: Any) -> None:
     def build() -> Dataflow:
@@ -213,7 +214,7 @@ def test_numbers_are_checked_where_asked() -> None:
         assert isinstance(caught.value.__cause__, NonFiniteError)
 
 
-@one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("system", [{"deterministic": True}, {"precision": "tf32"}, {"precision": "float64"}])
 def test_other_arithmetic(system: dict[str, Any]) -> None:
     """The fake rounds nothing to TF32; images then lie channels-last."""

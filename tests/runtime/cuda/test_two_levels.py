@@ -51,6 +51,7 @@ def test_numbers_are_checked() -> None:
         check_as_simulated(RULE, [2, 1], 12, SOLVER, devices=devices, check_numerics=True, **GPUS)
 
 
+@pytest.mark.slow
 def test_local_variables_in_a_sequence() -> None:
     levels = ((TwoLevel(within, DiLoCo(tau=2)), 2) for within in (SMA(), ModelAveraging()))
     with fake_cuda(2, seed=1, threads_tell=True):
