@@ -66,6 +66,17 @@ class Left(SystemExit):
         super().__init__(self.status)
 
 
+class Terminated(SystemExit):
+    """Raised after a signal has ended training with a checkpoint. The exit status is 143."""
+
+    status = 143
+
+    def __init__(self, number: int) -> None:
+        super().__init__(self.status)
+        self.number = number
+        """The signal."""
+
+
 class GivenUp(SystemExit):
     """Raised when the other ranks continue without this one, because they could not reach it. The exit status is 4."""
 

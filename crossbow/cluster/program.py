@@ -13,13 +13,13 @@ from types import TracebackType
 
 from crossbow.cluster.failure import FAILED
 from crossbow.cluster.fault import VARIABLE
-from crossbow.cluster.members import Left, NotJoined, RankFailedError
+from crossbow.cluster.members import Left, NotJoined, RankFailedError, Terminated
 from crossbow.console import say
 from crossbow.interruption import INTERRUPTED
 
-LEFT, CANNOT_JOIN = -1, -2
-"""Results of `run_program` if the rank was asked to leave, or cannot join the others. Exit statuses are from 0 to
-255."""
+LEFT, CANNOT_JOIN, SIGNALLED = -1, -2, -3
+"""Results of `run_program` if the rank was asked to leave, cannot join the others, or has ended training because of a
+signal. Exit statuses are from 0 to 255."""
 BEGUN_AGAIN = "CROSSBOW_BEGUN_AGAIN"
 """An environment variable of ranks whose program a launcher has restarted. The program removes it."""
 
@@ -53,8 +53,8 @@ def begun_again(program: RankProgram) -> RankProgram:
 
 
 def run_program(program: RankProgram, before_error: Callable[[], None] = lambda: None) -> int:
-    """Run a program in this process. Returns its exit status, `LEFT` or `CANNOT_JOIN`. The traceback of an exception is
-    printed.
+    """Run a program in this process. Returns its exit status, `LEFT`, `CANNOT_JOIN` or `SIGNALLED`. The traceback of an
+    exception is printed.
 
     before_error: called before the traceback is printed.
     """
@@ -72,6 +72,8 @@ def run_program(program: RankProgram, before_error: Callable[[], None] = lambda:
         return LEFT
     except NotJoined:
         return CANNOT_JOIN
+    except Terminated:
+        return SIGNALLED
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):
             return (error.code or 0) & 0xFF  # as the operating system does

@@ -83,7 +83,7 @@ class Ranks:
         self._numbered = 0
         """Number of models that the program has created."""
         self.models: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        """The contexts of the program that are in use, by the numbers of their models."""
+        """The training calls of the contexts that are in use, by the numbers of their models."""
         self._failures: list[RankFailure] = []
         """Failures of other ranks."""
         self._ended: set[int] = set()

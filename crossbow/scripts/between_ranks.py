@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -56,12 +56,46 @@ def chosen_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data
 
     All ranks must call this, and have the same result. A rank that joins receives the result of the others.
     """
-    model = confs.model
+    rule = _rule_to_combine(ranks, confs.model)
+    if rule is None:
+        return confs.model, ""
+    return _with_interval(confs.model, rule, *ranks.together(lambda: _measured(ranks, confs, dataflow, data)))
+
+
+def chosen_later(
+    ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dataset
+) -> Callable[[], ModelConf] | None:
+    """A function for `ExecutionContext.on_new_ranks` that chooses as `chosen_between` does, and prints the sentence, as
+    soon as there are several ranks. Later ranks get the same choice. None if there is no choice.
+
+    For runs in which `chosen_between` has measured nothing, for example because there was one rank.
+    """
+    rule = _rule_to_combine(ranks, confs.model)
+    if rule is None:
+        return None
+    tau, text = 1, ""
+
+    def choose() -> ModelConf:
+        nonlocal tau, text
+        tau, text = ranks.agree(lambda: (tau, text))  # a rank that has just joined does not know them
+        if not text:
+            tau, text = _measured(ranks, confs, dataflow, data)
+            if text and ranks.is_first:
+                print(_with_interval(confs.model, rule, tau, text)[1], flush=True)
+        return _with_interval(confs.model, rule, tau, text)[0]
+
+    return choose
+
+
+def _rule_to_combine(ranks: Ranks, model: ModelConf) -> BarrierRule | None:
+    """The model's rule, if two levels are possible and may be faster than one."""
     rule = model.rule or SMA()
     one_host = not ranks.elastic and len({rank.host for rank in ranks.view.ranks}) == 1
-    if one_host or not isinstance(rule, BarrierRule):
-        return model, ""
-    tau, text = ranks.together(lambda: _measured(ranks, confs, dataflow, data))
+    return rule if isinstance(rule, BarrierRule) and not one_host else None
+
+
+def _with_interval(model: ModelConf, rule: BarrierRule, tau: int, text: str) -> tuple[ModelConf, str]:
+    """The model's configuration with an average once in `tau` ticks, and the whole sentence on the measurement."""
     if not text:
         return model, ""
     if tau == 1:

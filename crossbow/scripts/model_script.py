@@ -47,7 +47,7 @@ from crossbow.runtime.device import parse_devices
 from crossbow.runtime.recorded import differences, recorded
 from crossbow.runtime.resumption import Resumption
 from crossbow.scripts.bad_records import BadRecordsMonitor
-from crossbow.scripts.between_ranks import chosen_between
+from crossbow.scripts.between_ranks import chosen_between, chosen_later
 from crossbow.scripts.curves import write_learning_curves
 from crossbow.scripts.data_sources import SYNTHETIC, DataSource
 from crossbow.scripts.initial_model import digest_of_initial_model, load_initial_model
@@ -261,6 +261,8 @@ def new_context(
         monitors=monitors,
         profile=profile,
     )
+    if options.between is None and not exchange:
+        context.on_new_ranks = chosen_later(join(), confs, dataflow, data)
     try:
         initial = [] if options.resume else load_initial_model(context, options)
         return context, dataflow, [*([exchange] if exchange else []), *initial]

@@ -17,6 +17,7 @@ from crossbow.cluster import mpirun
 from crossbow.cluster.mpirun import MpiLaunch, launch_on_mpi
 from crossbow.cluster.program import RankProgram
 from tests.cluster.test_banners import KILLED, LOST, OTHER
+from tests.combinations import one_in
 from tests.support import until
 
 PROGRAM = RankProgram("models.lenet", ("--epochs", "2"))
@@ -56,6 +57,7 @@ def test_faults_of_a_file_of_hosts(tmp_path: Path) -> None:
         launch_on_mpi(PROGRAM, MpiLaunch(5, 2, hosts))
 
 
+@one_in(3)
 @pytest.mark.parametrize(
     ("statuses", "status", "runs"),
     [([0], 0, 1), ([1], 1, 1), ([143], 143, 1), ([250], 250, 1), ([137, 0], 0, 2), ([137, 139, 137], 137, 3)],

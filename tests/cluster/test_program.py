@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crossbow.cluster.program import LEFT, RankProgram, run_program
+from crossbow.cluster.program import CANNOT_JOIN, LEFT, SIGNALLED, RankProgram, run_program
 
 
 @pytest.fixture(autouse=True)
@@ -58,15 +58,25 @@ def test_a_traceback_and_a_text_are_printed(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(
-    ("ends", "status"), [("5", 5), ("-1", 255), ("256", 0), ("None", 0), ("Left().code", 5), ("True", 1)]
+    ("ends", "status"),
+    [
+        ("sys.exit(5)", 5),
+        ("sys.exit(-1)", 255),
+        ("sys.exit(256)", 0),
+        ("sys.exit(None)", 0),
+        ("sys.exit(True)", 1),
+        ("sys.exit(Left().code)", 5),
+        ("sys.exit(Terminated(15).code)", 143),
+        ("raise Left", LEFT),
+        ("raise NotJoined", CANNOT_JOIN),
+        ("raise Terminated(15)", SIGNALLED),
+    ],
 )
 def test_the_exit_status_of_a_program_is_its_own(ends: str, status: int, tmp_path: Path) -> None:
-    """Also if it is that with which a rank leaves."""
+    """Also if it is that with which a rank leaves, or ends because of a signal."""
     script = tmp_path / "script.py"
-    script.write_text(f"import sys\nfrom crossbow.cluster.members import Left\nsys.exit({ends})")
+    script.write_text(f"import sys\nfrom crossbow.cluster.members import Left, NotJoined, Terminated\n{ends}")
     assert run_program(RankProgram(str(script), (), is_module=False)) == status
-    script.write_text("from crossbow.cluster.members import Left\nraise Left")
-    assert run_program(RankProgram(str(script), (), is_module=False)) == LEFT
 
 
 def test_its_command_and_that_which_resumes_it() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from crossbow import ModelConf, SolverConf, SystemConf
+from crossbow import SMA, ExecutionContext, ModelConf, SolverConf, SystemConf
 from crossbow.cluster.members import Rank, View
 from crossbow.cluster.ranks import Ranks
 from crossbow.data import Dataset
@@ -18,13 +18,14 @@ from crossbow.data.examples import ArrayExamples, BadExample, Selection
 from crossbow.data.rank_shares import Sharding, share_of_rank
 from crossbow.ops import InnerProduct
 from crossbow.scripts import between_ranks
-from crossbow.scripts.between_ranks import SHARE, WAITING, chosen_between, ticks_between
+from crossbow.scripts.between_ranks import SHARE, WAITING, chosen_between, chosen_later, ticks_between
 from crossbow.scripts.data_sources import DataSource
 from crossbow.scripts.parser import Configurations
 from crossbow.synch import EASGD, ModelAveraging, TwoLevel
 from tests.cluster.fake_network import FakeNetwork, FakeTransport, at_once
 from tests.cluster.test_mpi import NEEDS_MPI, mpirun
-from tests.support import blobs, training
+from tests.support import blobs, same_weights, training
+from tests.test_elastic_contexts import Launched
 
 DATA = blobs(240, 20)
 CONFS = Configurations(
@@ -194,6 +195,53 @@ def test_ranks_of_one_host_are_measured_on_ray(elastic: bool, monkeypatch: pytes
 def test_gpus_have_one_level(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = replace(CONFS, system=SystemConf(devices="cuda"))
     assert choose(60.0, monkeypatch, gpus) == (gpus.model, "")
+
+
+@pytest.mark.parametrize("faults", ["join@8", "join@8,kill:0@30"])
+def test_a_rank_that_begins_alone_measures_when_another_joins(
+    faults: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CROSSBOW_FAULT", faults)
+    monkeypatch.setattr(between_ranks, "SECONDS", 0.02)
+    monkeypatch.setattr(between_ranks, "measure_sum", lambda *given, **how: 60.0)
+
+    def program(ranks: Ranks) -> tuple[ModelConf, dict[str, np.ndarray]]:
+        flow = training(InnerProduct(number_of_outputs=3))
+        assert chosen_between(ranks, CONFS, flow, DATA) == (CONFS.model, "")
+        with ExecutionContext(flow, data=DATA, model=CONFS.model, system=CONFS.system, monitors=[]) as context:
+            context.on_new_ranks = chosen_later(ranks, CONFS, flow, DATA)
+            context.train(3)
+            return context.model, context.variables
+
+    found = Launched(monkeypatch, 1).run(program, joins=True)
+    living = [each for each in found if each is not None]
+    assert len(living) == (1 if "kill" in faults else 2)
+    for model, weights in living:
+        assert model == replace(CONFS.model, rule=TwoLevel(SMA(), ModelAveraging(tau=30)))
+        assert same_weights(weights, living[0][1])
+    (printed,) = capsys.readouterr().out.splitlines()
+    assert printed.endswith(": the ranks average once in 30 ticks (--between none: at every tick)")
+
+
+def test_ranks_that_join_later_get_the_same_choice(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(FakeTransport, "elastic", True)
+    monkeypatch.setattr(between_ranks, "SECONDS", 0.02)
+    flow, both = training(InnerProduct(number_of_outputs=3)), FakeNetwork(2).ranks()
+
+    def functions() -> list[Callable[[], ModelConf]]:
+        found = [chosen_later(ranks, CONFS, flow, DATA) for ranks in both]
+        return [each for each in found if each is not None]
+
+    first, second = functions()
+    monkeypatch.setattr(between_ranks, "measure_sum", lambda *given, **how: 1e-12)
+    assert at_once([first, second]) == [CONFS.model, CONFS.model]
+    assert capsys.readouterr().out.count("the ranks average at every tick\n") == 1
+    monkeypatch.setattr(between_ranks, "measure_sum", lambda *given, **how: 60.0)
+    assert at_once([first, functions()[1]]) == [CONFS.model, CONFS.model]
+    assert capsys.readouterr().out == ""
+    assert chosen_later(both[0], replace(CONFS, model=ModelConf(rule=EASGD())), flow, DATA) is None
 
 
 HOSTS = """

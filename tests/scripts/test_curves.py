@@ -67,6 +67,7 @@ def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("x", "last"), [("epochs", 3.0), ("seconds", 3.0), ("images", 240.0)])
 def test_several_runs_on_an_axis(x: str, last: float) -> None:
     records = [record(number) for number in range(1, 4)]

@@ -41,6 +41,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return lines[first : lines.index("", first)]
 
 
+@pytest.mark.slow
 def test_what_fits_is_taken_and_the_rest_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     same, other = saved(tmp_path / "same", 28), saved(tmp_path / "other", 8)
     assert run(tmp_path, "--initial-model", str(same)) == 0

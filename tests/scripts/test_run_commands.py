@@ -47,6 +47,7 @@ def weights(directory: Path, name: str = "model") -> dict[str, Any]:
     return loaded
 
 
+@pytest.mark.slow
 def test_a_finished_run_goes_on_with_more_epochs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(tmp_path / "whole", "--epochs", "3")
     train(tmp_path / "parts", "--epochs", "2")
@@ -86,6 +87,7 @@ def test_runs_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["runs", str(tmp_path / "nowhere")]) == 2
 
 
+@pytest.mark.slow
 def test_the_description_of_a_run(tmp_path: Path) -> None:
     train(tmp_path, "--epochs", "1", "--seed", "7", "--learning-rate", "0.05")
     found = json.loads((tmp_path / "run.json").read_text())
@@ -112,6 +114,7 @@ def test_an_older_run_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixt
     assert len(records(tmp_path)) == 1
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also by a quiet run, as a warning."""
     train(tmp_path, "--epochs", "2", "--checkpoint-interval", "1epochs")

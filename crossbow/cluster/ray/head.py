@@ -15,6 +15,8 @@ from crossbow.console import say
 
 OBJECT_STORE = 128 << 20
 """Bytes of shared memory of a node that is started here. Messages between ranks are not kept in it."""
+NICENESS = 0
+"""Niceness of the ranks. Ray's default is 15, with which they would hardly run while other programs use the cores."""
 LOOK = 0.5
 """Seconds between two checks of the head."""
 SECONDS_TO_END = 10.0
@@ -33,7 +35,7 @@ def own_head(
     """
     with ExitStack() as stack:
         stack.enter_context(added_variables(stack.enter_context(guarded())))
-        settings: dict[str, Any] = dict(checks or {})
+        settings: dict[str, Any] = {"worker_niceness": NICENESS, **(checks or {})}
         keeps = _can_keep(ray)
         if keeps:
             directory = stack.enter_context(scratch_directory("crossbow-ray-head-"))

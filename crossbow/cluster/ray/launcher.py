@@ -14,7 +14,7 @@ from crossbow.cluster.admission import Journal
 from crossbow.cluster.failure import ASKED_TO_LEAVE, FAILED, LOST, TERMINATED
 from crossbow.cluster.fault import faults_of
 from crossbow.cluster.members import NotJoined, Rank, View
-from crossbow.cluster.program import CANNOT_JOIN, LEFT, RankProgram
+from crossbow.cluster.program import CANNOT_JOIN, LEFT, SIGNALLED, RankProgram
 from crossbow.cluster.ranks import LOSS
 from crossbow.cluster.ray.actor import GROUPS, RankProcess
 from crossbow.cluster.ray.connection import ClusterNode, Connection
@@ -254,8 +254,8 @@ class Launcher:
             if status in REASONS:
                 self._lose(process, REASONS[status])
                 return
-            if status == TERMINATED and not self._signals:
-                status = self._end_without(process)
+            if status == SIGNALLED:
+                status = TERMINATED if self._signals else self._end_without(process)
             self._statuses[process] = status
             if status and (process == self._first or status not in STOPPED):
                 self._end_within(0)

@@ -90,7 +90,8 @@ class RayTransport:
         self._forgotten = 0
         self._mailbox.begin(self._era)
         lost = tuple(lost for change in changes for lost in change.lost)
-        return Changes(lost, tuple(rank for change in changes for rank in change.joined))
+        joined = [(change.processes[rank.number], rank) for change in changes for rank in change.joined]
+        return Changes(lost, tuple(rank for process, rank in joined if process in self._processes))
 
     def forget(self) -> None:
         self._forgotten += 1

@@ -79,7 +79,12 @@ def test_the_state_is_on_the_disk_while_the_head_lives(node: Node, tmp_path: Pat
     with own_head(ray, cores=3, address="192.0.2.1", checks={"period": 5}):
         settings = ray.settings["_system_config"]
         (directory,) = tmp_path.iterdir()
-        assert settings == {"period": 5, "gcs_storage": "rocksdb", "gcs_storage_path": str(directory)}
+        assert settings == {
+            "worker_niceness": 0,
+            "period": 5,
+            "gcs_storage": "rocksdb",
+            "gcs_storage_path": str(directory),
+        }
         assert (ray.settings["num_cpus"], ray.settings["_node_ip_address"]) == (3, "192.0.2.1")
     assert ray.events == ["local", "shutdown"]
     assert not list(tmp_path.iterdir())
@@ -110,7 +115,7 @@ def test_older_versions_of_ray_keep_it_in_memory(node: Node, tmp_path: Path) -> 
     ray = Ray(node, object)
     with own_head(ray, cores=1):
         node.status = -9
-        assert ray.settings["_system_config"] == {}
+        assert ray.settings["_system_config"] == {"worker_niceness": 0}
         assert not list(tmp_path.iterdir())
     assert node.starts == 1
 

@@ -24,7 +24,7 @@ from safetensors.numpy import load_file
 from crossbow.cluster.admission import Journal
 from crossbow.cluster.failure import LOST
 from crossbow.cluster.host_files import Host
-from crossbow.cluster.program import CANNOT_JOIN, LEFT, RankProgram
+from crossbow.cluster.program import CANNOT_JOIN, LEFT, SIGNALLED, RankProgram
 from crossbow.cluster.ranks import LOSS
 from crossbow.cluster.ray import launcher
 from crossbow.cluster.ray.connection import ClusterNode, Connection
@@ -307,6 +307,28 @@ def test_a_rank_leaves_without_being_lost(status: int, reason: str, monkeypatch:
     assert [lost.reason for lost in change.lost] == [reason]
 
 
+@pytest.mark.parametrize(
+    ("signals", "ended", "status", "said"),
+    [([], SIGNALLED, LOST, True), ([signal.SIGTERM], SIGNALLED, 143, False), ([], 143, 143, False)],
+)
+def test_without_a_signal_to_the_launcher_ranks_were_asked_to_leave(
+    signals: list[int],
+    ended: int,
+    status: int,
+    said: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A program may also have this exit status of its own."""
+    found, actors = launched("ab")
+    found._signals += signals
+    monkeypatch.setattr(actors, "get", lambda call: ended)
+    for process in range(2):
+        found._on_end(process)(None)
+    assert found._status() == status
+    assert capsys.readouterr().err.count("Training has ended with a checkpoint\n") == said
+
+
 def test_a_rank_that_does_not_end_after_rank_0(capsys: pytest.CaptureFixture[str]) -> None:
     found, _ = launched("abc")
     found._statuses |= {0: 0, 2: 0}
@@ -389,10 +411,13 @@ def test_without_a_head_training_ends(monkeypatch: pytest.MonkeyPatch, capsys: p
 @pytest.mark.slow
 def test_a_script_prints_on_every_rank(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text("from crossbow import cluster\nprint(f'rank {cluster.rank} of {cluster.size}')")
+    script.write_text(
+        "import os\nfrom crossbow import cluster\nprint(f'rank {cluster.rank} of {cluster.size}', os.nice(0))"
+    )
     status, out, err = launch("-n", "2", str(script))
     assert (status, err) == (0, "")
-    assert sorted(out.splitlines()) == ["rank 0 of 2", "rank 1 of 2"]
+    # Ray's workers have niceness 15 by default.
+    assert sorted(out.splitlines()) == [f"rank {rank} of 2 {os.nice(0)}" for rank in (0, 1)]
 
 
 @NEEDS_RAY
@@ -726,6 +751,18 @@ def test_with_a_rank_that_joins_a_tick_may_be_longer_than_the_training(tmp_path:
     assert (status, err) == (0, "")
     assert "joined. Training goes on after task 50, with 2 ranks and 2 learners" in out
     assert "trained 1 epoch (150 tasks)" in out
+
+
+@NEEDS_RAY
+@pytest.mark.slow
+def test_a_rank_that_begins_alone_measures_when_another_joins(tmp_path: Path) -> None:
+    options = lenet(tmp_path / "run", "--epochs", "3", one_level=False)
+    status, out, err = launch("-n", "1", *options, fault="join@20,kill:0@40")
+    assert (status, err) == (0, "")
+    (measured,) = re.findall(r"^between  an exchange of .*: the ranks average .*$", out, re.MULTILINE)
+    joined = out.index("joined. Training goes on after task 20, with 2 ranks and 2 learners")
+    assert out.index(", an average every 1 task\n") < out.index(measured) < joined
+    assert out.count(" left: its process has ended. ") == out.count("epoch 3/3") == 1
 
 
 @NEEDS_RAY

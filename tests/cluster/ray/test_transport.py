@@ -78,6 +78,17 @@ def test_several_losses_are_reported_together() -> None:
     assert (ranks[0].view.number, ranks[0].several, ranks[0].view.enough) == (2, False, False)
 
 
+def test_a_rank_that_has_joined_and_left_has_only_left() -> None:
+    processes = Processes("abc")
+    roster, first = processes.roster, processes.transports[0]
+    added = [roster.add(host) for host in "de"]
+    for change in (*map(roster.join, added), roster.lose(1, "killed"), roster.lose(added[0], "killed")):
+        first.change(change)
+    changes = first.regroup()
+    assert [str(lost.rank) for lost in changes.lost] == ["rank 1 (b)", "rank 2 (d)"]
+    assert changes.joined == (Rank(4, "e"),)
+
+
 def test_a_process_that_others_have_given_up_does_not_go_on() -> None:
     processes = Processes("ab")
     change = processes.roster.lose(1, "killed")
