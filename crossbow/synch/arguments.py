@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.conf import is_integer, is_number, shown
+from crossbow.conf import is_integer, is_number, refuse, shown
 from crossbow.solver import SolverConf
 from crossbow.synch.rule import Rule
 from crossbow.synch.sequence import RuleSequence
@@ -131,4 +131,4 @@ def listed(values: object) -> list[Any] | None:
 
 def refused(name: str, value: object, allowed: str) -> ConfigurationError:
     """The error for an invalid argument of `simulate`."""
-    return ConfigurationError(f"simulate: {name} must be {allowed}. Received: {name}={shown(value)}")
+    return refuse("simulate", name, value, allowed)

@@ -61,7 +61,7 @@ class _Asynchronous(FreeRule):
         omega = self.omega(arrival)
         if self.sends_gradient:
             step = solver_step(solver, pace, weights="base", state="base_")
-            return step.expand("gradient", {"gradient": omega})
+            return step if omega == 1 else step.expand("gradient", {"gradient": omega})
         return Update((("base", {"base": 1.0, "weights": omega, "taken": -omega}),), depends_on=CONSTANT)
 
     def reply(self, solver: SolverConf, pace: Pace) -> Update:
@@ -83,6 +83,15 @@ class _Weighed(_Asynchronous):
         if self.sends_gradient and solver.is_adaptive and not isinstance(self.weight, str) and self.weight != 1:
             method = f"method={solver.method!r}, whose step does not depend on the size of the gradients that are sent"
             raise self.refuse("weight", self.weight, f"1 or {STALENESS!r} with {method}")
+
+
+class _Together(_Asynchronous):
+    """Of the learners that wait, all may start, or none."""
+
+    restarts_together: ClassVar[bool] = True
+
+    def starters(self, clocks: Sequence[int], waiting: Collection[int], learners: Collection[int]) -> list[int]:
+        return list(learners) if learners and self.may_start(clocks, waiting, next(iter(learners))) else []
 
 
 @parameters
@@ -150,16 +159,13 @@ class SSP(_Weighed):
     def sends_gradient(self) -> bool:
         return True
 
-    def may_start(self, clocks: Sequence[int], waiting: Collection[int], learner: int) -> bool:
-        return clocks[learner] - min(clocks) <= self.bound
-
-    def starters(self, clocks: Sequence[int], waiting: Collection[int], learners: Sequence[int]) -> list[int]:
-        most = min(clocks) + self.bound
-        return [learner for learner in learners if clocks[learner] <= most]
+    @property
+    def most_ahead(self) -> int:
+        return self.bound
 
 
 @parameters
-class PartiallySynchronous(_Asynchronous):
+class PartiallySynchronous(_Together):
     """Partially synchronous SGD (SpeeDO's --maxAdvance): asynchronous deltas, until the fastest learner is
     `max_advance` contributions ahead of the slowest; then a barrier.
 
@@ -171,7 +177,6 @@ class PartiallySynchronous(_Asynchronous):
     """
 
     name: ClassVar[str] = "partially-synchronous"
-    restarts_together: ClassVar[bool] = True
     drifts: ClassVar[bool] = True
 
     max_advance: int = setting(Integer(at_least=1), default=1)
@@ -179,12 +184,9 @@ class PartiallySynchronous(_Asynchronous):
     tau: int = setting(Integer(at_least=1), default=1)
 
     def may_start(self, clocks: Sequence[int], waiting: Collection[int], learner: int) -> bool:
-        # Another learner waits only if the barrier has begun.
-        drift = max(clocks) - min(clocks)
-        return len(waiting) == len(clocks) or (len(waiting) == 1 and drift < self.max_advance)
-
-    def starters(self, clocks: Sequence[int], waiting: Collection[int], learners: Sequence[int]) -> list[int]:
-        return list(learners) if learners and self.may_start(clocks, waiting, learners[0]) else []
+        if len(waiting) > 1:  # only if the barrier has begun
+            return len(waiting) == len(clocks)
+        return len(clocks) == 1 or max(clocks) - min(clocks) < self.max_advance
 
 
 @parameters
@@ -219,7 +221,7 @@ class WeedOut(_Asynchronous):
 
 
 @parameters
-class Default(_Asynchronous):
+class Default(_Together):
     """The original's update model DEFAULT (default.cu, default.c): every learner adds its step to z as soon as it is
     computed, and takes z at the end of the tick::
 
@@ -232,7 +234,6 @@ class Default(_Asynchronous):
     """
 
     name: ClassVar[str] = "default"
-    restarts_together: ClassVar[bool] = True
 
     tau: int = setting(Integer(at_least=1), default=1)
 

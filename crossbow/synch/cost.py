@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from crossbow.conf import is_integer, is_number, plain, shown
+from crossbow.conf import is_integer, is_number, plain, refuse, shown
 from crossbow.types import ConfigurationError
 
 ORDERS = ("chain", "tree", "ring")
@@ -67,16 +67,12 @@ def exchange_cost(hosts: int, bytes: int, latency: float, bandwidth: float, orde
 
 def _check(hosts: object, size: object, latency: object, bandwidth: object, order: object) -> None:
     if not is_integer(hosts) or hosts < 1:  # type: ignore[operator]
-        raise _refused("hosts", hosts, "an integer ≥ 1")
+        raise refuse("exchange_cost", "hosts", hosts, "an integer ≥ 1")
     if not is_integer(size) or size < 0:  # type: ignore[operator]
-        raise _refused("bytes", size, "an integer ≥ 0")
+        raise refuse("exchange_cost", "bytes", size, "an integer ≥ 0")
     if not is_number(latency) or latency < 0:  # type: ignore[operator]
-        raise _refused("latency", latency, "a finite number ≥ 0")
+        raise refuse("exchange_cost", "latency", latency, "a finite number ≥ 0")
     if not is_number(bandwidth) or bandwidth <= 0:  # type: ignore[operator]
-        raise _refused("bandwidth", bandwidth, "a finite number > 0")
+        raise refuse("exchange_cost", "bandwidth", bandwidth, "a finite number > 0")
     if order not in ORDERS:
-        raise _refused("order", order, f"one of {', '.join(map(repr, ORDERS))}")
-
-
-def _refused(name: str, value: object, allowed: str) -> ConfigurationError:
-    return ConfigurationError(f"exchange_cost: {name} must be {allowed}. Received: {name}={shown(value)}")
+        raise refuse("exchange_cost", "order", order, f"one of {', '.join(map(repr, ORDERS))}")

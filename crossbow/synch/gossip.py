@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -11,6 +12,9 @@ from crossbow.domains import Integer, Number
 from crossbow.solver import Update
 from crossbow.solver.update import CONSTANT
 from crossbow.synch.rule import PeerRule
+
+BLOCK = 32
+"""Number of clocks whose numbers are drawn together, because a new generator takes most of the time."""
 
 
 @parameters
@@ -37,11 +41,18 @@ class Gossip(PeerRule):
     def peer(self, learner: int, learners: int, clock: int, seed: int) -> int | None:
         if learners == 1:
             return None
-        draw, choice = np.random.Philox(key=np.array([seed % 2**64, learner], np.uint64), counter=clock).random_raw(2)
-        if int(draw) >= int(self.probability * 2**64):
+        draw, choice = _draws(seed % 2**64, learner, clock // BLOCK)[clock % BLOCK]
+        if draw >= int(self.probability * 2**64):
             return None
-        return (learner + 1 + int(choice) % (learners - 1)) % learners
+        return (learner + 1 + choice % (learners - 1)) % learners
 
     def mix(self, mass: float, received: float) -> Update:
         part = received / (mass + received)
         return Update((("weights", {"weights": 1 - part, "received": part}),), depends_on=CONSTANT)
+
+
+@lru_cache(maxsize=4096)
+def _draws(seed: int, learner: int, block: int) -> list[list[int]]:
+    """Two random numbers below 2⁶⁴ for each clock of a block; the generator has four for each value of its counter."""
+    generator = np.random.Philox(key=np.array([seed, learner], np.uint64), counter=block * BLOCK)
+    return generator.random_raw(4 * BLOCK).reshape(BLOCK, 4)[:, :2].tolist()  # type: ignore[no-any-return]

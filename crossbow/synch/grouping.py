@@ -130,7 +130,7 @@ class Grouping(_Asynchronous):
         group = self.contributors(learner, len(clocks))
         return len(group) <= len(waiting) and set(waiting).issuperset(group)
 
-    def starters(self, clocks: Sequence[int], waiting: Collection[int], learners: Sequence[int]) -> list[int]:
+    def starters(self, clocks: Sequence[int], waiting: Collection[int], learners: Collection[int]) -> list[int]:
         groups = self.groups if isinstance(self.groups, tuple) else _of_equal_speed(self, len(clocks)).groups
         assert isinstance(groups, tuple)
         waiting = set(waiting)

@@ -60,6 +60,17 @@ def memberships(learners: int, changes: Sequence[Change]) -> list[tuple[int, ...
     return there
 
 
+def present_hosts(hosts: Sequence[range], members: Iterable[int]) -> list[tuple[int, ...]]:
+    """The present learners of each host that has any.
+
+    >>> present_hosts([range(0, 2), range(2, 3), range(3, 5)], {1, 3, 4})
+    [(1,), (3, 4)]
+    """
+    there = set(members)
+    present = [tuple(learner for learner in host if learner in there) for host in hosts]
+    return [learners for learners in present if learners]
+
+
 def _pairs(name: str, value: object) -> list[tuple[float, int]]:
     pairs = listed(value)
     rows = None if pairs is None else [listed(pair) for pair in pairs]

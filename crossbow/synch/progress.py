@@ -36,6 +36,10 @@ class ExchangeState:
         self.resting: set[int] = set()
         """Learners without a task, for which no other learner waits."""
         self._taken: list[int] = []
+        self._slowest = self._slow = 0
+        """The smallest clock, and the number of learners that have it."""
+        self._asked: set[int] = set()
+        """Waiting learners that have not been refused since the smallest clock has changed."""
         self.restart()
 
     def follow(self, rule: FreeRule) -> list[int]:
@@ -45,6 +49,7 @@ class ExchangeState:
         self.waiting.clear()
         for learner in waiting:
             self.clocks[learner] -= 1
+        self._find_slowest()
         return waiting
 
     def leave(self, learner: int) -> None:
@@ -67,6 +72,13 @@ class ExchangeState:
 
     def _renumber(self, finishers: list[int]) -> None:
         self._finishers = deque(finishers, maxlen=self.rule.remembers(self.learners))
+        self._find_slowest()
+
+    def _find_slowest(self) -> None:
+        """Find the smallest clock. Learners that wait because of it are asked again."""
+        self._slowest = min(self.clocks)
+        self._slow = self.clocks.count(self._slowest)
+        self._asked = set(self.waiting)
 
     def forget(self) -> None:
         """Forget the last finishers."""
@@ -78,6 +90,7 @@ class ExchangeState:
         self.waiting.clear()
         self.resting.clear()
         self._taken = [self.merges] * self.learners
+        self._find_slowest()
 
     def state(self) -> dict[str, Any]:
         """The state on which the next arrivals depend, as JSON values."""
@@ -95,15 +108,20 @@ class ExchangeState:
         self.merges, self.clocks, self._taken = state["merges"], list(state["clocks"]), list(state["taken"])
         self.arrivals, self.dropped, self.staleness = state["arrivals"]
         self.waiting = set(state["waiting"])
+        self._find_slowest()
         self._finishers.clear()
         self._finishers.extend(state["finishers"])
 
     def arrive(self, learner: int) -> Merge | None:
         """Record that the learner has done its local steps. Returns the merge to do now, or None while it is
         incomplete."""
+        self._slow -= self.clocks[learner] == self._slowest
         self.clocks[learner] += 1
         self.resting.discard(learner)
         self.waiting.add(learner)
+        self._asked.add(learner)
+        if not self._slow:
+            self._find_slowest()
         contributors = self.rule.contributors(learner, self.learners)
         if not self.waiting.issuperset(contributors):
             return None
@@ -132,13 +150,18 @@ class ExchangeState:
         for learner in going:
             self._taken[learner] = self.merges
         self.waiting.difference_update(going)
+        self._asked.clear()
         if self.rule.restarts_together and together:
             self.clocks = [0] * self.learners
+            self._find_slowest()
         return going
 
     def _may_start(self, waiting: set[int]) -> list[int]:
         """The waiting learners that may start if these wait."""
-        return self.rule.starters(self.clocks, waiting, sorted(self.waiting))
+        most = self.rule.most_ahead
+        if most is None:
+            return sorted(self.rule.starters(self.clocks, waiting, self.waiting))
+        return sorted(learner for learner in self._asked if self.clocks[learner] - self._slowest <= most)
 
 
 class Masses:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import ClassVar, NamedTuple
 
-from crossbow.conf import is_integer, shown
+from crossbow.conf import is_integer, refuse
 from crossbow.solver import Pace, SolverConf, Update, solver_step
 from crossbow.solver.update import CONSTANT
 from crossbow.types import ConfigurationError
@@ -62,13 +62,17 @@ class Rule(ABC):
     def check_solver(self, solver: SolverConf) -> None:  # noqa: B027 - most rules work with any solver
         """Reject a solver that the rule does not support. Raises ConfigurationError."""
 
+    def fitted(self, learners: int) -> Rule:
+        """The rule for a new number of learners, after some have left or joined."""
+        return self
+
     def settled(self, speeds: Sequence[float]) -> Rule:
         """The rule for learners of these speeds, if it depends on them. Raises ConfigurationError."""
         self.check_learners(len(speeds))
         return self
 
     def refuse(self, name: str, value: object, allowed: str) -> ConfigurationError:
-        return ConfigurationError(f"{type(self).__name__}: {name} must be {allowed}. Received: {name}={shown(value)}")
+        return refuse(self, name, value, allowed)
 
     def _check_one(self, name: str, meaning: str) -> None:
         value = getattr(self, name)
@@ -180,13 +184,19 @@ class FreeRule(Rule):
         """A learner's new `weights` and `taken`, from `base`. `gradient` is as the merge left it."""
         return NOTHING
 
-    def starters(self, clocks: Sequence[int], waiting: Collection[int], learners: Sequence[int]) -> list[int]:
+    @property
+    def most_ahead(self) -> int | None:
+        """The largest difference between a learner's clock and the smallest one with which it may start, if nothing
+        else matters; None if `may_start` decides. A given number is faster with many learners."""
+        return None
+
+    def starters(self, clocks: Sequence[int], waiting: Collection[int], learners: Collection[int]) -> list[int]:
         """The waiting learners, of these, that `may_start`. Rules override it to be fast with many learners."""
         return [learner for learner in learners if self.may_start(clocks, waiting, learner)]
 
     def may_start(self, clocks: Sequence[int], waiting: Collection[int], learner: int) -> bool:
         """Whether the waiting learner may continue after clocks[i] arrivals of each learner i."""
-        return True
+        return self.most_ahead is None or clocks[learner] - min(clocks) <= self.most_ahead
 
     def updates(self, solver: SolverConf, pace: Pace) -> tuple[Update, ...]:
         return self.local_step(solver, pace), self.merge(solver, pace, Arrival(0, 1)), self.reply(solver, pace)

@@ -17,7 +17,7 @@ from crossbow.synch.grouping import Grouping
 from crossbow.synch.progress import ExchangeState, Masses, Merge, left_out, of_all
 from crossbow.synch.rule import NOTHING, FreeRule, PeerRule
 from crossbow.synch.simulated_mean import MeanByMass
-from crossbow.synch.simulation import Simulation
+from crossbow.synch.simulation import SimulatedState, Simulation
 from crossbow.synch.trajectory import Trajectory
 
 
@@ -30,9 +30,9 @@ class _WithoutBarrier(Simulation):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        number, tick = len(self.own), self.first_task // self.tasks_per_tick
-        self.first_tick = tick
-        self.draws = [tick] * number
+        number, self.started = len(self.own), self.first_task
+        """Number of the next task."""
+        self.draws = [self.place.tick] * number
         """Number of each learner's next random draw in an exchange."""
         self.unmerged: list[list[int]] = [[] for _ in range(number)]
         """Tasks of each learner since its last exchange."""
@@ -52,26 +52,30 @@ class _WithoutBarrier(Simulation):
 
     def set_members(self, members: Iterable[int]) -> None:
         super().set_members(members)
-        # Cached: learners of the same pace share these.
-        self.pace_at = lru_cache(maxsize=16)(self.schedule)
-        self.step_at = lru_cache(maxsize=16)(partial(self.rule.local_step, self.solver))
+        self.step_at = lru_cache(maxsize=16)(partial(self.rule.local_step, self.solver))  # shared by equal paces
 
     def next_task(self, learner: int) -> int | None:
-        if self.again:
-            task = heapq.heappop(self.again)
-        elif self.started < self.number_of_tasks:
-            task = self.started
-            self.started += 1
-        else:
+        if not self.tasks_left:
             self.idle.add(learner)
             return None
+        self.idle.discard(learner)
+        if self.again:
+            task = heapq.heappop(self.again)
+        else:
+            task = self.started
+            self.started += 1
         self.unmerged[learner].append(task)
         return task
 
+    @property
+    def tasks_left(self) -> bool:
+        """Whether a learner may begin another task."""
+        return bool(self.again) or self.started < self.number_of_tasks
+
     def pace(self, learner: int) -> Pace:
-        tick = self.tasks[learner] // self.tasks_per_tick
-        now = self.merges if self.by_merges else tick * self.tasks_per_tick
-        return self.pace_at(now, tick - self.first_tick)
+        ticks = max(0, self.tasks[learner] - self.first_task) // self.tasks_per_tick
+        now = self.merges if self.by_merges else self.first_task + ticks * self.tasks_per_tick
+        return self.pace_at(now, self.tick + ticks)
 
     @property
     def time(self) -> int:
@@ -81,7 +85,8 @@ class _WithoutBarrier(Simulation):
     @property
     def steps_down(self) -> bool:
         """Whether the next task begins a tick in which the schedule has stepped down."""
-        begins = self.started % self.tasks_per_tick == 0 and self.started < self.number_of_tasks
+        in_tick = (self.started - self.first_task) % self.tasks_per_tick
+        begins = in_tick == 0 and self.started < self.number_of_tasks
         return begins and self.schedule.restarts(self.time) > self.restarts
 
     def start(self, learner: int, delay: float = 0.0) -> None:
@@ -122,16 +127,38 @@ class _WithoutBarrier(Simulation):
         self.settle()
         super().keep_base()
 
+    @property
+    def ends(self) -> bool:
+        return not self.tasks_left and not self.running
+
+    @property
+    def end(self) -> SimulatedState:
+        ticks = self.tick - (self.first_task - self.started) // self.tasks_per_tick
+        return SimulatedState(self.base["base"], self.members, self.started, self.place.tick + ticks, self.merges)
+
+    def count_ticks(self, lost: int | None = None) -> None:
+        """Count the whole ticks of done tasks, before the members change. lost: the learner that is lost, with its
+        tasks since its last exchange."""
+        undone = [self.started, *self.again, *(self.tasks[each] for each in self.running)]
+        undone += [] if lost is None else self.unmerged[lost]
+        ticks = max(0, min(undone) - self.first_task) // self.tasks_per_tick
+        self.first_task += ticks * self.tasks_per_tick
+        self.tick += ticks
+
     def hand_out_again(self, learner: int) -> None:
         """Assign the lost learner's tasks again, first of all to learners without a task."""
         for task in self.unmerged[learner]:
             heapq.heappush(self.again, task)
         self.unmerged[learner].clear()
         self.idle.discard(learner)
-        for other in sorted(self.idle)[: len(self.again)]:
-            self.idle.discard(other)
-            self.start(other)
+        self.start_idle()
         self.restart_if_due()
+
+    def start_idle(self) -> None:
+        """Start learners without a task, if there are tasks again."""
+        for learner in sorted(self.idle):
+            if self.tasks_left:
+                self.start(learner)
 
 
 class FreeSimulation(_WithoutBarrier):
@@ -143,6 +170,12 @@ class FreeSimulation(_WithoutBarrier):
         super().__init__(*arguments)
         self.progress = ExchangeState(self.rule, self.learners)
         self.last_event: dict[int, int] = {}
+        self.vectors = [{**self.base, **own} for own in self.own]
+        """The vectors of z and of each learner; z stays in its memory."""
+
+    def set_members(self, members: Iterable[int]) -> None:
+        super().set_members(members)
+        self.reply_at = lru_cache(maxsize=16)(partial(self.rule.reply, self.solver))
 
     def restart(self) -> None:
         super().restart()
@@ -164,8 +197,7 @@ class FreeSimulation(_WithoutBarrier):
     def _let_go(self) -> None:
         for position in self.progress.let_go():
             learner = self.members[position]
-            reply = self.rule.reply(self.solver, self.pace(learner))
-            self.apply(reply, {**self.base, **self.own[learner]})
+            self.apply(self.reply_at(self.pace(learner)), self.vectors[learner])
             self.moved.add(learner)
             self.start(learner, self.delay)
 
@@ -180,30 +212,34 @@ class FreeSimulation(_WithoutBarrier):
             self.unmerged[each].clear()
         if merge.dropped:
             return
-        gradients = {f"gradient{n}": self.own[each]["gradient"] for n, each in enumerate(contributors)}
+        gradients = [self.own[each]["gradient"] for each in contributors]
         update = self.rule.merge(self.solver, self.pace(learner), merge.arrival)
         if self.rule.sends_gradient and self.solver.clip_gradient_norm is not None:
-            part = self.clip(np.mean(list(gradients.values()), axis=0))
-            update = update.expand("gradient", {"gradient": part})
+            update = update.expand("gradient", {"gradient": self.clip(np.mean(gradients, axis=0))})
         update = of_all(update, len(contributors))
         draws = left_out(self.skip, len(self.places), learner, self.draws[learner], self.seed) if self.skip else []
         self.draws[learner] += 1
-        vectors = {**self.base, **self.own[learner], **gradients}
+        vectors = self.vectors[learner]
+        if len(gradients) > 1:
+            vectors = vectors | {f"gradient{n}": gradient for n, gradient in enumerate(gradients)}
         self.apply(update, vectors, omitted=[number for number, out in enumerate(draws) if out])
         self.keep_base()
 
     def leave(self, learner: int) -> None:
         position = self.position[learner]
+        self.count_ticks(learner)
         self.drop_member(learner)
         self.progress.leave(position)
         self._go_on()
         self.hand_out_again(learner)
 
     def join(self, learner: int) -> None:
+        self.count_ticks()
         self.add_member(learner)
         self.progress.join(self.position[learner])
         self._go_on()
         self.start(learner, self.delay)
+        self.start_idle()
 
     def _go_on(self) -> None:
         """Continue with the rule for the present learners. Those whose group was incomplete arrive once more."""
@@ -243,7 +279,7 @@ class PeerSimulation(_WithoutBarrier):
 
     @property
     def merges(self) -> int:
-        return self.merges_before + self.met
+        return self.place.merges + self.met
 
     def restart(self) -> None:
         super().restart()
@@ -309,6 +345,7 @@ class PeerSimulation(_WithoutBarrier):
     def leave(self, learner: int) -> None:
         """The masses of the others, and of the messages to them, are scaled up to a sum of 1."""
         position = self.position[learner]
+        self.count_ticks(learner)
         for term in [term for term, letter in self.letters.items() if letter.receiver == learner]:
             self._remove(term)
         for term in (learner, self._received(learner)):
@@ -326,10 +363,12 @@ class PeerSimulation(_WithoutBarrier):
         self.settle()  # messages have no local variables
         part = 1 / (self.learners + 1)
         self._scale(1 - part)
+        self.count_ticks()
         self.add_member(learner)
         self.masses.join(self.position[learner], part)
         self._weigh([learner])
         self.start(learner, self.delay)
+        self.start_idle()
 
     def _scale(self, factor: float) -> None:
         self.masses.scale(factor)

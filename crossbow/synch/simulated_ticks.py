@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from crossbow.solver import Pace, Update
 from crossbow.synch.arguments import Vector
 from crossbow.synch.rule import MEAN, BarrierRule
-from crossbow.synch.simulation import Simulation
+from crossbow.synch.simulation import SimulatedState, Simulation
 
 
 class BarrierSimulation(Simulation):
@@ -29,23 +29,23 @@ class BarrierSimulation(Simulation):
         self.base["base_next"] = self.base["base"].copy()
         self.sent: dict[int, Vector] = {}
         self.joining: list[int] = []
-        self.tick = 0
-        """Number of the tick, counted from the start of the phase."""
-        self._local: tuple[Any, Mapping[bool, Update]] = None, {}
-        """The arguments of the local steps, and the local steps for these."""
+
+    def set_members(self, members: Iterable[int]) -> None:
+        super().set_members(members)
+        self.steps_at = lru_cache(maxsize=16)(self._steps_at)  # learners of a tick share these
 
     def next_task(self, learner: int) -> int | None:
         task = self.first_task + self.steps[learner] * self.learners + self.position[learner]
         return task if task < self.number_of_tasks else None
 
     def pace(self, learner: int) -> Pace:
-        return self.schedule(self.merges if self.by_merges else self.first_task, self.tick)
+        return self.pace_at(self.merges if self.by_merges else self.first_task, self.tick)
 
     def finish(self, learner: int) -> None:
         rule, own, pace = self.rule, self.own[learner], self.pace(learner)
         synchronises = self.exchanges(learner)
         before = own[rule.sent_vector].copy() if synchronises and rule.sends != "new weights" else None
-        steps = self._local_steps(pace)
+        steps = self.steps_at(pace, self.learners)
         self.apply(steps[synchronises], {**self.base, **own}, local=steps[False])
         if not synchronises:
             self.start(learner)
@@ -53,13 +53,9 @@ class BarrierSimulation(Simulation):
         self.staleness[-1] = 1
         self.send(learner, partial(self._arrive, learner, own["weights"].copy() if before is None else before))
 
-    def _local_steps(self, pace: Pace) -> Mapping[bool, Update]:
-        """The local step that synchronises (True), and the others (False). All learners of a tick share them."""
-        rule, of = self.rule, (pace, self.rule, self.learners)
-        if self._local[0] != of:
-            made = {s: rule.local_step(self.solver, pace, self.learners, synchronises=s) for s in (True, False)}
-            self._local = of, made
-        return self._local[1]
+    def _steps_at(self, pace: Pace, learners: int) -> Mapping[bool, Update]:
+        """The local step that synchronises (True), and the others (False)."""
+        return {s: self.rule.local_step(self.solver, pace, learners, synchronises=s) for s in (True, False)}
 
     def _arrive(self, learner: int, sent: Vector) -> None:
         self.sent[learner] = sent
@@ -107,6 +103,16 @@ class BarrierSimulation(Simulation):
         for learner in self.members:
             self.steps[learner] = 0
             self.start(learner, self.delay)
+
+    @property
+    def ends(self) -> bool:
+        return self.first_task >= self.number_of_tasks
+
+    @property
+    def end(self) -> SimulatedState:
+        return SimulatedState(
+            self.base["base"], self.members, self.first_task, self.place.tick + self.tick, self.merges
+        )
 
     def restart(self) -> None:
         super().restart()

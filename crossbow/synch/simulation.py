@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +13,9 @@ import numpy as np
 from crossbow.solver import Pace, Schedule, SolverConf, Update
 from crossbow.solver.adaptation import UNCORRECTED
 from crossbow.synch.arguments import Vector
-from crossbow.synch.members import Change
 from crossbow.synch.order import FinishOrder
 from crossbow.synch.rule import NOTHING
+from crossbow.synch.sequence import ticks_of_phase
 from crossbow.synch.trajectory import Move, ReplicaLog, Trajectory
 
 STATE = ("velocity", "second_moment")
@@ -28,8 +27,8 @@ class Given(NamedTuple):
 
     gradient: Callable[[Vector, int, int], Vector]
     """Function that returns a vector of the size of the weights."""
-    learners: int
-    """Number of learners at the start."""
+    tasks: float
+    """Number of tasks; ∞ if it is unlimited."""
     speeds: list[float]
     """Speed of every learner, including those that join later."""
     solver: SolverConf
@@ -44,27 +43,36 @@ class Given(NamedTuple):
     seed: int
     delay: float
     """Duration of a message: a contribution to z, the reply to it, or a message to another learner."""
-    changes: tuple[Change, ...]
-    """Learners that leave or join."""
+    hosts: list[range]
+    """With two levels, the learners of each host, including those that join later."""
+
+
+class SimulatedState(NamedTuple):
+    """The state with which a rule begins, and from which the next rule of a sequence continues."""
+
+    base: Vector
+    """z."""
+    members: tuple[int, ...]
+    """The present learners."""
+    task: int = 0
+    """Number of the first task."""
+    tick: int = 0
+    """Number of previous ticks; with two levels, of a host."""
+    merges: int = 0
+    """Number of previous merges, as the engine counts them; with two levels, of a host."""
 
 
 class Simulation(ABC):
     """Common base for all rules: learners with vectors, which start and finish tasks."""
 
-    def __init__(
-        self,
-        rule: Any,
-        start: Vector,
-        given: Given,
-        order: FinishOrder,
-        first_task: int,
-        number_of_tasks: int | None,
-        merges_before: int,
-    ) -> None:
-        self.given, self.order, self.given_rule = given, order, rule
+    def __init__(self, rule: Any, merges: int | None, place: SimulatedState, given: Given, order: FinishOrder) -> None:
+        """merges: length of the rule's phase; None for a rule without an end."""
+        start = place.base
+        self.given, self.order, self.given_rule, self.merges_of_phase = given, order, rule, merges
         self.gradient, self.solver, self.skip, self.seed = given.gradient, given.solver, given.skip, given.seed
         self.places, self.local, self.delay = given.places, given.local, given.delay
         self.schedule = Schedule(given.solver, given.tasks_per_epoch, restart=given.restart)
+        self.pace_at = lru_cache(maxsize=16)(self.schedule)  # learners of a tick share the pace
         zeros = {f"base_{name}": np.zeros_like(start) for name in STATE}
         self.base = {"base": start.copy(), **zeros, "base_step_count": np.zeros(1)}
         number = len(given.speeds)
@@ -77,12 +85,13 @@ class Simulation(ABC):
         if rule.reads_base:
             for vectors in self.own:
                 vectors["weights"] = self.base["base"]
-        self.set_members(range(given.learners))
+        self.place, self.first_task, self.tick = place, place.task, 0
+        """The number of a tick, counted from the start of the phase, and that of its first task: of the current tick
+        or, without a barrier, of the one in which the members last changed."""
+        self.set_members(place.members)
         self.steps = [0] * number
         """Number of tasks that each learner has finished."""
-        self.merges_before = merges_before
         self.by_merges = self.solver.learning_rate_step_unit == "merges"
-        self.number_of_tasks = math.inf if number_of_tasks is None else number_of_tasks
         self.tasks: dict[int, int] = {}
         """Current or last task of each learner."""
         self.seen: dict[int, Vector] = {}
@@ -92,10 +101,10 @@ class Simulation(ABC):
         """Number of times that messages from or to each learner became invalid, because it was lost or restarted."""
         self.bases: list[Vector] = []
         self.merge_times: list[float] = []
-        self.first_task = self.started = first_task
-        first = np.full((number, start.size), np.nan)
-        first[: given.learners] = start
-        self.log = ReplicaLog(first)
+        self.events: list[int] = []
+        self.staleness: list[int] = []
+        self.dropped: list[bool] = []
+        self.log = new_log(place, number)
         self.moved: set[int] = set()
         """Learners whose weights have changed since the last event."""
         self.gone: list[Move] = []
@@ -104,12 +113,21 @@ class Simulation(ABC):
         """Number of merges and members when z was last logged, if the learners compute with z itself."""
 
     def set_members(self, members: Iterable[int]) -> None:
-        """Set the present learners, and the rule, whose defaults depend on their number and speeds."""
+        """Set the present learners, the rule, whose defaults depend on their number and speeds, and the end of the
+        phase: a phase has as many ticks as if there had been this number of learners from its beginning."""
         self.members = tuple(sorted(members))
         self.learners = len(self.members)
         self.position = {learner: position for position, learner in enumerate(self.members)}
         """Each learner's number among the present ones."""
-        self.rule: Any = self.given_rule.settled([self.given.speeds[learner] for learner in self.members])
+        given = self.given_rule.fitted(self.learners)
+        self.rule: Any = given.settled([self.given.speeds[learner] for learner in self.members])
+        self.tasks_per_tick = self.learners * int(self.rule.tau)
+        self.number_of_tasks = self.given.tasks
+        """Number of the first task that does not belong to the phase."""
+        if self.merges_of_phase is not None:
+            ticks = ticks_of_phase(given, self.merges_of_phase, self.learners, self.tasks_per_tick)
+            end = self.first_task + (ticks - self.tick) * self.tasks_per_tick
+            self.number_of_tasks = min(self.given.tasks, end)
 
     def run(self) -> Trajectory:
         times: list[float] = []
@@ -130,15 +148,10 @@ class Simulation(ABC):
             (self.log,),
         )
 
-    def begin(self) -> None:
-        """Start all learners."""
-        self.events: list[int] = []
-        self.staleness: list[int] = []
-        self.dropped: list[bool] = []
-        for time, learner, joins in self.given.changes:
-            self.order.change(time, partial(self.join if joins else self.leave, learner))
+    def begin(self, delay: float = 0.0) -> None:
+        """Start all learners after this delay."""
         for learner in self.members:
-            self.start(learner)
+            self.start(learner, delay)
 
     def end_task(self, learner: int) -> None:
         """Compute the gradient of the learner's task, and finish the task."""
@@ -150,7 +163,7 @@ class Simulation(ABC):
             self.moved.add(learner)
         gradient = self.gradient(self.seen.pop(learner), learner, self.tasks[learner])
         own_part = 1.0 if self.rule.sends_gradient else self.clip(gradient)
-        self.own[learner]["gradient"][...] = own_part * gradient
+        np.multiply(own_part, gradient, out=self.own[learner]["gradient"])
         self.steps[learner] += 1
         self.finish(learner)
 
@@ -215,10 +228,6 @@ class Simulation(ABC):
     def next_task(self, learner: int) -> int | None:
         """Number of the task that the learner begins now; None if there is none."""
 
-    @property
-    def tasks_per_tick(self) -> int:
-        return self.learners * int(self.rule.tau)
-
     @abstractmethod
     def pace(self, learner: int) -> Pace:
         """Pace of the tick that contains the learner's task; or at the number of merges, if the schedule counts
@@ -231,7 +240,7 @@ class Simulation(ABC):
     @property
     def merges(self) -> int:
         """Number of merges since the first rule of a sequence, as the engine counts them."""
-        return self.merges_before + len(self.bases)
+        return self.place.merges + len(self.bases)
 
     def apply(
         self, update: Update, vectors: Mapping[str, Vector], *, local: Update = NOTHING, omitted: Collection[int] = ()
@@ -275,6 +284,16 @@ class Simulation(ABC):
         self.bases.append(self.base["base"].copy())
         self.merge_times.append(self.order.now)
 
+    @property
+    @abstractmethod
+    def ends(self) -> bool:
+        """Whether all tasks are done."""
+
+    @property
+    @abstractmethod
+    def end(self) -> SimulatedState:
+        """The state from which the next rule of a sequence continues."""
+
     @abstractmethod
     def finish(self, learner: int) -> None:
         """Continue after the end of a task: exchange if it is due, and begin the next task."""
@@ -286,3 +305,10 @@ class Simulation(ABC):
     @abstractmethod
     def join(self, learner: int) -> None:
         """Continue with one more learner."""
+
+
+def new_log(place: SimulatedState, learners: int) -> ReplicaLog:
+    """A log of the weights of so many learners, of which the present ones begin at z."""
+    start = np.full((learners, place.base.size), np.nan)
+    start[list(place.members)] = place.base
+    return ReplicaLog(start)

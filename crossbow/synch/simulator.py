@@ -5,15 +5,16 @@ It uses the same rule objects and updates as the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from itertools import cycle
+import math
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
+from itertools import cycle, product
 from typing import Any
 
 from crossbow.conf import plain
 from crossbow.solver import SolverConf
 from crossbow.synch.arguments import (
     GradientOf,
-    Vector,
     check_kinds,
     check_numbers,
     checked,
@@ -24,15 +25,15 @@ from crossbow.synch.arguments import (
     refused,
     start_of,
 )
-from crossbow.synch.members import changes_of, memberships, numbers_of
-from crossbow.synch.order import order_of, speeds_of
+from crossbow.synch.members import Change, changes_of, memberships, numbers_of, present_hosts
+from crossbow.synch.order import FinishOrder, order_of, speeds_of
 from crossbow.synch.progress import check_local_variables, check_skip
 from crossbow.synch.rule import BarrierRule, FreeRule, PeerRule, Rule
-from crossbow.synch.sequence import RuleSequence, has_two_levels, ticks_of_phase
+from crossbow.synch.sequence import RuleSequence, has_two_levels
 from crossbow.synch.simulated_exchanges import FreeSimulation, PeerSimulation
 from crossbow.synch.simulated_hosts import TwoLevelSimulation
 from crossbow.synch.simulated_ticks import BarrierSimulation
-from crossbow.synch.simulation import Given, Simulation
+from crossbow.synch.simulation import Given, SimulatedState, Simulation
 from crossbow.synch.trajectory import Trajectory, joined
 from crossbow.synch.two_level import TwoLevel
 
@@ -93,11 +94,15 @@ def simulate(
     leave: pairs (time, learner). The learner is lost, with its task and its messages. Under a rule with a barrier, the
     others restart from z with zero velocity, and share the tasks of the incomplete tick. Without a barrier, they
     continue, and the learner's tasks since its last exchange are assigned again; without a base model, the masses are
-    scaled to 1 again. The rule's defaults follow the number of learners. Needs `speeds`.
+    scaled to 1 again. With two levels, all hosts restart from the last z, with zero velocities, also of z, and share
+    the tasks since then; a host without learners is absent. The rule's defaults and groups follow the number of
+    learners; a phase of a sequence has as many ticks as if there had been this number from its beginning. Needs
+    `speeds`.
     join: pairs (time, learner). A learner with the next number, or one that has left, begins with z and zero velocity:
-    under a rule with a barrier after the current tick, or when all others are lost, else at once. Needs `speeds`.
-    hosts: with two levels, the number of learners of each host; they are numbered from host to host. Only messages
-    between hosts take time. `Trajectory.base` is z between the hosts.
+    under a rule with a barrier after the current tick, or when all others are lost, else at once. With two levels, it
+    joins after the current tick of z, and all hosts restart from z as after a loss. Needs `speeds`.
+    hosts: with two levels, the number of learners of each host, including those that join; they are numbered from host
+    to host. Only messages between hosts take time. `Trajectory.base` is z between the hosts.
 
     Raises ConfigurationError for invalid arguments, and if `gradient` does not return a vector of n real numbers.
 
@@ -123,63 +128,70 @@ def simulate(
     delay, changes = delay_of(latency, bandwidth, bytes, start.size), changes_of(learners, leave, join)
     if speeds is None and (delay or changes):
         raise refused("speeds", speeds, "given with a latency, a bandwidth, or learners that leave or join")
-    if changes and not isinstance(rule, Rule):
-        raise refused("leave and join", [*leave, *join], "() with a sequence of rules or two levels")
-    of_hosts = hosts_of(hosts, learners, two_level=has_two_levels(rule))
-    said = speeds_of(numbers_of(learners, changes), speeds)
+    number = numbers_of(learners, changes)
+    of_hosts = hosts_of(hosts, number, two_level=has_two_levels(rule))
+    said = speeds_of(number, speeds)
     order, speeds = order_of(learners, events, said, tasks), said or [1.0] * learners
     given = Given(
-        checked(gradient, start.size), learners, speeds, solver, tasks_per_epoch, skip, places, local, restart, seed,
-        delay, changes,
+        checked(gradient, start.size), math.inf if tasks is None else tasks, speeds, solver, tasks_per_epoch, skip,
+        places, local, restart, seed, delay, of_hosts,
     )  # fmt: skip
-    rules = rule.rules if isinstance(rule, RuleSequence) else (rule,)
-    _check_rules(rules, given, of_hosts or memberships(learners, changes))
-
-    def run(
-        rule: Rule | TwoLevel, start: Vector, first: int, tasks: int | None, merges: int = 0
-    ) -> tuple[Trajectory, Vector, int]:
-        if isinstance(rule, TwoLevel):
-            levels = TwoLevelSimulation(rule, start, given, order, of_hosts, first, tasks, merges)
-            return levels.run(), levels.base["base"], levels.merges
-        kinds = ((BarrierRule, BarrierSimulation), (FreeRule, FreeSimulation), (PeerRule, PeerSimulation))
-        of_kind: type[Simulation] = next(of_kind for kind, of_kind in kinds if isinstance(rule, kind))
-        made = of_kind(rule, start, given, order, first, tasks, merges)
-        return made.run(), made.base["base"], made.merges
-
-    return (
-        _in_turn(rule, start, learners, tasks, run) if isinstance(rule, RuleSequence) else run(rule, start, 0, tasks)[0]
-    )
+    together = memberships(learners, changes)
+    _check_rules(rule.rules if isinstance(rule, RuleSequence) else (rule,), given, together)
+    turns = _Turns(rule, given, order)
+    for change in changes:
+        order.change(change.time, partial(turns.change, change))
+    return turns.run(SimulatedState(start, together[0]))
 
 
-def _check_rules(rules: Sequence[Rule | TwoLevel], given: Given, together: Sequence[Sequence[int]]) -> None:
-    """Reject rules that do not support the other arguments, or the numbers of learners present at the same time. Raises
-    ConfigurationError."""
-    for each in rules:
+def _check_rules(rules: Sequence[Rule | TwoLevel], given: Given, together: Sequence[tuple[int, ...]]) -> None:
+    """Reject rules that do not support the other arguments, or the numbers of learners that are present at first and
+    after each change. Raises ConfigurationError."""
+    for each, (changes, members) in product(rules, enumerate(together)):
         if isinstance(each, TwoLevel):
-            each.between.check_learners(len(together))
-        for learners in together:
-            within = each.within if isinstance(each, TwoLevel) else each
+            groups = present_hosts(given.hosts, members)
+            each.between.check_learners(len(groups))
+            within: Rule = each.within
+        else:
+            groups, within = [members], each.fitted(len(members)) if changes else each
+        for learners in groups:
             settled = within.settled([given.speeds[learner] for learner in learners])
             settled.check_solver(given.solver)
             check_skip(given.skip, settled, given.solver)
             check_local_variables(given.local, settled)
 
 
-def _in_turn(
-    sequence: RuleSequence,
-    start: Vector,
-    learners: int,
-    tasks: int | None,
-    run: Callable[[Rule | TwoLevel, Vector, int, int | None, int], tuple[Trajectory, Vector, int]],
-) -> Trajectory:
-    """The concatenated trajectories of the rules of a sequence."""
-    per_tick, parts, first, merges = learners * sequence.tau, list[Trajectory](), 0, 0
-    for rule, merges_of_phase in cycle(sequence.phases):
-        last = first + ticks_of_phase(rule, merges_of_phase, learners, per_tick) * per_tick
-        last = last if tasks is None else min(last, tasks)
-        part, start, merges = run(rule, start, first, last, merges)
-        parts.append(part)
-        if len(parts[-1].events) < last - first or last == tasks:
-            break
-        first = last
-    return joined(parts)
+class _Turns:
+    """The rules of a sequence in turn, or a single rule."""
+
+    def __init__(self, rule: Rule | RuleSequence | TwoLevel, given: Given, order: FinishOrder) -> None:
+        self._given, self._order = given, order
+        self._phases: Iterable[tuple[Rule | TwoLevel, int | None]] = (
+            cycle(rule.phases) if isinstance(rule, RuleSequence) else [(rule, None)]
+        )
+
+    def run(self, place: SimulatedState) -> Trajectory:
+        """Begin with the first rule at this place. Returns the concatenated trajectories of all."""
+        parts = list[Trajectory]()
+        for rule, merges in self._phases:
+            self._now = _new_simulation(rule, merges, place, self._given, self._order)
+            parts.append(self._now.run())
+            place = self._now.end
+            if not self._now.ends or place.task >= self._given.tasks:
+                break
+        return joined(parts)
+
+    def change(self, change: Change) -> None:
+        """Let a learner leave or join the current rule."""
+        (self._now.join if change.joins else self._now.leave)(change.learner)
+
+
+def _new_simulation(
+    rule: Rule | TwoLevel, merges: int | None, place: SimulatedState, given: Given, order: FinishOrder
+) -> Simulation | TwoLevelSimulation:
+    """The simulation of a rule, by its kind."""
+    if isinstance(rule, TwoLevel):
+        return TwoLevelSimulation(rule, merges, place, given, order)
+    kinds = ((BarrierRule, BarrierSimulation), (FreeRule, FreeSimulation), (PeerRule, PeerSimulation))
+    of_kind: type[Simulation] = next(of_kind for kind, of_kind in kinds if isinstance(rule, kind))
+    return of_kind(rule, merges, place, given, order)

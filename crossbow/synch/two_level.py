@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from crossbow.conf import parameters, shown
+from crossbow.conf import parameters, refuse
 from crossbow.solver import SolverConf
 from crossbow.synch.averaging import ModelAveraging
 from crossbow.synch.rule import BarrierRule
 from crossbow.synch.sma import SMA
-from crossbow.types import ConfigurationError
 
 RESTING = SolverConf(momentum=0.0, weight_decay=0.0)
 """The solver of the rule between hosts. It makes no steps: the local step of a host is one of its ticks."""
@@ -46,10 +45,11 @@ class TwoLevel:
 
     def __post_init__(self) -> None:
         for name in ("within", "between"):
-            if not isinstance(getattr(self, name), BarrierRule):
-                raise self._refuse(name, "a rule with a barrier, as SMA()")
+            rule = getattr(self, name)
+            if not isinstance(rule, BarrierRule):
+                raise refuse(self, name, rule, "a rule with a barrier, as SMA()")
         if self.between.sends_gradient:
-            raise self._refuse("between", "a rule whose learners send weights, as ModelAveraging(tau=64)")
+            raise refuse(self, "between", self.between, "a rule whose learners send weights, as ModelAveraging(tau=64)")
 
     def settled(self, speeds: Sequence[float], hosts: int) -> tuple[BarrierRule, BarrierRule]:
         """The rules for the learners of one host, of these speeds, and for this many hosts. Raises
@@ -57,10 +57,6 @@ class TwoLevel:
         self.within.check_learners(len(speeds))
         self.between.check_learners(hosts)
         return self.within, self.between
-
-    def _refuse(self, name: str, allowed: str) -> ConfigurationError:
-        value = getattr(self, name)
-        return ConfigurationError(f"TwoLevel: {name} must be {allowed}. Received: {name}={shown(value)}")
 
     @property
     def tau(self) -> int:

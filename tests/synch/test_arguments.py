@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from crossbow import SMA, SSGD, ConfigurationError, SolverConf
-from crossbow.synch import AsynchronousSGD, Gossip, Hogwild, Rule, RuleSequence, TwoLevel, simulate
+from crossbow.synch import AsynchronousSGD, Gossip, Grouping, Hogwild, Rule, RuleSequence, TwoLevel, simulate
 from tests.synch.test_simulator import noise, run
 
 
@@ -82,8 +82,24 @@ from tests.synch.test_simulator import noise, run
         ({"join": [(1.0, 2)], "speeds": [1, 1], "events": 3}, "speeds must be 3 numbers > 0"),
         ({"leave": 1.0, "speeds": [1, 1], "events": 3}, "leave must be pairs of a time ≥ 0 and a learner's number"),
         (
-            {"leave": [(1, 0)], "speeds": [1, 1], "events": 3, "rule": RuleSequence(((SSGD(), 1), (SMA(), 1)))},
-            r"leave and join must be \(\) with a sequence of rules or two levels. Received: .*=\[\(1, 0\)\]",
+            {"join": [(1, 2)], "speeds": [1, 1, 1], "events": 3, "rule": RuleSequence(((SSGD(), 1), (SMA(0.6), 1)))},
+            "alpha must be < .* with k = 3 learners",
+        ),
+        (
+            {"join": [(1, 2)], "speeds": [1, 1, 1], "events": 3, "rule": TwoLevel(), "hosts": [1, 1]},
+            r"hosts must be numbers of learners ≥ 1, 3 together. Received: hosts=\[1, 1\]",
+        ),
+        (
+            {"join": [(1, 2)], "speeds": [1] * 3, "events": 3, "rule": TwoLevel(SMA(0.6)), "hosts": [3]},
+            "alpha must be < .* with k = 3 learners",
+        ),
+        (
+            {"join": [(1, 2)], "speeds": [1] * 3, "events": 3, "rule": TwoLevel(SMA(), SMA(0.6)), "hosts": [1, 1, 1]},
+            "alpha must be < .* with k = 3 learners",
+        ),
+        (
+            {"leave": [(1, 0)], "speeds": [1, 1], "events": 3, "rule": Grouping(((0,), (1, 2)))},
+            "groups must be groups of 2 learners together",
         ),
         (
             {"join": [(1, 2)], "speeds": [1, 1, 1], "events": 3, "rule": SMA(alpha=0.6)},

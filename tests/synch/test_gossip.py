@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from crossbow.synch import (
@@ -19,6 +20,14 @@ def test_gossip_goes_to_all_others_alike(probability: float) -> None:
     assert counts[1] == 0
     assert [counts[i] for i in (0, 2, 3)] == pytest.approx([probability / 3] * 3, abs=0.03)
     assert rule.peer(0, 1, 0, seed=0) is None
+
+
+def test_a_draw_depends_on_nothing_else() -> None:
+    """The first numbers of a generator whose key is the seed and the learner, and whose counter is the clock."""
+    rule, seed = Gossip(0.5), 2**64 + 7
+    for clock in (*range(70), 10**6 + 1):
+        draw, choice = np.random.Philox(key=np.array([7, 3], np.uint64), counter=clock).random_raw(2)
+        assert rule.peer(3, 9, clock, seed) == (None if draw >= 2**63 else (4 + int(choice) % 8) % 9)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import random
 from typing import Any
 
 import pytest
@@ -30,6 +31,20 @@ def test_numbers_go_on_after_those_of_all_that_have_been_there() -> None:
     assert [change.learner for change in changes if change.joins] == [2, 3, 2, 4]
     assert memberships(2, changes)[-1] == (1, 2, 3, 4)
     assert numbers_of(2, changes) == 5
+
+
+def drawn_changes(seed: int) -> tuple[int, dict[str, list[tuple[float, int]]], int]:
+    """A number of learners, random changes, of which one learner is always left, and the number of all learners."""
+    drawn = random.Random(seed)
+    learners = known = drawn.randint(1, 3)
+    there, leave, join = set(range(learners)), list[tuple[float, int]](), list[tuple[float, int]]()
+    for moment in range(drawn.randint(1, 8)):
+        leaves = len(there) > 1 and drawn.random() < 0.6
+        learner = drawn.choice(sorted(there if leaves else set(range(known + 1)) - there))
+        (leave if leaves else join).append((0.4 * (moment + drawn.random()), learner))
+        there ^= {learner}
+        known = max(known, learner + 1)
+    return learners, {"leave": leave, "join": join}, known
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,29 @@ def test_starters_are_those_that_may_start(data: st.DataObject) -> None:
     assert rule.starters(clocks, waiting, learners) == [i for i in learners if rule.may_start(clocks, waiting, i)]
 
 
+@given(st.data())
+def test_who_waits_starts_as_soon_as_it_may(data: st.DataObject) -> None:
+    """Whoever arrives, leaves or joins, and after a restart or from a checkpoint."""
+    rule = data.draw(st.sampled_from([SSP(), SSP(bound=1), SSP(bound=3), PartiallySynchronous(2), Default()]))
+    progress = ExchangeState(rule, 3)
+    for event in data.draw(st.lists(st.sampled_from(["arrive"] * 9 + ["leave", "join", "restart", "restore"]))):
+        running = [learner for learner in range(progress.learners) if learner not in progress.waiting]
+        if event == "arrive" and running:
+            progress.arrive(data.draw(st.sampled_from(running)))
+        elif event == "leave" and progress.learners > 1:
+            progress.leave(data.draw(st.integers(0, progress.learners - 1)))
+        elif event == "join":
+            progress.join(data.draw(st.integers(0, progress.learners)))
+        elif event == "restart":
+            progress.restart()
+        elif event == "restore":
+            state, progress = progress.state(), ExchangeState(rule, progress.learners)
+            progress.restore(state)
+        if data.draw(st.booleans()):  # several may arrive before
+            clocks, waiting = list(progress.clocks), set(progress.waiting)
+            assert progress.let_go() == [i for i in sorted(waiting) if rule.may_start(clocks, waiting, i)]
+
+
 def test_what_is_dropped_is_no_merge() -> None:
     """Learner 1 is late: the last two to finish were learner 0."""
     progress, dropped = ExchangeState(WeedOut(), 2), []

@@ -148,7 +148,7 @@ def test_tasks_per_merge() -> None:
 
 def test_a_rule_that_allows_any_number_of_learners_is_settled_as_it_is() -> None:
     rule = SSGD()
-    assert rule.settled([1.0, 9.0]) is rule
+    assert rule.settled([1.0, 9.0]) is rule.fitted(2) is rule
     with pytest.raises(ConfigurationError, match="alpha must be <"):
         SMA(alpha=0.9).settled([1.0, 1.0])
 

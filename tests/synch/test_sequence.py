@@ -14,6 +14,7 @@ from crossbow.runtime.scheduler import Callbacks
 from crossbow.synch import (
     SSP,
     AsynchronousSGD,
+    Default,
     Gossip,
     Grouping,
     Hogwild,
@@ -29,6 +30,7 @@ from crossbow.synch.progress import ExchangeState
 from crossbow.synch.sequence import ticks_of_phase
 from tests.runtime import test_free as least_squares
 from tests.support import SECONDS, Probe, blobs, context, engine_of, perceptron, same_weights, within
+from tests.synch.test_members import drawn_changes
 from tests.synch.trajectories import START, gradient
 
 TASKS = TrainingUnit.TASKS
@@ -143,6 +145,142 @@ def test_two_levels_by_hand() -> None:
     assert made.replicas[-1].ravel().tolist() == [0.798828125] * 2
 
 
+def halving(phases: Any, **options: Any) -> tuple[Any, list[tuple[int, int]]]:
+    """Steps that halve the weights, from 8 on; a task takes 1. Returns the trajectory, and the learner and the number
+    of each task, as they end."""
+    tasks: list[tuple[int, int]] = []
+
+    def note(weights: Any, learner: int, task: int) -> Any:
+        tasks.append((learner, task))
+        return weights
+
+    solver = SolverConf(learning_rate=0.5)
+    return simulate(RuleSequence(phases), initial=[8.0], gradient=note, solver=solver, **options), tasks
+
+
+def test_a_loss_under_a_barrier_by_hand() -> None:
+    """Tick 0, tasks 0 to 2: z = 4.   Learner 1 is lost in tick 1, which the others repeat: tasks 3 and 4, z = 2 at 2.5.
+    Tick 2, tasks 5 and 6: z = 1, and the phase is over. Four deltas of two learners are two ticks: 0: z = ½; 2 at 1:
+    z = 0; 0 at ½: z = −¼; 2 at 0: z = −¼.   Averages again, tasks 11 and 12: −⅛.
+    """
+    made, tasks = halving(
+        ((ModelAveraging(), 3), (AsynchronousSGD(), 4)), learners=3, speeds=[1.0] * 3, events=13, leave=[(1.5, 1)]
+    )
+    assert tasks == [(0, 0), (1, 1), (2, 2), *((2 * (task % 2 == 0), task) for task in range(3, 13))]
+    assert made.merge_times.tolist() == [1, 2.5, 3.5, 4.5, 4.5, 5.5, 5.5, 6.5]
+    assert made.base.ravel().tolist() == [4, 2, 1, 0.5, 0, -0.25, -0.25, -0.125]
+    assert np.isnan(made.replicas[3:, 1]).all()
+
+
+def test_a_loss_without_a_barrier_by_hand() -> None:
+    """Six deltas are two ticks of three learners. Tick 0: 0: z = 4; 1 at 8: z = 0; 2 at 8: z = −4.
+    Learner 1 is lost in task 4. With two learners the phase has three ticks, two of which are left: tasks 3 to 6.
+    2: 0 at 4: z = −6; 2 at −4: z = −4.   3: 0, which has task 4 now, at −6: z = −1; 2 at −4: z = 1.
+    The phase has ended. z is averaged: tasks 7 and 8.
+    """
+    made, tasks = halving(
+        ((AsynchronousSGD(), 6), (ModelAveraging(), 1)), learners=3, speeds=[1.0] * 3, events=9, leave=[(1.5, 1)]
+    )
+    assert tasks == [(0, 0), (1, 1), (2, 2), (0, 3), (2, 5), (0, 4), (2, 6), (0, 7), (2, 8)]
+    assert made.base.ravel().tolist() == [4, 0, -4, -6, -4, -1, 1, 0.5]
+
+
+def test_learners_join_in_a_phase_by_hand() -> None:
+    """Two merges of S-SGD are two ticks: 4 of tasks 0 and 1, and 2 of tasks 2 and 3, at the end of which learner 2
+    joins. Four deltas of three learners are two ticks. 3: 0, 1 and 2, all at 2: z = 1, 0, −1.
+    Learner 3 joins at 3.5, and with four learners one tick is enough: no task begins after those that have.
+    4: 0 at 1: z = −1.5; 1 at 0: z = −1.5; 2 at −1: z = −1.   4.5: 3 has nothing to do until S-SGD goes on at 4.
+    """
+    made, tasks = halving(
+        ((SSGD(), 2), (AsynchronousSGD(), 4)), learners=2, speeds=[1.0] * 4, events=14, join=[(1.5, 2), (3.5, 3)]
+    )
+    assert tasks[:10] == [(0, 0), (1, 1), (0, 2), (1, 3), (0, 4), (1, 5), (2, 6), (0, 7), (1, 8), (2, 9)]
+    assert tasks[10:] == [(learner, 10 + learner) for learner in range(4)]
+    assert made.base.ravel().tolist() == [4, 2, 1, 0, -1, -1.5, -1.5, -1, -0.5]
+    assert made.merge_times.tolist() == [1, 2, 3, 3, 3, 4, 4, 4, 5]
+
+
+def test_who_has_no_task_goes_on_when_the_phase_grows() -> None:
+    """Three merges of the largest group: with groups of one, three tasks, which are two ticks of two learners, 0 to 3.
+    Learner 1 needs 4 for a task, and learner 0 has done all others when learner 2 joins: now one group has two
+    learners, and six tasks are two ticks of three."""
+    rules = ((Grouping(2), 3), (SSGD(), 1))
+    made, tasks = halving(rules, learners=2, speeds=[1.0, 0.25, 1.0], events=6, join=[(3.5, 2)])
+    assert tasks == [(0, 0), (0, 2), (0, 3), (1, 1), (0, 5), (2, 4)]
+    assert made.times.tolist() == [1, 2, 3, 4, 4.5, 4.5]
+
+
+def test_a_phase_of_a_group_has_as_many_merges_with_fewer_learners() -> None:
+    """One group, whose learners step together, whoever is lost."""
+    group = Grouping(((0, 1, 2),))
+    for lost in range(3):
+        made, tasks = halving(
+            ((group, 4), (SSGD(), 2)), learners=3, speeds=[1.0] * 3, events=13, leave=[(1.5, lost)]
+        )  # fmt: skip
+        assert made.merge_times.tolist() == [1, 2, 3, 4, 5, 6]
+        assert sorted({task for _, task in tasks}) == [*range(13)]
+
+
+def test_two_levels_in_turn_by_hand() -> None:
+    """Hosts of one learner, γ = ½ towards the task's number, from 8. Phases of two merges and of one, which are a tick
+    of z each. S-SGD: 0, 1, 2: 4, 4.5, 5; 3, 4, 5: 3.5, 4.25, 5; z = 4.25.   Averages: host 1 is lost in the second
+    task, and the tick begins again: 6 and 7: 5.125, 5.625; 8 and 9: 6.5625, 7.3125; z = 6.9375.
+    S-SGD: 10 and 11: 8.46875, 8.96875; 12 and 13: 10.234375, 10.984375; z = 10.609375.
+    """
+    levels = RuleSequence(
+        ((TwoLevel(SSGD(), ModelAveraging(tau=2)), 2), (TwoLevel(ModelAveraging(), ModelAveraging(tau=2)), 1))
+    )
+    made = simulate(
+        levels, initial=[8.0], gradient=lambda w, learner, task: w - task, learners=3, hosts=[1, 1, 1], events=17,
+        speeds=[1.0] * 3, leave=[(3.5, 1)], solver=SolverConf(learning_rate=0.5),
+    )  # fmt: skip
+    assert made.merge_times.tolist() == [2, 5.5, 7.5]
+    np.testing.assert_allclose(made.base.ravel(), [4.25, 6.9375, 10.609375], rtol=1e-15)
+
+
+SINGLE: list[Any] = [
+    SMA(), SSGD(), ModelAveraging(tau=2), PolyakRuppert(0.25), AsynchronousSGD(tau=2), SSP(1), WeedOut(), Gossip(0.5),
+    Grouping(), Default(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("rule", SINGLE, ids=str)
+def test_a_long_phase_is_its_rule(rule: Any, seed: int) -> None:
+    """Bit for bit, whoever leaves and joins."""
+    learners, changes, known = drawn_changes(seed)
+    common: dict[str, Any] = {
+        "initial": [1.0, -2.0], "gradient": lambda w, learner, task: w - np.array([task % 5, learner]) / 4,
+        "learners": learners, "speeds": [1.0 + learner * 3 % 4 / 2 for learner in range(known)],
+        "events": 80, "latency": 0.1 * (seed % 2), **changes,
+        "solver": SolverConf(learning_rate=0.125, momentum=0.5, policy="step", gamma=0.5, step_size=9),
+    }  # fmt: skip
+    made, alone = simulate(RuleSequence(((rule, 10**6),)), **common), simulate(rule, **common)
+    for name in ("base", "events", "staleness", "replicas", "merge_times"):
+        np.testing.assert_array_equal(getattr(made, name), getattr(alone, name))
+
+
+@pytest.mark.parametrize("rule", [rule for rule in SINGLE if rule.tau == 1], ids=str)
+def test_all_tasks_are_finished_whoever_leaves_and_joins(rule: Any) -> None:
+    computed = set[int]()
+
+    def note(weights: Any, learner: int, task: int) -> Any:
+        computed.add(task)
+        return weights
+
+    for seed in range(30):
+        learners, changes, known = drawn_changes(seed)
+        turns = RuleSequence(((rule, 3), (SMA(), 2), (AsynchronousSGD(), 5)))
+        speeds = [1.0 + (learner * 7 + seed) % 4 / 2 for learner in range(known)]
+        computed.clear()
+        made = simulate(
+            turns, initial=[1.0], gradient=note, learners=learners, speeds=speeds, tasks=30, latency=0.2 * (seed % 3),
+            solver=SolverConf(learning_rate=0.1, policy="step", gamma=0.5, step_size=8), **changes,
+        )  # fmt: skip
+        assert computed == set(range(30))
+        assert np.isfinite(made.base).all()
+
+
 def test_tasks_are_numbered_on() -> None:
     seen: list[int] = []
 
@@ -193,7 +331,7 @@ def test_the_engine_changes_the_rule(learners: int) -> None:
         assert isinstance(running.engine, ChangingEngine)
         for tasks in (2 * learners, 6 * learners):
             running.train(tasks, TASKS)
-        received, names = running.variables, engine_of(running).coordination.rule.name
+        received, names = running.variables, engine_of(running).parts.setting.rule.name
         assert running.engine.tick == 8
         assert names == "sma"
     variables, tick = None, 0
@@ -310,7 +448,7 @@ def test_a_turn_of_gossip_draws_from_its_tick_on(monkeypatch: pytest.MonkeyPatch
             assert seen == [list(range(tick, tick + len(numbers))) for numbers in seen]
             assert len(seen[0]) + len(seen[1]) == 4
             running.train(2, TASKS)
-        assert running.engine.merges == 3 * (4 + 1)
+        assert running.engine.now.merges == 3 * (4 + 1)
 
 
 def test_who_has_finished_is_forgotten_between_turns() -> None:

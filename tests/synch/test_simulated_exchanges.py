@@ -73,6 +73,43 @@ def test_a_group_is_complete_without_a_lost_learner() -> None:
     assert made.staleness.tolist() == [1, 1, 1, 1]
 
 
+def test_given_groups_are_fitted_after_a_loss_and_a_join() -> None:
+    """Groups {0, 2} and {1} at first and from 3.5 on; two groups of one learner in between.
+
+    1: 0 waits.   1: 1: z = 8 − ½ · 8 = 4.   1: 2 with 0: Y = 2, z = 4 − ½ · 16/4 = 2.   1.5: 1 is lost.
+    2: 0 at 2: z = 1.   2: 2 at 2: Y = 2, z = 1 − ½ · 2/2 = ½.
+    3: 0 at 1: Y = 2, z = ½ − ½ · ½ = ¼.   3: 2 at ½: Y = 2, z = ¼ − ½ · ¼ = ⅛.   3.5: 1 joins at ⅛.
+    4: 0 waits.   4: 2 at ⅛ with 0 at ¼: Y = 2, z = ⅛ − ½ · ⅜/4 = 5/64.   4.5: 1 at ⅛: Y = 2, z = 5/64 − ½ · ⅛/2.
+    """
+    made = run(
+        Grouping(((0, 2), (1,))), learners=3, speeds=[1.0] * 3, events=10, leave=[(1.5, 1)], join=[(3.5, 1)]
+    )  # fmt: skip
+    assert made.events.tolist() == [0, 1, 2, 0, 2, 0, 2, 0, 2, 1]
+    assert made.merge_times.tolist() == [1, 1, 2, 2, 3, 3, 4, 4.5]
+    assert made.base.ravel().tolist() == [4, 2, 1, 0.5, 0.25, 0.125, 5 / 64, 3 / 64]
+    assert made.staleness.tolist() == [2, 1, 2, 1, 2, 2, 2, 2, 2, 2]
+
+
+def test_more_groups_than_learners_are_left() -> None:
+    """As the same number of groups of one learner."""
+    common: dict[str, Any] = {"learners": 3, "speeds": [1.0, 1.5, 2.5], "events": 30, "leave": [(2.25, 1)]}
+    made, single = run(Grouping(3), **common), run(AsynchronousSGD("1/staleness", "gradient"), **common)
+    np.testing.assert_array_equal(made.base, single.base)
+    assert run(Grouping(((0,), (1,), (2,))), **common).base.tolist() == single.base.tolist()
+
+
+def test_ticks_are_counted_from_the_change_on() -> None:
+    """γ decays with the first task of a tick. With three learners tick 0 has tasks 0 to 2; when learner 1 is lost in
+    task 4, tick 1 has tasks 3 and 4, tick 2 tasks 5 and 6. Learner 0 does 0, 3, 4 and 7, learner 2 does 2, 5, 6, 8."""
+    made = run(
+        AsynchronousSGD(), learners=3, speeds=[1.0] * 3, gradient=lambda w, learner, task: 0 * w + 1, events=9,
+        solver=SolverConf(learning_rate=0.5, policy="exp", gamma=0.5 ** (1 / 3)), leave=[(1.5, 1)],
+    )  # fmt: skip
+    steps = -np.diff(made.base.ravel(), prepend=8.0)
+    rates = [0.5 * 0.5 ** (first / 3) for first in (0, 0, 0, 3, 5, 3, 5, 7, 7)]
+    np.testing.assert_allclose(steps, rates, atol=1e-12)
+
+
 def test_a_learner_that_joins_is_not_behind_the_others() -> None:
     """s = 1: learner 0 has finished two tasks when learner 1 joins at 2.5, with a clock of 2 as well. So learner 0 may
     finish two more before it waits."""
@@ -90,7 +127,8 @@ FREE: list[Rule] = [
     EASGD(0.25),
     Hogwild(),
 ]
-ELSE: list[Rule] = [*FREE, WeedOut(), Grouping(), Gossip(1.0), EASGD(tau=2), Default(tau=3)]
+GROUPS = [Grouping(), Grouping(2), Grouping(((0, 2), (1,)))]
+ELSE: list[Rule] = [*FREE, WeedOut(), *GROUPS, Gossip(1.0), EASGD(tau=2), Default(tau=3)]
 speeds = st.lists(st.sampled_from([0.5, 1.0, 1.5, 4.0]), min_size=4, max_size=4)
 moments = st.lists(st.floats(0.1, 8), min_size=3, max_size=3)
 

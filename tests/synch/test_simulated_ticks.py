@@ -15,6 +15,7 @@ from crossbow.synch import (
     SSP,
     AsynchronousSGD,
     BarrierRule,
+    Default,
     DiLoCo,
     Gossip,
     Grouping,
@@ -24,8 +25,10 @@ from crossbow.synch import (
     Rule,
     SynchronousEASGD,
     Trajectory,
+    TwoLevel,
     simulate,
 )
+from tests.synch.test_members import drawn_changes
 
 RULES: list[BarrierRule] = [
     SMA(),
@@ -45,7 +48,7 @@ def pull(weights: Any, learner: int, task: int) -> Any:
     return weights - np.array([task % 7 - 3, learner]) / 4
 
 
-def run(rule: Rule, *, gradient: Any = pull, **options: Any) -> Trajectory:
+def run(rule: Rule | TwoLevel, *, gradient: Any = pull, **options: Any) -> Trajectory:
     return simulate(rule, **{"initial": [1.0, -2.0], "gradient": gradient, "solver": SOLVER, "learners": 3, **options})
 
 
@@ -159,18 +162,10 @@ def test_all_tasks_are_finished_whoever_leaves_and_joins(rule: BarrierRule) -> N
         return weights
 
     for seed in range(40):
-        drawn = random.Random(seed)
-        learners = known = drawn.randint(1, 3)
-        there, leave, join = set(range(learners)), list[tuple[float, int]](), list[tuple[float, int]]()
-        for moment in range(drawn.randint(1, 8)):
-            leaves = len(there) > 1 and drawn.random() < 0.6
-            learner = drawn.choice(sorted(there if leaves else set(range(known + 1)) - there))
-            (leave if leaves else join).append((0.4 * (moment + drawn.random()), learner))
-            there ^= {learner}
-            known = max(known, learner + 1)
+        drawn, (learners, changes, known) = random.Random(seed), drawn_changes(seed)
         common: dict[str, Any] = {
             "learners": learners, "speeds": [drawn.choice([0.5, 1.0, 4.0]) for _ in range(known)],
-            "leave": leave, "join": join, "latency": drawn.choice([0.0, 0.1, 1.0]),
+            "latency": drawn.choice([0.0, 0.1, 1.0]), **changes,
         }  # fmt: skip
         assert len(run(rule, events=40, **common).events) == 40
         computed.clear()
@@ -228,10 +223,16 @@ def test_a_thousand_learners_and_a_hundred_tasks_of_each(rule: Rule) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [SSP(bound=1), PartiallySynchronous()], ids=str)
+@pytest.mark.parametrize("rule", [SSP(), SSP(bound=1), PartiallySynchronous(), Default()], ids=str)
 def test_a_thousand_learners_that_wait_for_each_other(rule: Rule) -> None:
-    """An arrival asks about every learner that waits, but about none of them for every other one."""
-    assert without_a_barrier(rule, events=50_000) < 10
+    """An arrival asks about no learner that must wait on."""
+    assert without_a_barrier(rule, events=100_000) < 10
+
+
+@pytest.mark.slow
+def test_five_hundred_hosts() -> None:
+    """An event of a host costs nothing on the others."""
+    assert without_a_barrier(TwoLevel(SMA(), ModelAveraging(tau=10)), events=100_000, hosts=[2] * 500) < 10
 
 
 @pytest.mark.slow
@@ -241,12 +242,14 @@ def test_a_thousand_learners_that_all_send_to_each_other(latency: float) -> None
     assert without_a_barrier(Gossip(probability=1), events=50_000, latency=latency) < 10
 
 
-def without_a_barrier(rule: Rule, events: int, latency: float = 0.001) -> float:
-    """CPU seconds of a thousand learners."""
+def without_a_barrier(
+    rule: Rule | TwoLevel, events: int, latency: float = 0.001, hosts: list[int] | None = None
+) -> float:
+    """CPU seconds of a thousand learners, without a barrier or with one within each host."""
     start = time.process_time()
     made = run(
         rule, learners=1000, speeds=np.linspace(1, 2, 1000), events=events, initial=np.zeros(10),
-        gradient=lambda weights, learner, task: weights - 1, latency=latency,
+        gradient=lambda weights, learner, task: weights - 1, latency=latency, hosts=hosts,
     )  # fmt: skip
     assert len(made.events) == events
     return time.process_time() - start
