@@ -6,8 +6,12 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from crossbow.compile import ModelLayout
+from crossbow.compile.model import check_names
 from crossbow.conf import shown
+from crossbow.model_file import read_variables
 from crossbow.types import Array, ConfigurationError, DataError, Shape
 
 
@@ -105,6 +109,31 @@ def match(
         first = f"; first {untaken[0]}" if untaken else ""
         raise DataError(f"{source}: expected variables that the model has. Received: none that fits{first}")
     return Matching(taken, tuple(untaken)), values
+
+
+def read_matching(
+    path: Path,
+    model: Mapping[str, Array],
+    layouts: Sequence[ModelLayout],
+    selection: VariableSelection,
+    *,
+    strict: bool,
+) -> tuple[Matching, dict[str, Array]]:
+    """`match` with the variables of a file.
+
+    layouts: the layouts of the model's variables and statistics. strict: whether all requested variables must fit,
+    which is checked before any is read. Raises the errors of `match`, and DataError if the file cannot be read, or if a
+    variable does not fit.
+    """
+
+    def check(shapes: Mapping[str, Shape]) -> None:
+        if strict:
+            own = {segment.name: segment.spec.shape for layout in layouts for segment in layout}
+            chosen = {name: shape for name, shape in shapes.items() if name in selection}
+            others = {name: shape for name, shape in own.items() if name not in selection}
+            check_names({**others, **chosen}, layouts, str(path))
+
+    return match(model, read_variables(path, check), selection, str(path))
 
 
 def _first(patterns: Sequence[str], name: str) -> str | None:

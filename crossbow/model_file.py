@@ -22,6 +22,7 @@ import safetensors
 import safetensors.numpy
 
 from crossbow.conf import is_integer
+from crossbow.data import Dataset
 from crossbow.dataflow import Dataflow
 from crossbow.dataflow.description import Json, NotDescribedError, describe_dataflows, read_dataflows
 from crossbow.dataflow.graph import unique_names
@@ -59,6 +60,23 @@ class ModelSettings:
     winograd: bool
     threads_per_learner: int | None
     """Number of threads of a learner; None on GPUs."""
+
+    @classmethod
+    def of(cls, data: Dataset, model: ModelConf, system: SystemConf, threads_per_learner: int | None) -> ModelSettings:
+        """The settings of a context."""
+        return cls(
+            image_shape=data.image_shape,
+            image_dtype=data.train.image_dtype,
+            scale=data.scale,
+            number_of_classes=data.number_of_classes,
+            class_names=data.class_names,
+            batch_size=model.batch_size,
+            check_batch_size=model.check_batch_size,
+            kernels=system.kernels,
+            precision=system.precision,
+            winograd=system.winograd,
+            threads_per_learner=threads_per_learner,
+        )
 
     def to_json(self) -> Json:
         """The fields as JSON."""

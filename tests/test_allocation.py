@@ -23,7 +23,7 @@ from crossbow.kernels.interface import State
 from crossbow.ops import Conv, Dropout, InnerProduct, Kernel, Pool, ReLU
 from crossbow.synch import EASGD, AsynchronousSGD, Gossip, Grouping, Hogwild, Rule
 from models.lenet import lenet
-from tests.combinations import in_turn, one_in
+from tests.combinations import one_in
 from tests.support import FAST, KERNELS, context, pictures, training
 
 TASKS = {"onednn": 5_000, "reference": 1_000}
@@ -72,7 +72,7 @@ class Meter(Monitor):
         self.sizes.append(tracemalloc.get_traced_memory()[0])
 
 
-@in_turn
+@pytest.mark.slow
 @KERNELS
 @PLACES
 def test_training_does_not_grow(devices: str, kernels: str) -> None:
@@ -146,6 +146,7 @@ def test_a_hundred_thousand_tasks_need_no_more_memory(kernels: str) -> None:
     assert max(sizes) - min(sizes) < 2**20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernels", [FAST])
 def test_a_learner_costs_its_vectors_an_arena_and_its_batches(kernels: str) -> None:
     sizes = []

@@ -7,12 +7,11 @@ import doctest
 import re
 from typing import Any
 
-import numpy as np
 import pytest
 
 from crossbow import ConfigurationError, ModelConf, SolverConf, SystemConf
 from crossbow import conf as conf_module
-from crossbow.conf import configuration, pair
+from crossbow.conf import configuration
 
 
 def test_the_examples() -> None:
@@ -63,11 +62,10 @@ def test_a_configuration_does_not_change() -> None:
 
 @configuration
 class Window:
-    """A configuration with a required field, one by position, and a pair."""
+    """A configuration with a required field, and one by position."""
 
     width: int
     name: str = dataclasses.field(default="hann", kw_only=False)
-    size: int | tuple[int, int] = 3
 
 
 @configuration
@@ -92,15 +90,3 @@ def test_a_configuration_without_fields_knows_no_names() -> None:
     assert Empty() == Empty()
     with pytest.raises(ConfigurationError, match=r"Empty has no 'x'\. Known names: none\. Received: x=1"):
         Empty(x=1)  # type: ignore[call-arg]
-
-
-@pytest.mark.parametrize(("size", "expected"), [(3, (3, 3)), ((2, 5), (2, 5)), ([4, 1], (4, 1)), (np.int64(2), (2, 2))])
-def test_a_size_is_one_number_or_two(size: Any, expected: tuple[int, int]) -> None:
-    assert pair(Window(width=1, size=size), "size", 1) == expected
-
-
-@pytest.mark.parametrize("size", [0, (0, 1), (1,), (1, 2, 3), 1.5, "3", None, True, (1, True), -2])
-def test_a_bad_size_is_refused(size: Any) -> None:
-    expected = f"Window: size must be an integer ≥ 1 or a pair (height, width) of such. Received: size={size!r}"
-    with pytest.raises(ConfigurationError, match=f"^{re.escape(expected)}$"):
-        pair(Window(width=1, size=size), "size", 1)

@@ -153,6 +153,7 @@ def shell(command: str, **environment: str) -> subprocess.CompletedProcess[bytes
     )
 
 
+@pytest.mark.slow
 @POSIX
 def test_a_run_whose_output_is_not_utf_8(tmp_path: Path) -> None:
     done = shell(f"{TRAIN} --output-directory {tmp_path}", PYTHONIOENCODING="ascii")

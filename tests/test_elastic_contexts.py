@@ -26,6 +26,7 @@ from crossbow.runtime.checkpointing import Checkpoints
 from crossbow.runtime.keeper import find_checkpoint
 from crossbow.runtime.monitor import Monitor
 from crossbow.synch import AsynchronousSGD, Gossip, Rule
+from crossbow.training_calls import TrainingCalls
 from crossbow.types import CrossbowError, MonitorError, Phase, TaskError
 from tests.cluster.fake_network import at_once
 from tests.cluster.ray.processes import Processes
@@ -278,15 +279,15 @@ def test_two_ranks_are_lost_one_after_the_other(monkeypatch: pytest.MonkeyPatch)
     """The second one while the others build engines for its first model."""
     monkeypatch.setenv("CROSSBOW_FAULT", "kill:1@5")
     launched, rebuilds = Launched(monkeypatch, 3), list[int]()
-    rebuild = ExecutionContext._rebuild
+    rebuild = TrainingCalls.rebuild
 
-    def lost(context: ExecutionContext) -> Any:
-        if context._ranks is launched.ranks[2] and not rebuilds:
-            rebuilds.append(context._number)
-            launched.lose(context._ranks.rank)
-        return rebuild(context)
+    def lost(calls: TrainingCalls) -> Any:
+        if calls._ranks is launched.ranks[2] and not rebuilds:
+            rebuilds.append(calls._number)
+            launched.lose(calls._ranks.rank)
+        return rebuild(calls)
 
-    monkeypatch.setattr(ExecutionContext, "_rebuild", lost)
+    monkeypatch.setattr(TrainingCalls, "rebuild", lost)
     found = launched.run(two_models(SMA()))
     assert rebuilds == [0]
     assert [each is None for each in found] == [False, True, True]
@@ -404,7 +405,7 @@ def test_a_rank_that_joins_after_a_call_has_the_state_of_that_call(monkeypatch: 
         with new_context() as one, new_context() as other:
             train(one, 9)
             train(other, 21)
-            state = one._run.state()
+            state = one._calls._run.state()
             return state.values, state.losses.tolist()
 
     found = Launched(monkeypatch, 2).run(program, joins=True)

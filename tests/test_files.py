@@ -28,6 +28,7 @@ from crossbow.files import (
     write_whole,
 )
 from crossbow.types import DataError
+from tests.combinations import one_in
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="permissions, links, pipes and locks are those of POSIX")
 
@@ -122,6 +123,7 @@ print(json.dumps([*make_room_for_files(count), *resource.getrlimit(resource.RLIM
 """
 
 
+@one_in(3)
 @POSIX
 @pytest.mark.parametrize(
     ("soft", "count", "raised"), [(100, 20, 100), (100, 100, 200), (100, 500, 300), (40, 20, 0), (300, 500, 300)]

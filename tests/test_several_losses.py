@@ -93,6 +93,7 @@ def test_pytorch_takes_the_same_steps(kernels: str, precision: str, tolerance: f
     assert np.abs(others["conv.weights"] - expected["conv.weights"]).max() > 100 * tolerance, "the weight matters"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-4), ("float16", 2e-3)])
 def test_gpus_take_the_same_steps(precision: str, tolerance: float) -> None:
     """With float16, the weighted gradients are scaled, too."""

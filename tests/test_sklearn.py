@@ -68,7 +68,8 @@ def test_it_passes_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
 def test_predictions_do_not_depend_on_the_order_of_samples() -> None:
     classifier = CrossbowClassifier(random_state=0, epochs=2).fit(X, Y)
     there, back = classifier.predict_proba(X), classifier.predict_proba(X[::-1])[::-1]
-    np.testing.assert_allclose(there, back, rtol=1e-6)
+    # Probabilities near 0 have larger relative errors: those of exponentials of large differences.
+    np.testing.assert_allclose(there, back, rtol=1e-6, atol=1e-12)
 
 
 def test_doctests() -> None:

@@ -106,6 +106,7 @@ def test_a_run_with_a_file_is_not_repeated(
     assert (tmp_path / "resnet-20.png").read_bytes()[1:4] == b"PNG"
 
 
+@pytest.mark.slow
 def test_measured_speeds_replace_the_seconds_of_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,6 +36,7 @@ def test_a_row_compares_with_the_faster() -> None:
     assert row("net", 4, {CROSSBOW: [1.0]}) == ["net", "4", "1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lenet", "resnet-32", "resnet-50"])
 def test_pytorch_has_the_same_network(name: str) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")

@@ -210,6 +210,7 @@ def settings_of(
     return dataclasses.replace(settings, **others)
 
 
+@one_in(3)
 @pytest.mark.parametrize(
     ("target", "further", "expected"), [(1e-9, 2, 3), (1e-9, 0, 1), (1e-9, 9, 5), (1.0, 2, 5)], ids=str
 )

@@ -46,7 +46,7 @@ NETWORKS: dict[str, tuple[Callable[[], Dataflow], tuple[int, ...]]] = {
     "googlenet, auxiliary": (lambda: googlenet(number_of_outputs=CLASSES, auxiliary=True), (3, 65, 65)),
     "mobilenet": (lambda: mobilenet(number_of_outputs=CLASSES), (3, 64, 64)),
 }
-FAST = ("residual", "mlp")
+FAST = ("mlp",)
 
 
 def load(module: Any, variables: dict[str, Array]) -> None:

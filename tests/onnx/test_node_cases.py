@@ -13,6 +13,7 @@ import pytest
 from crossbow.onnx.reading.graph import LOSSES
 from crossbow.onnx.reading.table import TRANSLATIONS
 from crossbow.types import GraphError
+from tests.combinations import one_in
 from tests.onnx import counts
 from tests.onnx.adapter import assert_same, conversion, is_form, is_ours, is_random, run, translate
 from tests.onnx.cases import SUITES, OnnxCase, node_cases, pytorch_cases
@@ -71,6 +72,7 @@ def compare_random(case: OnnxCase) -> None:
     np.testing.assert_allclose(mine[both], theirs[both], rtol=1e-6)
 
 
+@one_in(2)
 @pytest.mark.skipif(WHY_NOT_FAST is not None, reason=f"no fast kernels: {WHY_NOT_FAST}")
 @pytest.mark.parametrize("case", RUN, ids=str)
 def test_case_on_the_fast_kernels(case: OnnxCase) -> None:

@@ -47,6 +47,7 @@ from crossbow.ops import (
     Values,
 )
 from crossbow.types import Shape
+from tests.combinations import one_in
 from tests.operators import test_random_combinations, test_random_shapes, test_table
 from tests.operators.table import CASES, Case
 
@@ -349,6 +350,7 @@ def test_fast_library_in_place(operator: type[Kernel], data: st.DataObject) -> N
     test_table.test_in_place_changes_nothing(data.draw(DRAWN[operator]), {"device": "cpu"})
 
 
+@one_in(2)
 @with_pytorch
 @every_operator
 @modest
@@ -357,6 +359,7 @@ def test_in_pytorch(operator: type[Kernel], data: st.DataObject) -> None:
     test_table.test_agrees_with_pytorch(data.draw(DRAWN[operator]))
 
 
+@pytest.mark.slow
 @fast
 @with_kinks
 @modest

@@ -154,6 +154,7 @@ def test_transposed_convolution_in_pytorch(drawn: tuple[TransposedConv, Shape]) 
     compare_with_pytorch(*drawn)
 
 
+@pytest.mark.slow
 @fast
 @modest
 @given(poolings())

@@ -13,7 +13,7 @@ from crossbow.kernels import why_not_compiled
 from crossbow.ops import Accuracy, Classify, Kernel, ReLU, SoftMax, SoftMaxLoss
 from crossbow.testing import OperatorRun, check_gradients, run_operator
 from crossbow.types import Phase
-from tests.combinations import covering
+from tests.combinations import covering, one_in
 from tests.operators.table import CASES, TOLERANCES, WITHOUT_KERNELS, Case
 
 Array = NDArray[Any]
@@ -111,6 +111,7 @@ def test_gradients_agree_with_finite_differences(case: Case, target: dict[str, A
     check_gradients(case.kernel, shapes, labels=labels, draw=case.draw, directions=1, **target)
 
 
+@one_in(3)
 @every_row
 def test_float32_agrees_with_float64(case: Case) -> None:
     assert_close(tensors(run(case)), tensors(exact(case)), case.tolerance)
@@ -122,6 +123,7 @@ def test_fast_library_agrees_with_reference(case: Case, target: dict[str, Any]) 
     assert_close(tensors(run(case, **target)), tensors(exact(case)), case.tolerance)
 
 
+@one_in(3)
 @every_row
 @pytest.mark.parametrize("target", [CPU, *GPU_LAYOUTS], indirect=True)
 def test_fast_library_agrees_with_reference_when_checking(case: Case, target: dict[str, Any]) -> None:
@@ -137,6 +139,7 @@ def test_fast_library_agrees_with_reference_when_checking(case: Case, target: di
 ROWS = [pytest.param(case, id=str(case)) for case in CASES]
 
 
+@one_in(3)
 @pytest.mark.parametrize(
     ("case", "target"),
     [*covering(ROWS, [CPU, REFERENCE], together=1), *covering(ROWS, [GPU], together=1)],
@@ -149,6 +152,7 @@ def test_in_place_changes_nothing(case: Case, target: dict[str, Any]) -> None:
         np.testing.assert_array_equal(shared[name], value, err_msg=name)
 
 
+@one_in(2)
 @every_row
 def test_agrees_with_pytorch(case: Case) -> None:
     pytest.importorskip("torch", reason="PyTorch, only for comparisons, is not installed")

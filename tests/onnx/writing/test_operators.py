@@ -19,6 +19,7 @@ from crossbow.ops import (
     Upsample,
 )
 from crossbow.testing import run_operator
+from tests.combinations import one_in
 from tests.onnx.models import draw, run_onnx
 from tests.onnx.written_models import check, written
 from tests.operators.table import CASES, Case
@@ -35,6 +36,7 @@ ROWS = [
 ]
 
 
+@one_in(2)
 @pytest.mark.parametrize("case", ROWS, ids=str)
 def test_every_row_of_the_operator_table(case: Case) -> None:
     """onnxruntime's output, ours, and that of what is read again."""
