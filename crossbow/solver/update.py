@@ -96,16 +96,17 @@ class Update:
         correction: the bias correction of an adaptive step; None counts the step, and computes the correction from the
         count.
         """
-        if correction is None:
-            correction = UNCORRECTED if self.count is None else self.count.advance(vectors[self.count.name])
-        computed = {name: np.sign(vectors[vector]) for name, vector in self.signs}
+        if self.signs:
+            vectors = {**vectors, **{name: np.sign(vectors[vector]) for name, vector in self.signs}}
         if self.adaptation is not None:
-            computed[STEP] = self.adaptation.apply(vectors, correction)
+            if correction is None:
+                correction = UNCORRECTED if self.count is None else self.count.advance(vectors[self.count.name])
+            vectors = {**vectors, STEP: self.adaptation.apply(vectors, correction)}
         for target, terms in self.steps:
             into = vectors[target]
             result: NDArray[Any] = np.zeros(into.shape, into.dtype)  # much faster than zeros_like
             for name, coefficient in terms.items():
-                vector = np.asarray(computed[name] if name in computed else vectors[name], np.float64)
+                vector = np.asarray(vectors[name], np.float64)
                 result += vector if coefficient == 1 else coefficient * vector
             into[...] = result
 

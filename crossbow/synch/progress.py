@@ -125,7 +125,7 @@ class ExchangeState:
         contributors = self.rule.contributors(learner, self.learners)
         if not self.waiting.issuperset(contributors):
             return None
-        staleness = 1 + self.merges - min(self._taken[each] for each in contributors)
+        staleness = 1 + self.merges - min(map(self._taken.__getitem__, contributors))
         arrival = Arrival(learner, self.learners, len(contributors), staleness, tuple(self._finishers))
         dropped = self.rule.omega(arrival) == 0
         self.arrivals += 1

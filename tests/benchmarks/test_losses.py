@@ -66,5 +66,6 @@ def test_a_job_that_hangs_or_ends_too_early(ends: bool, tmp_path: Path, monkeypa
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray: pip install 'crossbow[ray]'")
-def test_ranks_are_lost_and_join(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ranks_are_lost_and_join(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(losses, "NODES", 2)  # each takes seconds to start
     assert main(["--kills", "3", "--rule", "easgd"]) == 0, capsys.readouterr().out

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -41,6 +43,30 @@ def mpirun(ranks: int, *command: str, seconds: float = 120) -> subprocess.Comple
     return subprocess.run(
         line, capture_output=True, text=True, timeout=seconds, env=environment(), cwd=ROOT, check=False
     )
+
+
+IN_TURN = """
+import importlib, shlex, sys
+for line in sys.argv[1:]:
+    module, *arguments = shlex.split(line)
+    assert importlib.import_module(module).main(arguments) == 0, line
+"""
+"""Runs several commands in one process, because processes take longer to start than the commands to run."""
+
+
+def in_turn(ranks: int, *lines: str) -> str:
+    """The output of several commands, such as "models.lenet --epochs 1", on the same ranks."""
+    done = mpirun(ranks, "-c", IN_TURN, *lines, seconds=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def small_run(directory: Path, *more: str) -> list[str]:
+    """A module and its arguments: 94 tasks an epoch of a model that trains in no time, on kernels that import
+    nothing."""
+    model = ["models.logistic_regression", "--kernels", "reference", "--batch-size", "16"]
+    options = ["--dataset", "digits", "--learners", "1", "--epochs", "1"]
+    return [*model, *options, "--output-directory", str(directory), *more]
 
 
 EXCHANGE = """
@@ -165,7 +191,9 @@ if how.startswith("data") and here:
     object.__setattr__(data.train, "write_images", fail)
 network = Sequential(InnerProduct(10), SoftMax(), SoftMaxLoss())
 rules = {"one": SMA(), "messages": SMA(), "two": TwoLevel(SMA(), DiLoCo(tau=5)), "free": EASGD()}
-model, system = ModelConf(rule=rules[rule]), SystemConf(learners_per_device=1, shared_memory=rule != "messages")
+model = ModelConf(rule=rules[rule])
+kernels = "auto" if how.startswith("data") else "reference"  # these import nothing
+system = SystemConf(learners_per_device=1, shared_memory=rule != "messages", kernels=kernels)
 monitors = [Failing()] if how == "monitor" else []
 with ExecutionContext(network, data=data, model=model, system=system, monitors=monitors) as context:
     try:
@@ -231,45 +259,50 @@ from crossbow.data import digits
 from crossbow.ops import InnerProduct, SoftMax, SoftMaxLoss
 from crossbow.synch import EASGD, SMA, DiLoCo, Gossip, TwoLevel
 
-data, written, fails = digits(), [], True
-write = type(data.train).write_images
+rules = {
+    "one": SMA(),
+    "messages": SMA(),
+    "two": TwoLevel(SMA(), DiLoCo(tau=5)),
+    "free": EASGD(),
+    "gossip": Gossip(),
+}
+for name, rule in rules.items():
+    data, written, fails = digits(), [], True
+    write = data.train.write_images
 
-def fail(*given):
-    written.append(given)
-    if fails and len(written) > 20 and cluster.rank == 1:
-        raise ValueError("on purpose")
-    return write(data.train, *given)
+    def fail(*given):
+        written.append(given)
+        if fails and len(written) > 20 and cluster.rank == 1:
+            raise ValueError("on purpose")
+        return write(*given)
 
-object.__setattr__(data.train, "write_images", fail)
-network = Sequential(InnerProduct(10), SoftMax(), SoftMaxLoss())
-one = {"one": SMA(), "messages": SMA()}
-rules = {**one, "two": TwoLevel(SMA(), DiLoCo(tau=5)), "free": EASGD(), "gossip": Gossip()}
-system = SystemConf(learners_per_device=1, shared_memory=sys.argv[1] != "messages")
-model = ModelConf(rule=rules[sys.argv[1]])
-for again in (False, True):
-    with ExecutionContext(network, data=data, model=model, system=system) as context:
-        try:
-            context.train(2, verbose=0)
-            assert again
-        except (RankFailedError, ValueError, RuntimeError) as error:
-            assert "on purpose" in str(error), error
-            fails = False
-        if again:
-            sums = [float(each.sum()) for each in context.variables.values()]
-            found = cluster.join().gather(sums)
-            assert found[0] == found[1], found
-            print(f"rank {cluster.rank} tested {context.test().examples}")
+    object.__setattr__(data.train, "write_images", fail)
+    network = Sequential(InnerProduct(10), SoftMax(), SoftMaxLoss())
+    system = SystemConf(learners_per_device=1, shared_memory=name != "messages")
+    for again in (False, True):
+        with ExecutionContext(network, data=data, model=ModelConf(rule=rule), system=system) as context:
+            try:
+                context.train(2, verbose=0)
+                assert again
+            except (RankFailedError, ValueError, RuntimeError) as error:
+                assert "on purpose" in str(error), error
+                fails = False
+            if again:
+                sums = [float(each.sum()) for each in context.variables.values()]
+                found = cluster.join().gather(sums)
+                assert found[0] == found[1], found
+                print(f"{name}: rank {cluster.rank} tested {context.test().examples}")
 """
 
 
 @NEEDS_MPI
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", ["one", "messages", "two", "free", "gossip"])
-def test_another_context_trains_after_a_failure_that_was_caught(rule: str) -> None:
+def test_another_context_trains_after_a_failure_that_was_caught() -> None:
     """What was on its way between the ranks does not reach it."""
-    done = mpirun(2, "-c", GOING_ON, rule)
+    done = mpirun(2, "-c", GOING_ON)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count(" tested 296\n") == 2
+    for name in ("one", "messages", "two", "free", "gossip"):
+        assert [done.stdout.count(f"{name}: rank {rank} tested 296\n") for rank in range(2)] == [1, 1], name
 
 
 LOADING = """
@@ -351,8 +384,7 @@ def test_a_rank_killed_in_training_ends_the_job(rank: int, levels: str, tmp_path
 @pytest.mark.slow
 def test_a_script_trains_on_two_ranks_and_resumes_on_three(tmp_path: Path) -> None:
     directory = tmp_path / "run"
-    options = ["--dataset", "digits", "--learners", "1", "--epochs", "1", "--output-directory", str(directory)]
-    done = mpirun(2, "-m", "models.lenet", *options)
+    done = mpirun(2, "-m", *small_run(directory))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("epoch 1/1") == 1
     assert "ranks    2 on" in done.stdout
@@ -365,46 +397,57 @@ def test_a_script_trains_on_two_ranks_and_resumes_on_three(tmp_path: Path) -> No
     assert done.stdout.count("epoch 2/2") == 1
 
 
-@NEEDS_MPI
-@pytest.mark.slow
-@pytest.mark.parametrize("learners", [1, 2])
-def test_ranks_have_the_bits_of_one_process(learners: int, tmp_path: Path) -> None:
-    options = ["--dataset", "digits", "--epochs", "1", "--threads-per-learner", "1", "--output-directory"]
+def lenet(directory: Path, learners: int) -> list[str]:
+    """A module and its arguments: an epoch, whose bits depend on the number of all learners only."""
+    options = ["--dataset", "digits", "--epochs", "1", "--threads-per-learner", "1", "--learners", str(learners)]
+    return ["models.lenet", *options, "--output-directory", str(directory)]
 
-    def trained(name: str, ranks: int, own: int, *more: str) -> tuple[str, Any]:
-        directory = tmp_path / name
-        done = mpirun(ranks, "-m", "models.lenet", *options, str(directory), "--learners", str(own), *more)
-        assert done.returncode == 0, done.stderr
-        return done.stdout, load_file(directory / "model.safetensors")
 
-    _, one = trained("one", 1, 2 * learners)
-    text, shared = trained("shared", 2, learners)
-    assert f", with shared memory, sums in a chain; {2 * learners} learners together" in text
-    assert same_weights(one, shared)
-    text, sent = trained("sent", 2, learners, "--no-shared-memory")
-    assert "with shared memory" not in text
-    assert same_weights(one, sent)
+def weights_in(directory: Path) -> dict[str, Any]:
+    return load_file(directory / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def of_one_process(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
+    """The weights of `lenet` in a single process, by its number of learners."""
+    root = tmp_path_factory.mktemp("one")
+    in_turn(1, *(shlex.join(lenet(root / str(learners), learners)) for learners in (2, 4)))
+    return {learners: weights_in(root / str(learners)) for learners in (2, 4)}
 
 
 @NEEDS_MPI
 @pytest.mark.slow
-def test_hosts_with_networks_of_their_own_have_the_bits_of_one_process(tmp_path: Path) -> None:
-    options = ["--dataset", "digits", "--epochs", "1", "--threads-per-learner", "1", "--between", "none"]
+def test_ranks_have_the_bits_of_one_process(of_one_process: dict[int, dict[str, Any]], tmp_path: Path) -> None:
+    kinds = {"shared": "", "sent": " --no-shared-memory"}
+    lines = [
+        shlex.join(lenet(tmp_path / f"{kind}-{learners}", learners)) + more
+        for learners in (1, 2)
+        for kind, more in kinds.items()
+    ]
+    text = in_turn(2, *lines)
+    assert text.count("with shared memory") == 2
+    for learners in (1, 2):
+        assert f", with shared memory, sums in a chain; {2 * learners} learners together" in text
+        for kind in kinds:
+            assert same_weights(of_one_process[2 * learners], weights_in(tmp_path / f"{kind}-{learners}"))
+
+
+@NEEDS_MPI
+@pytest.mark.slow
+def test_hosts_with_networks_of_their_own_have_the_bits_of_one_process(
+    of_one_process: dict[int, dict[str, Any]], tmp_path: Path
+) -> None:
     crossbow = [sys.executable, "-m", "crossbow", "launch", "--engine", "mpi"]
-    script = ["-m", "models.lenet", *options, "--output-directory"]
     with namespaces.hosts(2) as found:
         file, agent = tmp_path / "hosts", {"PRTE_MCA_plm_ssh_agent": namespaces.agent_for(found, tmp_path)}
         file.write_text("".join(f"{host.address} slots=1\n" for host in found))
-        on_hosts = [*crossbow, "--hosts", str(file), *script, str(tmp_path / "hosts-run"), "--learners", "1"]
+        on_hosts = [*crossbow, "--hosts", str(file), "-m", *lenet(tmp_path / "run", 1), "--between", "none"]
         several = subprocess.run(
             on_hosts, capture_output=True, text=True, timeout=240, env=environment() | agent, cwd=ROOT, check=False
         )
     assert several.returncode == 0, several.stderr
     assert f"ranks    2 on {found[0].namespace}, {found[1].namespace}" in several.stdout
-    one = mpirun(1, *script, str(tmp_path / "one"), "--learners", "2")
-    assert one.returncode == 0, one.stderr
-    models = [load_file(tmp_path / name / "model.safetensors") for name in ("hosts-run", "one")]
-    assert same_weights(*models)
+    assert same_weights(of_one_process[2], weights_in(tmp_path / "run"))
 
 
 TUNED = """
@@ -416,58 +459,48 @@ from crossbow.runtime import tuner
 from crossbow.synch import EASGD, SMA
 
 tuner.WINDOW_SECONDS, tuner.WATCHED_SECONDS = 0.05, 1e9
-network, rule = Sequential(InnerProduct(10), SoftMax(), SoftMaxLoss()), {"one": SMA(), "free": EASGD()}[sys.argv[1]]
-system, decisions = SystemConf(threads_per_learner=1), []
-with ExecutionContext(network, data=digits(), model=ModelConf(rule=rule), system=system) as context:
-    while context.summary().tuning:
-        decisions += context.train_for_duration(0.5, DurationUnit.SECONDS, verbose=0).decisions
-    context.train(1, verbose=0)
-    assert context.summary().learners == 2 * decisions[-1].chosen
-    weights = hashlib.sha256(b"".join(each.tobytes() for each in context.variables.values())).hexdigest()
-    first, second = cluster.join().gather([list(map(str, decisions)), weights])
-    assert first == second
-    if cluster.rank == 0:
-        print(*decisions, sep="\\n")
+network, system = Sequential(InnerProduct(10), SoftMax(), SoftMaxLoss()), SystemConf(threads_per_learner=1)
+for name, rule in {"one": SMA(), "free": EASGD()}.items():
+    decisions = []
+    with ExecutionContext(network, data=digits(), model=ModelConf(rule=rule), system=system) as context:
+        while context.summary().tuning:
+            decisions += context.train_for_duration(0.5, DurationUnit.SECONDS, verbose=0).decisions
+        context.train(1, verbose=0)
+        assert context.summary().learners == 2 * decisions[-1].chosen
+        weights = hashlib.sha256(b"".join(each.tobytes() for each in context.variables.values())).hexdigest()
+        first, second = cluster.join().gather([list(map(str, decisions)), weights])
+        assert first == second
+        if cluster.rank == 0:
+            print(f"{name}: {decisions[-1]}")
 """
 
 
 @NEEDS_MPI
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", ["one", "free"])
-def test_the_ranks_find_one_number_of_learners(rule: str) -> None:
-    done = mpirun(2, "-c", TUNED, rule)
+def test_the_ranks_find_one_number_of_learners() -> None:
+    done = mpirun(2, "-c", TUNED)
     assert done.returncode == 0, done.stderr
-    assert " learners on each of 2 devices: " in done.stdout
+    assert re.findall(r"^(\w+): \d+ learners on each of 2 devices: ", done.stdout, re.MULTILINE) == ["one", "free"]
 
 
 @NEEDS_MPI
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", ["async", "easgd", "ssp", "hogwild", "gossip"])
-def test_rules_without_a_barrier(rule: str, tmp_path: Path) -> None:
-    """A run, and its continuation on another number of ranks."""
-    directory = tmp_path / "run"
-    options = ["--dataset", "digits", "--learners", "1", "--epochs", "2", "--rule", rule, "--learning-rate", "0.01"]
-    done = mpirun(2, "-m", "models.lenet", *options, "--output-directory", str(directory))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("epoch 2/2") == 1
-    assert "with 2 learners" in done.stdout
-    records = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
-    first, last = (record["loss"] for record in records if "loss" in record)
-    assert last < first
-    done = mpirun(3, "-m", "crossbow", "resume", str(directory), "--epochs", "3")
-    assert done.returncode == 0, done.stderr
-    assert "all learners begin at the base model" in done.stdout
-    assert done.stdout.count("epoch 3/3") == 1
-
-
-@NEEDS_MPI
-@pytest.mark.slow
-def test_two_levels(tmp_path: Path) -> None:
-    options = ["--dataset", "digits", "--learners", "1", "--epochs", "2", "--between", "model-averaging:tau=8"]
-    done = mpirun(2, "-m", "models.lenet", *options, "--output-directory", str(tmp_path / "run"))
-    assert done.returncode == 0, done.stderr
-    assert "between ranks model-averaging, tau 8, an average every 16 tasks" in done.stdout
-    assert done.stdout.count("epoch 2/2") == 1
+def test_rules_without_a_barrier_and_with_two_levels(tmp_path: Path) -> None:
+    """Their runs, and the continuation of those without a barrier on another number of ranks."""
+    rules = ("async", "easgd", "ssp", "hogwild", "gossip")
+    more = ("--epochs", "2", "--learning-rate", "0.01")
+    runs = [small_run(tmp_path / rule, *more, "--rule", rule) for rule in rules]
+    two_levels = small_run(tmp_path / "two", *more, "--between", "model-averaging:tau=8")
+    text = in_turn(2, *map(shlex.join, [*runs, two_levels]))
+    assert text.count("epoch 2/2") == text.count("with 2 learners") == len(rules) + 1
+    assert "between ranks model-averaging, tau 8, an average every 16 tasks" in text
+    for rule in rules:
+        records = [json.loads(line) for line in (tmp_path / rule / "log.jsonl").read_text().splitlines()]
+        first, last = (record["loss"] for record in records if "loss" in record)
+        assert last < first, rule
+    resumed = (["crossbow.cli", "resume", str(tmp_path / rule), "--epochs", "3"] for rule in rules)
+    text = in_turn(3, *map(shlex.join, resumed))
+    assert text.count("all learners begin at the base model") == text.count("epoch 3/3") == len(rules)
 
 
 @NEEDS_MPI
@@ -494,10 +527,9 @@ def test_a_difference_between_ranks_is_one_sentence(name: str, tmp_path: Path) -
 @pytest.mark.parametrize("interval", ["10tasks", "1000tasks"])
 def test_after_a_loss_a_launcher_begins_again(interval: str, tmp_path: Path) -> None:
     """From the newest checkpoint or, before the first one, from the beginning."""
-    launch = ["crossbow", "launch", "--engine", "mpi", "-n", "2", "--restarts", "1", "-m", "models.lenet"]
-    options = ["--dataset", "digits", "--learners", "1", "--epochs", "1", "--checkpoint-interval", interval]
+    launch = ["crossbow", "launch", "--engine", "mpi", "-n", "2", "--restarts", "1", "-m"]
     done = subprocess.run(
-        [sys.executable, "-m", *launch, *options, "--output-directory", str(tmp_path / "run")],
+        [sys.executable, "-m", *launch, *small_run(tmp_path / "run", "--checkpoint-interval", interval)],
         capture_output=True,
         text=True,
         timeout=120,

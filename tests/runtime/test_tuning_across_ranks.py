@@ -22,7 +22,8 @@ from crossbow.runtime import building, tuner
 from crossbow.runtime.changing_engine import ChangingEngine, new_engine
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.limits import Limits
-from crossbow.runtime.monitor import Monitor
+from crossbow.runtime.monitor import Monitor, Progress
+from crossbow.runtime.new_view import Departure
 from crossbow.runtime.results import AnyDecision
 from crossbow.runtime.run import Renewal, TrainingRun
 from crossbow.runtime.scheduler import Callbacks
@@ -314,7 +315,7 @@ def test_when_a_rank_is_lost_the_number_stays(
         raise Killed
 
     monkeypatch.setattr(Fault, "strike", strike)
-    found = at_once([lambda ranks=ranks: train(ranks, [events], 3000) for ranks in processes.ranks()])
+    found = at_once([lambda ranks=ranks: train(ranks, [events], 1800) for ranks in processes.ranks()])
     (departure,) = events.found
     assert departure.learners == (6 if tick == 150 else 2)
     del found[lost]
@@ -335,7 +336,7 @@ def test_a_rank_that_joins_gets_the_number(speeds: dict[int, float], monkeypatch
     def join() -> tuple[History, int, dict[str, Any]]:
         ranks, joining = processes.new("new", admission)
         joiner.append(joining)
-        return train(ranks, (), 3000)
+        return train(ranks, (), 1000)
 
     def launch() -> tuple[History, int, dict[str, Any]]:
         until(lambda: joiner)
@@ -345,13 +346,35 @@ def test_a_rank_that_joins_gets_the_number(speeds: dict[int, float], monkeypatch
         processes.join(1)
         return History(), 0, {}
 
-    found = at_once([lambda: train(first, [events], 3000), join, launch])[:-1]
+    found = at_once([lambda: train(first, [events], 1000), join, launch])[:-1]
     (arrival,) = events.arrivals
     assert arrival.learners == 6
     for history, learners, weights in found:
         assert learners == 6
         assert chosen(history) == [2, 3, 3]
         assert same_weights(weights, found[0][2])
+
+
+class EndsAfterLoss(LosesLater):
+    """Ends training when a rank has left, the number has been found, and training has gone on for some tasks."""
+
+    def __init__(self, processes: Processes, lost: int, seconds: float) -> None:
+        super().__init__(processes, lost, seconds)
+        self._left = self._found = False
+        self._last: int | None = None
+
+    def left(self, departure: Departure) -> None:
+        self._left = True
+
+    def decision(self, decision: AnyDecision) -> None:
+        self._found = isinstance(decision, Decision) and (decision.chosen, decision.more) == (3, 4)
+
+    def progress(self, progress: Progress) -> None:
+        super().progress(progress)
+        if self._left and self._found:
+            self._last = self._last or progress.tasks + 50
+            if progress.tasks >= self._last:
+                self.end_training("the test has seen enough")
 
 
 @pytest.mark.slow
@@ -361,7 +384,7 @@ def test_losses_at_any_moment(speeds: dict[int, float], number: int, rule: Rule)
     """Also while engines are created, and take each other's place."""
     generator, model = random.Random(number), replace(MODEL, rule=rule)
     processes, lost = Processes(["host"] * 3), generator.randrange(3)
-    loses = LosesLater(processes, lost, generator.uniform(0, 0.5))
+    loses = EndsAfterLoss(processes, lost, generator.uniform(0, 0.5))
 
     def of(ranks: Ranks) -> Callable[[], tuple[History, int, dict[str, Any]]]:
         def work() -> tuple[History, int, dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from crossbow.cluster.ray.environment import added_variables
@@ -41,7 +42,7 @@ def own_head(
             directory = stack.enter_context(scratch_directory("crossbow-ray-head-"))
             settings |= {"gcs_storage": "rocksdb", "gcs_storage_path": directory}
         stack.callback(ray.shutdown)
-        with deferred(), _without_rays_handler(ray):
+        with deferred(), _without_rays_handler(ray), few_processes(ray):
             ray.init(
                 "local",
                 num_cpus=cores,
@@ -66,6 +67,20 @@ def _without_rays_handler(ray: Any) -> Iterator[None]:
         yield
     finally:
         utils.set_sigterm_handler = given
+
+
+@contextmanager
+def few_processes(ray: Any) -> Iterator[None]:
+    """Keep Ray from starting three processes that nothing here uses: the autoscaler, the dashboard's server, and the
+    one that copies log files to the driver. Together they take as long as the rest of the head."""
+    parameter, services = ray._private.parameter, ray._private.services
+    given, start = parameter.RayParams, services.start_api_server
+    parameter.RayParams = partial(given, no_monitor=True, include_log_monitor=False)
+    services.start_api_server = lambda *_, **__: ("", None)
+    try:
+        yield
+    finally:
+        parameter.RayParams, services.start_api_server = given, start
 
 
 def _can_keep(ray: Any) -> bool:

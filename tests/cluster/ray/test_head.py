@@ -52,14 +52,27 @@ class Ray:
         self.events: list[str] = []
         worker = SimpleNamespace(_global_node=node)
         self.utils = SimpleNamespace(set_sigterm_handler=lambda handler: signal.signal(signal.SIGTERM, handler))
-        self._private = SimpleNamespace(node=SimpleNamespace(Node=kind), worker=worker, utils=self.utils)
+        self.parameter = SimpleNamespace(RayParams=dict)
+        self.services = SimpleNamespace(start_api_server=self.start_api_server)
+        self._private = SimpleNamespace(
+            node=SimpleNamespace(Node=kind),
+            worker=worker,
+            utils=self.utils,
+            parameter=self.parameter,
+            services=self.services,
+        )
         self.while_it_starts: Any = lambda: None
 
     def init(self, address: str, **settings: Any) -> None:
         self.settings = settings
         self.events.append(address)
         self.utils.set_sigterm_handler(lambda number, frame: self.events.append("ended by Ray"))
+        self.parameters = self.parameter.RayParams(num_cpus=settings["num_cpus"])
+        self.services.start_api_server(False, port=1)
         self.while_it_starts()
+
+    def start_api_server(self, *_: Any, **__: Any) -> None:
+        self.events.append("server of the dashboard")
 
     def shutdown(self) -> None:
         path = self.settings["_system_config"].get("gcs_storage_path")
@@ -88,6 +101,14 @@ def test_the_state_is_on_the_disk_while_the_head_lives(node: Node, tmp_path: Pat
         assert (ray.settings["num_cpus"], ray.settings["_node_ip_address"]) == (3, "192.0.2.1")
     assert ray.events == ["local", "shutdown"]
     assert not list(tmp_path.iterdir())
+
+
+def test_processes_that_nothing_uses_are_not_started(node: Node) -> None:
+    ray = Ray(node)
+    with own_head(ray, cores=1):
+        assert ray.parameters == {"num_cpus": 1, "no_monitor": True, "include_log_monitor": False}
+    assert ray.events == ["local", "shutdown"]
+    assert (ray.parameter.RayParams, ray.services.start_api_server) == (dict, ray.start_api_server)
 
 
 def test_a_server_that_ends_is_started_again(node: Node, capsys: pytest.CaptureFixture[str]) -> None:

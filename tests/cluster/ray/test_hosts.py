@@ -23,7 +23,7 @@ from crossbow.cluster.ray.connection import Connection, resource_of_host
 from crossbow.cluster.ray.hosts import HostAgent
 from tests.cluster import namespaces
 from tests.cluster.ray.test_connection import FakeRay
-from tests.cluster.ray.test_launcher import NEEDS_RAY, begin, launch, lenet
+from tests.cluster.ray.test_launcher import NEEDS_RAY, begin, endless
 from tests.support import until
 
 REMEMBERS = "import sys; open(sys.argv[1], 'w').write(' '.join([*sys.argv[2:], sys.stdin.read()]))"
@@ -119,52 +119,53 @@ def test_the_own_address_on_the_way_to_hosts(monkeypatch: pytest.MonkeyPatch) ->
     assert own("this") == "127.0.1.1"
 
 
+PRINTS = """
+import os, runpy
+from crossbow import cluster
+print(cluster.rank, cluster.size, cluster.view.ranks[cluster.rank].host, os.environ["RAY_AUTH_MODE"], flush=True)
+runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
+"""
+"""A program that prints what each rank knows of the cluster, and trains."""
+
+
 @NEEDS_RAY
 @pytest.mark.slow
-def test_a_cluster_begins_and_ends_with_the_launcher(tmp_path: Path) -> None:
+def test_a_host_that_is_back_gets_its_rank_and_a_cluster_ends_with_the_launcher(tmp_path: Path) -> None:
     agent, file, script = tmp_path / "agent", tmp_path / "hosts", tmp_path / "script.py"
-    agent.write_text('#!/bin/sh\necho "$$" >> "$0.pids"\nshift\nexec sh -c "exec $*"\n')
-    agent.chmod(0o755)
-    file.write_text("one slots=2\ntwo\n")
-    script.write_text(
-        "import os\nfrom crossbow import cluster\n"
-        "print(cluster.rank, cluster.size, cluster.view.ranks[cluster.rank].host, os.environ['RAY_AUTH_MODE'])\n"
-    )
-    status, out, err = launch("--hosts", str(file), "--agent", str(agent), str(script))
-    assert (status, err) == (0, "")
-    assert sorted(out.splitlines()) == ["0 3 one token", "1 3 one token", "2 3 two token"]
-    started = [int(line) for line in Path(f"{agent}.pids").read_text().split()]
-    assert len(started) == 2
-    assert not [number for number in started if Path(f"/proc/{number}").exists()]
-
-
-@NEEDS_RAY
-@pytest.mark.slow
-def test_a_host_that_is_back_gets_its_rank(tmp_path: Path) -> None:
-    agent, file = tmp_path / "agent", tmp_path / "hosts"
     agent.write_text('#!/bin/sh\necho "$$ $1" >> "$0.pids"\nshift\nexec sh -c "exec $*"\n')
     agent.chmod(0o755)
-    file.write_text("one\ntwo\n")
+    file.write_text("one slots=2\ntwo\n")
+    _, module, *options = endless(tmp_path)
+    script.write_text(PRINTS.format(module=module))
 
-    def started() -> dict[str, str]:
-        return {host: pid for pid, host in map(str.split, Path(f"{agent}.pids").read_text().splitlines())}
+    def started() -> list[tuple[int, str]]:
+        lines = Path(f"{agent}.pids").read_text().splitlines()
+        return [(int(number), host) for number, host in map(str.split, lines)]
 
-    options = lenet(tmp_path / "run", "--epochs", "100000", "--learners", "1")
-    with begin("--hosts", str(file), "--agent", str(agent), "--min-ranks", "2", *options) as process:
+    launched = ("--hosts", str(file), "--agent", str(agent), "--min-ranks", "3", str(script), *options)
+    with begin(*launched) as process:
         assert process.stdout is not None
-        assert any(line.startswith("epoch ") for line in process.stdout)
-        os.kill(int(started()["two"]), signal.SIGTERM)
+        lines = list(itertools.takewhile(lambda line: not line.startswith("epoch "), process.stdout))
+        assert sorted(line for line in lines if line.endswith(" token\n")) == [
+            "0 3 one token\n",
+            "1 3 one token\n",
+            "2 3 two token\n",
+        ]
+        (number,) = (number for number, host in started() if host == "two")
+        os.kill(number, signal.SIGTERM)
         left = next(line for line in process.stdout if " left: " in line)
         joined = next(line for line in process.stdout if " joined. " in line)
         assert any(line.startswith("epoch ") for line in process.stdout)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert left.startswith("rank 1 (two) left: ")
+    assert left.startswith("rank 2 (two) left: ")
     assert "Training pauses after task" in left
-    assert joined.startswith("rank 1 (two) joined. Training goes on after task")
-    assert "rank 1 (two) was lost: " in err
-    assert "Training waits up to 60 s for nodes that join: expected at least 2 ranks" in err
+    assert joined.startswith("rank 2 (two) joined. Training goes on after task")
+    assert "rank 2 (two) was lost: " in err
+    assert "Training waits up to 60 s for nodes that join: expected at least 3 ranks" in err
+    assert sorted(host for _, host in started()) == ["one", "two", "two"]
+    assert not [number for number, _ in started() if Path(f"/proc/{number}").exists()]
 
 
 @NEEDS_RAY
@@ -174,7 +175,7 @@ def test_a_link_between_hosts_is_cut(tmp_path: Path) -> None:
     with namespaces.hosts(2) as found:
         file = tmp_path / "hosts"
         file.write_text("".join(f"{host.address}\n" for host in found))
-        options = lenet(tmp_path / "run", "--epochs", "100000", one_level=False)
+        options = endless(tmp_path, model=("models.lenet",), one_level=False)
         with begin("--hosts", str(file), "--agent", namespaces.agent_for(found, tmp_path), *options) as process:
             assert process.stdout is not None
             lines = list(itertools.takewhile(lambda line: not line.startswith("epoch "), process.stdout))
