@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -72,8 +73,12 @@ def _without_rays_handler(ray: Any) -> Iterator[None]:
 @contextmanager
 def few_processes(ray: Any) -> Iterator[None]:
     """Keep Ray from starting three processes that nothing here uses: the autoscaler, the dashboard's server, and the
-    one that copies log files to the driver. Together they take as long as the rest of the head."""
+    one that copies log files to the driver. Together they take as long to start as the rest of the head. With a version
+    of Ray that has no such parameters, they are started."""
     parameter, services = ray._private.parameter, ray._private.services
+    if not {"no_monitor", "include_log_monitor"} <= inspect.signature(parameter.RayParams).parameters.keys():
+        yield
+        return
     given, start = parameter.RayParams, services.start_api_server
     parameter.RayParams = partial(given, no_monitor=True, include_log_monitor=False)
     services.start_api_server = lambda *_, **__: ("", None)

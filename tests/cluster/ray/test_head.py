@@ -44,6 +44,10 @@ class Node:
         self.starts, self.status = 1 - self.starts, None
 
 
+def ray_parameters(num_cpus: int, no_monitor: bool = False, include_log_monitor: bool = True) -> tuple[int, bool, bool]:
+    return num_cpus, no_monitor, include_log_monitor
+
+
 class Ray:
     """What `own_head` calls."""
 
@@ -52,7 +56,7 @@ class Ray:
         self.events: list[str] = []
         worker = SimpleNamespace(_global_node=node)
         self.utils = SimpleNamespace(set_sigterm_handler=lambda handler: signal.signal(signal.SIGTERM, handler))
-        self.parameter = SimpleNamespace(RayParams=dict)
+        self.parameter = SimpleNamespace(RayParams=ray_parameters)
         self.services = SimpleNamespace(start_api_server=self.start_api_server)
         self._private = SimpleNamespace(
             node=SimpleNamespace(Node=kind),
@@ -67,7 +71,7 @@ class Ray:
         self.settings = settings
         self.events.append(address)
         self.utils.set_sigterm_handler(lambda number, frame: self.events.append("ended by Ray"))
-        self.parameters = self.parameter.RayParams(num_cpus=settings["num_cpus"])
+        self.parameters: Any = self.parameter.RayParams(num_cpus=settings["num_cpus"])
         self.services.start_api_server(False, port=1)
         self.while_it_starts()
 
@@ -106,9 +110,17 @@ def test_the_state_is_on_the_disk_while_the_head_lives(node: Node, tmp_path: Pat
 def test_processes_that_nothing_uses_are_not_started(node: Node) -> None:
     ray = Ray(node)
     with own_head(ray, cores=1):
-        assert ray.parameters == {"num_cpus": 1, "no_monitor": True, "include_log_monitor": False}
+        assert ray.parameters == (1, True, False)
     assert ray.events == ["local", "shutdown"]
-    assert (ray.parameter.RayParams, ray.services.start_api_server) == (dict, ray.start_api_server)
+    assert (ray.parameter.RayParams, ray.services.start_api_server) == (ray_parameters, ray.start_api_server)
+
+
+def test_other_versions_of_ray_start_them(node: Node) -> None:
+    ray = Ray(node)
+    ray.parameter.RayParams = lambda num_cpus: num_cpus
+    with own_head(ray, cores=1):
+        assert ray.parameters == 1
+    assert ray.events == ["local", "server of the dashboard", "shutdown"]
 
 
 def test_a_server_that_ends_is_started_again(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
