@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -64,8 +65,10 @@ class CsvMonitor(Monitor):
     def take_over(self, history: History) -> None:
         """Continue after the rows of the file, if it exists, and add the records that it lacks."""
         self._resume = self._begun = True
-        self._last = history.records[-1].tasks if history.records else 0
-        written = self._begin(self._last)
+        self._last = None
+        # Without records, rows are of earlier training calls.
+        written = self._begin(history.records[-1].tasks if history.records else sys.maxsize)
+        self._last = written
         for record in history.records:
             if record.tasks > written:
                 self.record(record)

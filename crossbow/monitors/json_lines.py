@@ -72,21 +72,32 @@ class JsonLinesMonitor(Monitor):
             make_directory(self.path.parent)
             with self.path.open("ab") as file:
                 file.truncate(min(state, file.tell()))
+        except DataError:
+            raise
         except (OSError, ValueError) as error:
             raise self._unwritable(error) from error
         self._begun = True
 
     def take_over(self, history: History) -> None:
-        """Continue after the last whole line of the file, if it exists, and add the records that it lacks."""
+        """Continue after the last whole line of the file, if it exists, and add the records that it lacks. A record
+        that only the lost rank knew of, and the lines after it, are removed: training goes on from before it."""
+        last = history.records[-1].tasks if history.records else math.inf  # earlier calls may have records
+        kept, written = 0, 0
         try:
             text = self.path.read_bytes() if check_regular(self.path) else b""
-            whole = text[: text.rfind(b"\n") + 1]
-            written = [line["tasks"] for line in map(json.loads, whole.splitlines()) if "epoch" in line]
+            for line in text[: text.rfind(b"\n") + 1].splitlines(keepends=True):
+                values = json.loads(line)
+                tasks = values["tasks"] if "epoch" in values else 0
+                if tasks > last:
+                    break
+                kept, written = kept + len(line), max(written, tasks)
+        except DataError:
+            raise
         except (OSError, ValueError) as error:
             raise self._unwritable(error) from error
-        self.resume(len(whole))
+        self.resume(kept)
         for record in history.records:
-            if record.tasks > max(written, default=0):
+            if record.tasks > written:
                 self.record(record)
 
     def _write(self, line: dict[str, Any]) -> None:

@@ -134,6 +134,19 @@ def test_another_process_goes_on_with_the_table(tmp_path: Path, here: bool) -> N
     assert [row["tasks"] for row in rows(path)] == ["100", "200", "300"]
 
 
+def test_another_process_keeps_the_rows_of_earlier_training_calls(tmp_path: Path) -> None:
+    path = tmp_path / "records.csv"
+    first = CsvMonitor(path)
+    first.progress(progress(100))
+    for number in (1, 2):
+        first.record(record(number))
+    second = CsvMonitor(path)
+    second.take_over(History([]))  # the rank was lost before the first record of the call
+    assert second.state() == 200
+    second.record(record(3))
+    assert [row["tasks"] for row in rows(path)] == ["100", "200", "300"]
+
+
 def test_files_that_cannot_be_written_or_continued(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"expected the name of a file to write\. Received: a directory"):
         CsvMonitor(tmp_path).progress(progress())

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from crossbow.runtime.tuner import Decision, Retuning
 from tests.monitors import records
 from tests.support import Probe, Trap, context, perceptron, raising
 
+EMPTY = History([])
 TESTED = TestResult(loss=0.25, accuracy=0.9765, examples=100)
 
 
@@ -153,7 +155,7 @@ def test_a_log_that_cannot_be_begun(begin: str, tmp_path: Path, monkeypatch: pyt
     work = {
         "progress": lambda: monitor.progress(progress()),
         "resume": lambda: monitor.resume(0),
-        "take_over": lambda: monitor.take_over(History([])),
+        "take_over": lambda: monitor.take_over(EMPTY),
     }[begin]
 
     def fail(path: Path) -> Any:
@@ -204,8 +206,12 @@ def test_a_log_is_a_regular_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Opening a pipe would wait for somebody to read it."""
     os.mkfifo(tmp_path / "pipe")
     for path, received in ((tmp_path / "pipe", "a pipe"), (tmp_path, "a directory")):
-        with pytest.raises(DataError, match=rf"^{path}: expected the name of a file to write\. Received: {received}$"):
-            JsonLinesMonitor(path).record(record())
+        monitor = JsonLinesMonitor(path)
+        for begin in (partial(monitor.record, record()), partial(monitor.resume, 0), partial(monitor.take_over, EMPTY)):
+            with pytest.raises(
+                DataError, match=rf"^{path}: expected the name of a file to write\. Received: {received}$"
+            ):
+                begin()
     monkeypatch.setenv("HOME", str(tmp_path))
     JsonLinesMonitor("~/log").record(record())
     assert (tmp_path / "log").read_text().count("\n") == 1
@@ -227,3 +233,17 @@ def test_another_process_goes_on_with_the_log(tmp_path: Path, here: bool) -> Non
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [next(iter(line)) for line in lines] == (["run", "epoch", "last"] if here else ["epoch"]) + ["epoch"] * 2
     assert [line["tasks"] for line in lines if "epoch" in line] == [100, 200, 300]
+
+
+def test_a_record_that_only_the_lost_process_knew_of_is_not_in_the_log_twice(tmp_path: Path) -> None:
+    first = JsonLinesMonitor(path := tmp_path / "log.jsonl")
+    for number in (1, 2):
+        first.record(records.record(number))
+    second = JsonLinesMonitor(path)
+    second.take_over(History([records.record(1)]))
+    second.note(left="rank 0")
+    second.record(records.record(2))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line.get("tasks", line.get("left")) for line in lines] == [100, "rank 0", 200]
+    JsonLinesMonitor(path).take_over(EMPTY)  # in a second training call, before its first record
+    assert path.read_text().count("\n") == 3
