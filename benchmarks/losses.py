@@ -34,6 +34,7 @@ from benchmarks.kills import arguments_of, network
 from benchmarks.machine import describe_machine
 from benchmarks.report import markdown
 from crossbow import Checkpoints, ExecutionContext, SystemConf
+from crossbow.cluster.ray.head import NICENESS
 from crossbow.cluster.ray.health import HEALTH_CHECKS
 from crossbow.files import write_whole
 from crossbow.scripts.values import integer
@@ -157,7 +158,11 @@ class Nodes:
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
-        settings = {"num_cpus": 0, "include_dashboard": False, "_system_config": HEALTH_CHECKS}
+        settings = {
+            "num_cpus": 0,
+            "include_dashboard": False,
+            "_system_config": {"worker_niceness": NICENESS, **HEALTH_CHECKS},
+        }
         self._cluster: Any = Cluster(initialize_head=True, head_node_args=settings)
         self._nodes: dict[str, Any] = {}
         self.address: str = self._cluster.address

@@ -23,8 +23,12 @@ class FakeRay:
         self.ended = False
         self.answer: Any = lambda: None
         self._nodes = nodes or []
-        utils = SimpleNamespace(set_sigterm_handler=None)
-        self._private = SimpleNamespace(node=SimpleNamespace(Node=object), utils=utils)
+        self._private = SimpleNamespace(
+            node=SimpleNamespace(Node=object),
+            utils=SimpleNamespace(set_sigterm_handler=None),
+            parameter=SimpleNamespace(RayParams=object),
+            services=SimpleNamespace(),
+        )
 
     def init(self, address: str, **settings: Any) -> None:
         self.given.append(address)
