@@ -83,13 +83,16 @@ def _name(value: Any) -> str:
 def _combine(test: F, combinations: Callable[..., list[Any]]) -> F:
     """Make one `parametrize` of those of a test, with some combinations of their values."""
     marks: list[pytest.Mark] = test.pytestmark  # type: ignore[attr-defined]
-    names, lists = [], []
+    names, lists, indirect = [], [], []
     for mark in [mark for mark in marks if mark.name == "parametrize"]:
         name, values = mark.args
-        names += [part.strip() for part in name.split(",")] if isinstance(name, str) else name
+        own = [part.strip() for part in name.split(",")] if isinstance(name, str) else list(name)
+        names += own
+        given = mark.kwargs.get("indirect", [])
+        indirect += given if isinstance(given, list) else own if given else []
         lists.append(_rows(name, list(values), mark.kwargs.get("ids")))
     marks[:] = [mark for mark in marks if mark.name != "parametrize"]
-    decorated: F = pytest.mark.parametrize(names, combinations(*lists))(test)
+    decorated: F = pytest.mark.parametrize(names, combinations(*lists), indirect=indirect)(test)
     return decorated
 
 

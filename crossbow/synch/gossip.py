@@ -41,7 +41,7 @@ class Gossip(PeerRule):
     def peer(self, learner: int, learners: int, clock: int, seed: int) -> int | None:
         if learners == 1:
             return None
-        draw, choice = _draws(seed % 2**64, learner, clock // BLOCK)[clock % BLOCK]
+        draw, choice = _draws(seed % 2**64, learner).at(clock)
         if draw >= int(self.probability * 2**64):
             return None
         return (learner + 1 + choice % (learners - 1)) % learners
@@ -51,8 +51,22 @@ class Gossip(PeerRule):
         return Update((("weights", {"weights": 1 - part, "received": part}),), depends_on=CONSTANT)
 
 
-@lru_cache(maxsize=4096)
-def _draws(seed: int, learner: int, block: int) -> list[list[int]]:
-    """Two random numbers below 2⁶⁴ for each clock of a block; the generator has four for each value of its counter."""
-    generator = np.random.Philox(key=np.array([seed, learner], np.uint64), counter=block * BLOCK)
-    return generator.random_raw(4 * BLOCK).reshape(BLOCK, 4)[:, :2].tolist()  # type: ignore[no-any-return]
+class _Draws:
+    """The random numbers of a learner: two below 2⁶⁴ for each clock. It keeps those of one block of clocks."""
+
+    def __init__(self, seed: int, learner: int) -> None:
+        self._key = np.array([seed, learner], np.uint64)
+        self._block: tuple[int, list[list[int]]] = (-1, [])
+
+    def at(self, clock: int) -> list[int]:
+        number, draws = self._block
+        if number != clock // BLOCK:
+            number = clock // BLOCK
+            # The generator has four numbers for each value of its counter.
+            raw = np.random.Philox(key=self._key, counter=number * BLOCK).random_raw(4 * BLOCK)
+            draws = raw.reshape(BLOCK, 4)[:, :2].tolist()
+            self._block = number, draws
+        return draws[clock % BLOCK]
+
+
+_draws = lru_cache(maxsize=4096)(_Draws)

@@ -43,6 +43,11 @@ SOLVER = SolverConf(learning_rate=0.125, momentum=0.5)
 every_rule = pytest.mark.parametrize("rule", RULES, ids=str)
 
 
+MOST_SECONDS = 40.0
+"""CPU seconds that a simulation may take on a slow machine that other programs use. If each event looked at all
+learners, it would take minutes. See docs/cluster-model.md."""
+
+
 def pull(weights: Any, learner: int, task: int) -> Any:
     """Towards a minimum that depends on learner and task, exactly the same on any machine."""
     return weights - np.array([task % 7 - 3, learner]) / 4
@@ -213,33 +218,33 @@ def test_a_thousand_learners() -> None:
 
 @pytest.mark.slow
 def test_a_thousand_learners_and_a_hundred_ticks() -> None:
-    assert learners_and_ticks(1000, 100) < 10
+    assert learners_and_ticks(1000, 100) < MOST_SECONDS
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [Grouping(10), AsynchronousSGD(), EASGD(), Gossip()], ids=str)
 def test_a_thousand_learners_and_a_hundred_tasks_of_each(rule: Rule) -> None:
-    assert without_a_barrier(rule, events=100_000) < 10
+    assert without_a_barrier(rule, events=100_000) < MOST_SECONDS
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [SSP(), SSP(bound=1), PartiallySynchronous(), Default()], ids=str)
 def test_a_thousand_learners_that_wait_for_each_other(rule: Rule) -> None:
     """An arrival asks about no learner that must wait on."""
-    assert without_a_barrier(rule, events=100_000) < 10
+    assert without_a_barrier(rule, events=100_000) < MOST_SECONDS
 
 
 @pytest.mark.slow
 def test_five_hundred_hosts() -> None:
     """An event of a host costs nothing on the others."""
-    assert without_a_barrier(TwoLevel(SMA(), ModelAveraging(tau=10)), events=100_000, hosts=[2] * 500) < 10
+    assert without_a_barrier(TwoLevel(SMA(), ModelAveraging(tau=10)), events=100_000, hosts=[2] * 500) < MOST_SECONDS
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("latency", [0.001, 1.0])
 def test_a_thousand_learners_that_all_send_to_each_other(latency: float) -> None:
     """The learners' mean follows from what has changed, however many letters wait or are under way."""
-    assert without_a_barrier(Gossip(probability=1), events=50_000, latency=latency) < 10
+    assert without_a_barrier(Gossip(probability=1), events=50_000, latency=latency) < MOST_SECONDS
 
 
 def without_a_barrier(
