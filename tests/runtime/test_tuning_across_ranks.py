@@ -236,10 +236,16 @@ def speeds(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
 
 
 def train(
-    ranks: Ranks, monitors: Sequence[Monitor], count: int, model: ModelConf = MODEL
+    ranks: Ranks,
+    monitors: Sequence[Monitor],
+    count: int,
+    model: ModelConf = MODEL,
+    engines: list[TrainingEngine] | None = None,
 ) -> tuple[History, int, dict[str, Any]]:
-    """The history, the number of learners, and the weights. Ranks may leave and join."""
-    engines = [engine_of(ranks, model)]
+    """The history, the number of learners, and the weights. Ranks may leave and join. engines: this rank's, in the
+    order of their creation, are added here."""
+    engines = [] if engines is None else engines
+    engines.append(engine_of(ranks, model))
 
     def rebuild() -> TrainingEngine:
         engines.append(engine_of(ranks, model))
@@ -356,22 +362,21 @@ def test_a_rank_that_joins_gets_the_number(speeds: dict[int, float], monkeypatch
 
 
 class EndsAfterLoss(LosesLater):
-    """Ends training when a rank has left, the number has been found, and training has gone on for some tasks."""
+    """Ends training when a rank has left, the search is over, and training has gone on for some tasks."""
 
     def __init__(self, processes: Processes, lost: int, seconds: float) -> None:
         super().__init__(processes, lost, seconds)
-        self._left = self._found = False
+        self.engines: dict[int, list[TrainingEngine]] = {rank: [] for rank in range(3) if rank != lost}
+        """Of each rank that is left; see `train`."""
+        self._left = False
         self._last: int | None = None
 
     def left(self, departure: Departure) -> None:
         self._left = True
 
-    def decision(self, decision: AnyDecision) -> None:
-        self._found = isinstance(decision, Decision) and (decision.chosen, decision.more) == (3, 4)
-
     def progress(self, progress: Progress) -> None:
         super().progress(progress)
-        if self._left and self._found:
+        if self._left and all(tuning_of(of_rank[-1]).tuner.settled for of_rank in self.engines.values()):
             self._last = self._last or progress.tasks + 50
             if progress.tasks >= self._last:
                 self.end_training("the test has seen enough")
@@ -387,9 +392,11 @@ def test_losses_at_any_moment(speeds: dict[int, float], number: int, rule: Rule)
     loses = EndsAfterLoss(processes, lost, generator.uniform(0, 0.5))
 
     def of(ranks: Ranks) -> Callable[[], tuple[History, int, dict[str, Any]]]:
+        engines = loses.engines.get(ranks.rank)
+
         def work() -> tuple[History, int, dict[str, Any]]:
             with contextlib.suppress(*((CrossbowError, GivenUp) if ranks.rank == lost else ())):
-                return train(ranks, (loses,), 3000, model)
+                return train(ranks, (loses,), 3000, model, engines)
             return History(), 0, {}
 
         return work
