@@ -63,10 +63,10 @@ def chosen_between(ranks: Ranks, confs: Configurations, dataflow: Dataflow, data
 
 
 def chosen_later(
-    ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dataset
+    ranks: Ranks, confs: Configurations, dataflow: Dataflow, data: Dataset, tell: Callable[[str], None]
 ) -> Callable[[], ModelConf] | None:
-    """A function for `ExecutionContext.on_new_ranks` that chooses as `chosen_between` does, and prints the sentence, as
-    soon as there are several ranks. Later ranks get the same choice. None if there is no choice.
+    """A function for `ExecutionContext.on_new_ranks` that chooses as `chosen_between` does, as soon as there are
+    several ranks. Later ranks get the same choice. None if there is no choice. tell: rank 0 calls it with the sentence.
 
     For runs in which `chosen_between` has measured nothing, for example because there was one rank.
     """
@@ -81,7 +81,7 @@ def chosen_later(
         if not text:
             tau, text = _measured(ranks, confs, dataflow, data)
             if text and ranks.is_first:
-                print(_with_interval(confs.model, rule, tau, text)[1], flush=True)
+                tell(_with_interval(confs.model, rule, tau, text)[1])
         return _with_interval(confs.model, rule, tau, text)[0]
 
     return choose

@@ -228,11 +228,12 @@ def new_context(
     script: ModelScript,
     options: argparse.Namespace,
     defaults: Defaults,
-    monitors: Sequence[Monitor] = (),
-    profile: Profile | None = None,
+    monitors: Sequence[Monitor],
+    profile: Profile | None,
+    tell: Callable[[str], None],
 ) -> tuple[ExecutionContext, Dataflow, list[str]]:
     """The context of a run, its training dataflow, and the lines to print about the measured exchange and the initial
-    model."""
+    model. tell: called with the line about the exchange if it is measured when ranks join."""
     confs = configurations(options, defaults)
     options.image_shape, options.classes = confs.data.image_shape, confs.data.number_of_classes
     dataflow = script.built(options)
@@ -262,7 +263,7 @@ def new_context(
         profile=profile,
     )
     if options.between is None and not exchange:
-        context.on_new_ranks = chosen_later(join(), confs, dataflow, data)
+        context.on_new_ranks = chosen_later(join(), confs, dataflow, data, tell)
     try:
         initial = [] if options.resume else load_initial_model(context, options)
         return context, dataflow, [*([exchange] if exchange else []), *initial]
@@ -336,7 +337,9 @@ class _Run:
         if options.quiet:
             monitors.append(_CheckpointWarnings())
         profile = None if options.profile is None else Profile(self.directory.timeline, tasks=options.profile)
-        context, dataflow, initial = new_context(self.script, options, self.defaults, monitors, profile)
+        context, dataflow, initial = new_context(
+            self.script, options, self.defaults, monitors, profile, self._tell_exchange
+        )
         with context:
             weights, variant = weights_of_losses(dataflow), self.script.variant(options)
             head = header(self.script.name, variant, options.dataset, context, weights)
@@ -371,6 +374,11 @@ class _Run:
         else:
             self.log.header(head)
         self._write("running")
+
+    def _tell_exchange(self, sentence: str) -> None:
+        """Print and log how often ranks average, which was chosen when ranks joined."""
+        print(sentence, flush=True)
+        self.log.note(exchange=sentence)
 
     def _write(self, state: str, **more: Any) -> None:
         self.directory.write({**self.description, "state": state, **more})

@@ -198,9 +198,8 @@ def test_gpus_have_one_level(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("faults", ["join@8", "join@8,kill:0@30"])
-def test_a_rank_that_begins_alone_measures_when_another_joins(
-    faults: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rank_that_begins_alone_measures_when_another_joins(faults: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
     monkeypatch.setenv("CROSSBOW_FAULT", faults)
     monkeypatch.setattr(between_ranks, "SECONDS", 0.02)
     monkeypatch.setattr(between_ranks, "measure_sum", lambda *given, **how: 60.0)
@@ -209,7 +208,7 @@ def test_a_rank_that_begins_alone_measures_when_another_joins(
         flow = training(InnerProduct(number_of_outputs=3))
         assert chosen_between(ranks, CONFS, flow, DATA) == (CONFS.model, "")
         with ExecutionContext(flow, data=DATA, model=CONFS.model, system=CONFS.system, monitors=[]) as context:
-            context.on_new_ranks = chosen_later(ranks, CONFS, flow, DATA)
+            context.on_new_ranks = chosen_later(ranks, CONFS, flow, DATA, told.append)
             context.train(3)
             return context.model, context.variables
 
@@ -219,29 +218,28 @@ def test_a_rank_that_begins_alone_measures_when_another_joins(
     for model, weights in living:
         assert model == replace(CONFS.model, rule=TwoLevel(SMA(), ModelAveraging(tau=30)))
         assert same_weights(weights, living[0][1])
-    (printed,) = capsys.readouterr().out.splitlines()
-    assert printed.endswith(": the ranks average once in 30 ticks (--between none: at every tick)")
+    (sentence,) = told
+    assert sentence.endswith(": the ranks average once in 30 ticks (--between none: at every tick)")
 
 
-def test_ranks_that_join_later_get_the_same_choice(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ranks_that_join_later_get_the_same_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
     monkeypatch.setattr(FakeTransport, "elastic", True)
     monkeypatch.setattr(between_ranks, "SECONDS", 0.02)
     flow, both = training(InnerProduct(number_of_outputs=3)), FakeNetwork(2).ranks()
 
     def functions() -> list[Callable[[], ModelConf]]:
-        found = [chosen_later(ranks, CONFS, flow, DATA) for ranks in both]
+        found = [chosen_later(ranks, CONFS, flow, DATA, told.append) for ranks in both]
         return [each for each in found if each is not None]
 
     first, second = functions()
     monkeypatch.setattr(between_ranks, "measure_sum", lambda *given, **how: 1e-12)
     assert at_once([first, second]) == [CONFS.model, CONFS.model]
-    assert capsys.readouterr().out.count("the ranks average at every tick\n") == 1
+    assert [sentence.rpartition(": ")[2] for sentence in told] == ["the ranks average at every tick"]
     monkeypatch.setattr(between_ranks, "measure_sum", lambda *given, **how: 60.0)
     assert at_once([first, functions()[1]]) == [CONFS.model, CONFS.model]
-    assert capsys.readouterr().out == ""
-    assert chosen_later(both[0], replace(CONFS, model=ModelConf(rule=EASGD())), flow, DATA) is None
+    assert len(told) == 1
+    assert chosen_later(both[0], replace(CONFS, model=ModelConf(rule=EASGD())), flow, DATA, told.append) is None
 
 
 HOSTS = """

@@ -777,6 +777,7 @@ def test_a_rank_that_begins_alone_measures_when_another_joins(cluster: Any, tmp_
     (measured,) = re.findall(r"^between  an exchange of .*: the ranks average .*$", out, re.MULTILINE)
     joined = out.index("joined. Training goes on after task 20, with 2 ranks and 2 learners")
     assert out.index(", an average every 1 task\n") < out.index(measured) < joined
+    assert {"exchange": measured} in map(json.loads, (tmp_path / "run" / "log.jsonl").read_text().splitlines())
     assert out.count(" left: its process has ended. ") == out.count("epoch 3/3") == 1
 
 
