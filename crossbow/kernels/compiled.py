@@ -6,12 +6,14 @@ pointers: `x = float32_at(block.source)`, then `x[i]`. There are no checks: the 
 for sizes.
 
 Passes are compiled when their address is first requested, and cached on disk by numba (next to the source, or in the
-user's cache directory if that is not writable, or not at all if neither is).
+user's cache directory if that is not writable, or not at all if neither is). `LOGGER` gets a message for each pass that
+was compiled, and not loaded from disk.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import platform
 import threading
 import warnings
@@ -36,6 +38,8 @@ from crossbow.kernels.random import ROUNDS
 from crossbow.kernels.requests import Request
 from crossbow.kernels.stamps import CLOCK, FIRST_STAMP, STAMPS, TIMESPEC
 from crossbow.types import address
+
+LOGGER = logging.getLogger(__name__)
 
 SIGNATURE = types.int32(*[types.uintp] * ARGUMENTS)
 
@@ -90,7 +94,10 @@ class NativeFunction:
     def _compile(self) -> Any:
         self._function.__qualname__ = f"{self.name}_{_SALT}"
         try:
-            return numba.cfunc(self._signature, cache=True)(self._function)
+            made = numba.cfunc(self._signature, cache=True)(self._function)
+            if not made.cache_hits:
+                LOGGER.info("compiled %s", self.name)
+            return made
         except RuntimeError as error:
             if "cannot cache" not in str(error):
                 raise

@@ -48,6 +48,7 @@ from crossbow.runtime.recorded import differences, recorded
 from crossbow.runtime.resumption import Resumption
 from crossbow.scripts.bad_records import BadRecordsMonitor
 from crossbow.scripts.between_ranks import chosen_between, chosen_later
+from crossbow.scripts.compilation import announced
 from crossbow.scripts.curves import write_learning_curves
 from crossbow.scripts.data_sources import SYNTHETIC, DataSource
 from crossbow.scripts.initial_model import digest_of_initial_model, load_initial_model
@@ -337,9 +338,10 @@ class _Run:
         if options.quiet:
             monitors.append(_CheckpointWarnings())
         profile = None if options.profile is None else Profile(self.directory.timeline, tasks=options.profile)
-        context, dataflow, initial = new_context(
-            self.script, options, self.defaults, monitors, profile, self._tell_exchange
-        )
+        with announced() if leads and not options.quiet else contextlib.nullcontext():
+            context, dataflow, initial = new_context(
+                self.script, options, self.defaults, monitors, profile, self._tell_exchange
+            )
         with context:
             weights, variant = weights_of_losses(dataflow), self.script.variant(options)
             head = header(self.script.name, variant, options.dataset, context, weights)
