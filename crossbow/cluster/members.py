@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from crossbow.types import CrossbowError
@@ -47,13 +47,16 @@ class Changes(NamedTuple):
 
     lost: tuple[Lost, ...] = ()
     joined: tuple[Rank, ...] = ()
-    """The ranks that have joined, with their numbers at that time."""
+    """The ranks that have joined, with their numbers in the later view."""
 
     def followed_by(self, more: Changes) -> Changes:
         """The combination of these changes and later ones. Ranks that have joined and left again do not count as
         joined."""
-        lost = [each.rank for each in more.lost]
-        joined = tuple(rank for rank in self.joined if rank not in lost)
+        joined = self.joined
+        for lost in (each.rank.number for each in more.lost):
+            joined = tuple(
+                replace(rank, number=rank.number - (rank.number > lost)) for rank in joined if rank.number != lost
+            )
         return Changes(self.lost + more.lost, joined + more.joined)
 
 

@@ -21,3 +21,13 @@ def test_a_rank_that_has_left_again_has_not_joined() -> None:
     for changes in (Changes((lost,), (new,)), Changes((lost,)).followed_by(Changes(joined=(new,)))):
         assert changes == Changes((lost,), (new,))
     assert Changes().followed_by(Changes((lost,), (new,))) == Changes((lost,), (new,))
+
+
+def test_ranks_that_have_joined_are_renumbered_when_others_leave() -> None:
+    joined = Changes(joined=(Rank(2, "c"), Rank(3, "c")))
+    assert joined.followed_by(Changes((Lost(Rank(0, "a"), "killed"),))).joined == (Rank(1, "c"), Rank(2, "c"))
+    # The second loss is of the newcomer that the first one has made rank 1.
+    both = Changes((Lost(Rank(0, "a"), "killed"), Lost(Rank(1, "c"), "killed")), (Rank(2, "d"),))
+    assert joined.followed_by(both) == Changes(both.lost, (Rank(1, "c"), Rank(2, "d")))
+    one_by_one = joined.followed_by(Changes(both.lost[:1])).followed_by(Changes(both.lost[1:], both.joined))
+    assert one_by_one == joined.followed_by(both)

@@ -90,8 +90,9 @@ class RayTransport:
         self._forgotten = 0
         self._mailbox.begin(self._era)
         lost = tuple(lost for change in changes for lost in change.lost)
-        joined = [(change.processes[rank.number], rank) for change in changes for rank in change.joined]
-        return Changes(lost, tuple(rank for process, rank in joined if process in self._processes))
+        joined = {change.processes[rank.number] for change in changes for rank in change.joined}
+        ranks = zip(self._processes, self.view.ranks, strict=True)
+        return Changes(lost, tuple(rank for process, rank in ranks if process in joined))
 
     def forget(self) -> None:
         self._forgotten += 1
