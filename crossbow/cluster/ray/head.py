@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -14,13 +15,18 @@ from crossbow.cluster.ray.guard import guarded
 from crossbow.cluster.ray.scratch import scratch_directory
 from crossbow.cluster.signals import deferred
 from crossbow.console import say
+from crossbow.types import ConfigurationError
 
 OBJECT_STORE = 128 << 20
 """Bytes of shared memory of a node that is started here. Messages between ranks are not kept in it."""
 NICENESS = 0
 """Niceness of the ranks. Ray's default is 15, with which they would hardly run while other programs use the cores."""
+PAUSE = 0.1
+"""Seconds between two attempts to find the node of a head that starts."""
 LOOK = 0.5
 """Seconds between two checks of the head."""
+SECONDS_TO_START = 120.0
+"""Maximum wait for the head to start. Ray itself waits 30 s, which is too short on a very busy machine."""
 SECONDS_TO_END = 10.0
 """Maximum wait for the end of the thread."""
 
@@ -33,7 +39,7 @@ def own_head(
     restarted.
 
     cores: number of cores that it announces. address: its address for other machines; None for this one only. checks:
-    settings of the health checks of its nodes.
+    settings of the health checks of its nodes. Raises ConfigurationError if the head does not start.
     """
     with ExitStack() as stack:
         stack.enter_context(added_variables(stack.enter_context(guarded())))
@@ -43,17 +49,21 @@ def own_head(
             directory = stack.enter_context(scratch_directory("crossbow-ray-head-"))
             settings |= {"gcs_storage": "rocksdb", "gcs_storage_path": directory}
         stack.callback(ray.shutdown)
-        with deferred(), _without_rays_handler(ray), few_processes(ray):
-            ray.init(
-                "local",
-                num_cpus=cores,
-                include_dashboard=False,
-                object_store_memory=OBJECT_STORE,
-                log_to_driver=False,
-                logging_level="CRITICAL",
-                _node_ip_address=address,
-                _system_config=settings,
-            )
+        with deferred(), _without_rays_handler(ray), few_processes(ray), _long_wait(ray):
+            try:
+                ray.init(
+                    "local",
+                    num_cpus=cores,
+                    include_dashboard=False,
+                    object_store_memory=OBJECT_STORE,
+                    log_to_driver=False,
+                    logging_level="CRITICAL",
+                    _node_ip_address=address,
+                    _system_config=settings,
+                )
+            except Exception as error:
+                received = (str(error).splitlines() or [repr(error)])[0]
+                raise ConfigurationError(f"expected Ray to start on this machine. Received: {received}") from error
         if keeps:
             stack.enter_context(_started_again(ray._private.worker._global_node))
         yield
@@ -86,6 +96,28 @@ def few_processes(ray: Any) -> Iterator[None]:
         yield
     finally:
         parameter.RayParams, services.start_api_server = given, start
+
+
+@contextmanager
+def _long_wait(ray: Any) -> Iterator[None]:
+    """Let Ray wait for the head's node for `SECONDS_TO_START`: it asks for the node until there is no RuntimeError."""
+    services, deadline = ray._private.services, time.monotonic() + SECONDS_TO_START
+    given = services.get_node
+
+    def get_node(*arguments: Any) -> Any:
+        while True:
+            try:
+                return given(*arguments)
+            except RuntimeError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(PAUSE)
+
+    services.get_node = get_node
+    try:
+        yield
+    finally:
+        services.get_node = given
 
 
 def _can_keep(ray: Any) -> bool:

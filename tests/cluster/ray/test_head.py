@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import tempfile
 import time
@@ -14,6 +15,7 @@ import pytest
 
 from crossbow.cluster.ray import head
 from crossbow.cluster.ray.head import own_head
+from crossbow.types import ConfigurationError
 from tests.support import until
 
 
@@ -57,7 +59,7 @@ class Ray:
         worker = SimpleNamespace(_global_node=node)
         self.utils = SimpleNamespace(set_sigterm_handler=lambda handler: signal.signal(signal.SIGTERM, handler))
         self.parameter = SimpleNamespace(RayParams=ray_parameters)
-        self.services = SimpleNamespace(start_api_server=self.start_api_server)
+        self.services = SimpleNamespace(start_api_server=self.start_api_server, get_node=self.get_node)
         self._private = SimpleNamespace(
             node=SimpleNamespace(Node=kind),
             worker=worker,
@@ -66,6 +68,8 @@ class Ray:
             services=self.services,
         )
         self.while_it_starts: Any = lambda: None
+        self.busy = 0
+        """Number of times that there is no node yet."""
 
     def init(self, address: str, **settings: Any) -> None:
         self.settings = settings
@@ -74,6 +78,13 @@ class Ray:
         self.parameters: Any = self.parameter.RayParams(num_cpus=settings["num_cpus"])
         self.services.start_api_server(False, port=1)
         self.while_it_starts()
+        assert self.services.get_node("address", "node") == ("address", "node")
+
+    def get_node(self, *arguments: str) -> tuple[str, ...]:
+        self.busy -= 1
+        if self.busy >= 0:
+            raise RuntimeError("no node\nyet")
+        return arguments
 
     def start_api_server(self, *_: Any, **__: Any) -> None:
         self.events.append("server of the dashboard")
@@ -151,6 +162,21 @@ def test_older_versions_of_ray_keep_it_in_memory(node: Node, tmp_path: Path) -> 
         assert ray.settings["_system_config"] == {"worker_niceness": 0}
         assert not list(tmp_path.iterdir())
     assert node.starts == 1
+
+
+def test_a_head_that_starts_slowly_is_waited_for(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head, "PAUSE", 0.001)
+    ray = Ray(node)
+    ray.busy = 3
+    with own_head(ray, cores=1):
+        assert ray.busy == -1
+    assert ray.services.get_node == ray.get_node
+    ray.busy = 10**9
+    monkeypatch.setattr(head, "SECONDS_TO_START", 0.05)
+    said = re.escape("expected Ray to start on this machine. Received: no node")
+    with pytest.raises(ConfigurationError, match=f"^{said}$"), own_head(ray, cores=1):
+        ray.events.append("not reached")
+    assert ray.events == ["local", "shutdown"] * 2
 
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
