@@ -22,6 +22,8 @@ LARGEST_METADATA = 1 << 20
 LARGEST = 2**31 - 1
 """Maximum of the integers in a metadata file."""
 MOST_PARTITIONS = 1_000_000
+IMAGE_SHAPE = (3, 224, 224)
+"""The shape in the metadata of record files."""
 
 TYPES = {"int": np.dtype("<i4"), "float": np.dtype("<f4")}
 """Element types by name in a metadata file."""
@@ -110,6 +112,22 @@ def check_prefix(prefix: str) -> None:
             "output: expected a path without colons, line breaks or surrounding spaces, in UTF-8, as metadata files "
             f"require. Received: {prefix!r}"
         )
+
+
+def metadata_of_records(prefix: Path, partitions: int, records: int) -> Metadata:
+    """The metadata of record files, with the shape and types that the original states for ImageNet. Images in the files
+    have any size."""
+    return Metadata(
+        examples=str(prefix),
+        labels=str(prefix),
+        partitions=partitions,
+        elements=records,
+        batch_size=1,
+        example_shape=IMAGE_SHAPE,
+        label_shape=(1,),
+        example_type="float",
+        label_type="int",
+    )
 
 
 def write_metadata(path: Path, metadata: Metadata) -> None:

@@ -10,7 +10,7 @@ from crossbow.files import check_readable, file_error, kind_of_file
 from crossbow.types import DataError, bytes_text
 
 CLASSES = ".classes"
-"""Suffix of the file of class names next to the metadata of batch-aligned files. The original has no such file."""
+"""Suffix of the file of class names next to a metadata file. The original has no such file."""
 LARGEST_FILE = 1 << 20
 """Maximum size in bytes of a file of class names."""
 

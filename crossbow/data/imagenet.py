@@ -18,20 +18,23 @@ from typing import Any
 import numpy as np
 
 from crossbow.conf import shown
-from crossbow.data.batch_metadata import LARGEST, Metadata, check_prefix, read_metadata, write_metadata
+from crossbow.data.batch_metadata import (
+    LARGEST,
+    Metadata,
+    check_prefix,
+    metadata_of_records,
+    read_metadata,
+    write_metadata,
+)
 from crossbow.data.images import looks_like_an_image
 from crossbow.data.progress import ProgressBars
-from crossbow.data.records import Record, RecordFile, check_fields, write_records
+from crossbow.data.records import RECORDS_PER_FILE, Record, RecordFile, check_fields, write_records
 from crossbow.data.tfrecords import Feature, parse_example, read_frames
 from crossbow.files import checked_path, file_error, make_directory, write_whole
 from crossbow.types import DataError
 
-RECORDS_PER_FILE = 2048
-"""Number of records in an output file, as in the original."""
 METADATA = {"train": "imagenet-train.metadata", "validation": "imagenet-test.metadata"}
 """Names of the metadata files by subset, as in the original."""
-IMAGE_SHAPE = (3, 224, 224)
-"""The shape in the original's metadata. Images in the files have any size."""
 CLASSES = 1000
 BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
 
@@ -225,17 +228,7 @@ class _Conversion:
                 elements += len(file)
         if not 1 <= elements <= LARGEST:
             raise DataError(f"{self.inputs[0].parent}: expected from 1 to {LARGEST:,} records. Received: {elements:,}")
-        return Metadata(
-            examples=str(self.prefix),
-            labels=str(self.prefix),
-            partitions=partitions,
-            elements=elements,
-            batch_size=1,
-            example_shape=IMAGE_SHAPE,
-            label_shape=(1,),
-            example_type="float",
-            label_type="int",
-        )
+        return metadata_of_records(self.prefix, partitions, elements)
 
 
 def _chunk(first: Record, stream: Iterator[tuple[Position, Record]]) -> Iterator[Record]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from crossbow.data.batch_metadata import read_metadata
+from crossbow.data.class_names import CLASSES, read_class_names
 from crossbow.data.dataset import Dataset
 from crossbow.data.decoded import DecodedExamples
 from crossbow.data.examples import Indices
@@ -39,6 +40,9 @@ def records(
     train, check    a record file, a metadata file (`*.metadata`), a pattern such as `crossbow-train.records.*`, or
                     several of these. The files of a pattern are in the order of the numbers in their names.
 
+    If `train` is a metadata file `NAME.metadata`, and `NAME.classes` has names of classes, one in a line, these are the
+    classes, unless `number_of_classes` is another number.
+
     Opening checks the lengths of all records and reads their labels. Images are read, decoded and preprocessed when
     they are needed, like those of `image_folder`; the random areas for training contain at least 10 % of one of the
     bounding boxes of a record, if it has any. Other arguments are those of `Dataset`.
@@ -49,12 +53,24 @@ def records(
     check_not_swapped(train, check)
     training = Preprocessing(image_size, training=True, colour_distortion=colour_distortion)
     testing = Preprocessing(image_size, training=False)
-    return Dataset(
+    names = _class_names(train)
+    data = Dataset(
         RecordExamples(record_files(train, "train"), training),
         None if check is None else RecordExamples(record_files(check, "check"), testing),
-        number_of_classes=number_of_classes,
+        number_of_classes=len(names) if names is not None and number_of_classes is None else number_of_classes,
         ignored_label=ignored_label,
     )
+    if names is not None and data.number_of_classes == len(names):
+        data.class_names = names
+    return data
+
+
+def _class_names(train: Files) -> tuple[str, ...] | None:
+    """The names of the classes next to a metadata file; None if there are none."""
+    if not isinstance(train, str | os.PathLike):
+        return None
+    path = checked_path("train", train)
+    return read_class_names(path.with_suffix(CLASSES)) if path.suffix == ".metadata" else None
 
 
 def record_files(files: Files, name: str) -> list[RecordFile]:

@@ -43,6 +43,8 @@ FIXED = 20
 """Number of bytes of a record without its boxes and its image."""
 BOX = 16
 """Number of bytes of a box."""
+RECORDS_PER_FILE = 2048
+"""Number of records in each file of a converted data set, as in the original."""
 LARGEST = 2**31 - 1
 """Maximum of the integers in a file, and therefore of the length of a record."""
 

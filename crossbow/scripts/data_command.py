@@ -12,8 +12,8 @@ from crossbow.data.batch_writer import DEFAULT_PARTITION
 from crossbow.data.encoding import ENCODINGS, encode, rebatch
 from crossbow.data.inspection import inspect, verify
 from crossbow.data.progress import ProgressBars
-from crossbow.scripts.data_sources import KNOWN, DataSource
-from crossbow.scripts.values import expanded_path, integer
+from crossbow.scripts.data_sources import IMAGE_FOLDER, KNOWN, DataSource
+from crossbow.scripts.values import expanded_path, integer, number
 from crossbow.types import ConfigurationError, DataError
 
 MOST_PROBLEMS = 20
@@ -29,6 +29,7 @@ def add_data_command(commands: Any) -> None:
     _add_inspect(actions)
     _add_verify(actions)
     _add_imagenet(actions)
+    _add_records(actions)
 
 
 def _add_encode(actions: Any) -> None:
@@ -130,6 +131,41 @@ def _add_imagenet(actions: Any) -> None:
     parser.set_defaults(run=_imagenet)
 
 
+def _add_records(actions: Any) -> None:
+    parser = actions.add_parser(
+        "records",
+        help="write image folders as record files",
+        description="Writes images-train.records.N and images-test.records.N, with the bytes of the image files, the "
+        "names of the classes, and metadata files, for --dataset records. The training images are in a random order, "
+        "which is the same in each conversion.",
+    )
+    parser.add_argument(
+        "directory", type=expanded_path, metavar="DIR", help=f"directory with {KNOWN[IMAGE_FOLDER].files}"
+    )
+    parser.add_argument(
+        "--output",
+        type=expanded_path,
+        metavar="DIR",
+        required=True,
+        help="directory to write to; older files are replaced",
+    )
+    parser.add_argument(
+        "--check-fraction",
+        type=number(0, 1),
+        metavar="X",
+        default=0.1,
+        help="fraction of each class for tests, ≥ 0 and < 1, unless there are train and val (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--on-bad-record",
+        choices=("error", "skip"),
+        default="error",
+        help="what happens with an image that cannot be decoded: an error, or it is printed and left out "
+        "(default: %(default)s)",
+    )
+    parser.set_defaults(run=_records)
+
+
 def _encode(options: argparse.Namespace) -> None:
     known = KNOWN[options.dataset]
     if options.data_directory is not None and not known.files:
@@ -182,4 +218,17 @@ def _imagenet(options: argparse.Namespace) -> None:
     from crossbow.data.imagenet import convert_imagenet  # this imports numba, which takes time
 
     for path in convert_imagenet(options.tfrecords, options.output, options.subset):
+        print(path)
+
+
+def _records(options: argparse.Namespace) -> None:
+    from crossbow.data.folder_records import convert_image_folder  # this imports numba, which takes time
+
+    skips = options.on_bad_record == "skip"
+    for path in convert_image_folder(
+        options.directory,
+        options.output,
+        check_fraction=options.check_fraction,
+        on_bad_image=(lambda error: print(f"left out: {error}", flush=True)) if skips else None,
+    ):
         print(path)

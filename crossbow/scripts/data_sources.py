@@ -161,7 +161,7 @@ KNOWN = {
         files="a folder of image files for each class, or such folders in train and val",
     ),
     RECORDS: Known(
-        summary="images in record files, as crossbow data imagenet writes them",
+        summary="images in record files, as crossbow data records and imagenet write them",
         without_options="images in record files",
         load=lambda source: _plausible(
             records(

@@ -1,4 +1,4 @@
-"""`crossbow data`: encode, rebatch, inspect, verify, imagenet."""
+"""`crossbow data`: encode, rebatch, inspect, verify, imagenet, records."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from crossbow import cli
 from crossbow.data import BatchFiles, Dataset, Record, RecordFile, imagenet, write_records
 from crossbow.data.encoding import Encoding, encode
+from tests.data.picture_files import picture, write_folder
 from tests.data.test_imagenet import write_tfrecords
 from tests.data.test_images import encoded
 from tests.data.test_mnist import small_files, write
@@ -137,3 +138,15 @@ def test_options_that_make_no_sense(tmp_path: Path, mnist: Path, capsys: pytest.
         with pytest.raises(SystemExit):
             cli.main(["data", "encode", "mnist", "--output", "out", *options])
         assert "Received: " in capsys.readouterr().err
+
+
+def test_image_folders_become_record_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {f"{name}/{number}.jpg": picture(number) for name in ("cat", "dog") for number in range(4)}
+    folder, out = write_folder(tmp_path / "images", {**files, "dog/bad.jpg": b"none"}), tmp_path / "out"
+    given = ("records", folder, "--output", out, "--check-fraction", "0.25")
+    _, error = fails(capsys, *given)
+    assert f"{folder}/dog/bad.jpg: expected an image file" in error
+    lines = run(capsys, *given, "--on-bad-record", "skip").splitlines()
+    assert lines[0].startswith(f"left out: {folder}/dog/bad.jpg: expected an image file")
+    assert lines[1:] == [f"{out}/images-train.metadata", f"{out}/images-test.metadata"]
+    assert run(capsys, "verify", out / "images-train.metadata") == f"{out}/images-train.metadata: intact\n"

@@ -1,0 +1,119 @@
+"""Conversion of image folders to record files, which are read from slow disks in large pieces."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+
+import numpy as np
+
+from crossbow.data.batch_metadata import check_prefix, metadata_of_records, write_metadata
+from crossbow.data.class_names import CLASSES, class_lines
+from crossbow.data.decoded import DecodedExamples
+from crossbow.data.image_folder import image_folder
+from crossbow.data.images import Scratch, decode_pixels
+from crossbow.data.progress import ProgressBars
+from crossbow.data.records import RECORDS_PER_FILE, Record, write_records
+from crossbow.files import checked_path, file_error, make_directory, write_whole
+from crossbow.types import DataError
+
+SEED = 0
+"""Seed of the order of the training images."""
+
+
+def convert_image_folder(
+    directory: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    check_fraction: float = 0.1,
+    on_bad_image: Callable[[DataError], None] | None = None,
+) -> list[Path]:
+    """Write the images of `image_folder(directory, check_fraction=check_fraction)` as record files. Returns the paths
+    of the metadata files: that of the training set, and that of the check set if there is one.
+
+    Writes `images-train.records.N`, N from 1, with 2,048 records each (the last may have fewer), `images-train.classes`
+    with the names of the classes, and `images-train.metadata`; and the same for `images-test`. A record has the bytes
+    of the image file and no boxes. The training images are in a random order, which is the same in each conversion, so
+    that a record file has images of many classes. Older files are replaced; the metadata files are removed first and
+    written last.
+
+    on_bad_image: called with the error of each image that cannot be decoded, which is left out; None raises the error.
+
+    Raises DataError as `image_folder` does, for an image that cannot be decoded, and if a file cannot be written.
+    """
+    target = checked_path("output", output).absolute()
+    data = image_folder(directory, check_fraction=check_fraction)
+    sets = [_Conversion(target, "images-train", data.train, on_bad_image)]
+    order = np.random.default_rng(SEED).permutation(len(data.train)).tolist()
+    orders: list[Iterable[int]] = [order]
+    if data.check is not None:
+        sets.append(_Conversion(target, "images-test", data.check, on_bad_image))
+        orders.append(range(len(data.check)))
+    for one in sets:
+        check_prefix(str(one.prefix))
+    make_directory(target)
+    _remove_older(target)
+    with ProgressBars("images") as progress:
+        counts = [one.write(order, progress) for one, order in zip(sets, orders, strict=True)]
+    names = class_lines(data.class_names)
+    for one, count in zip(sets, counts, strict=True):
+        if names is not None:
+            write_whole(one.prefix.with_suffix(CLASSES), names)
+        write_metadata(one.metadata_path, metadata_of_records(one.prefix, -(-count // RECORDS_PER_FILE), count))
+    return [one.metadata_path for one in sets]
+
+
+def _remove_older(directory: Path) -> None:
+    """Remove the files of an older conversion, metadata first."""
+    names = (r"images-(train|test)\.metadata", r"images-(train|test)\.(classes|records\.[1-9][0-9]*)")
+    try:
+        found = sorted(directory.iterdir())
+        for path in (path for name in names for path in found if re.fullmatch(name, path.name)):
+            path.unlink()
+    except OSError as error:
+        raise file_error(error, directory, "a directory to write to") from error
+
+
+class _Conversion:
+    """The conversion of one phase."""
+
+    def __init__(
+        self, directory: Path, name: str, examples: object, on_bad_image: Callable[[DataError], None] | None
+    ) -> None:
+        assert isinstance(examples, DecodedExamples)
+        self._examples, self._on_bad_image = examples, on_bad_image
+        self.name = name
+        self.prefix = directory / f"{name}.records"
+        self.metadata_path = directory / f"{name}.metadata"
+        self._count = 0
+
+    def write(self, order: Iterable[int], progress: ProgressBars) -> int:
+        """Write the record files. Returns the number of records."""
+        stream = self._records(order, progress.begin(self.name))
+        for number, first in enumerate(stream, start=1):
+            write_records(Path(f"{self.prefix}.{number}"), chain([first], islice(stream, RECORDS_PER_FILE - 1)))
+        if not self._count:
+            raise DataError(f"{self.prefix}: expected at least one image that can be decoded. Received: none")
+        return self._count
+
+    def _records(self, order: Iterable[int], show: Callable[[int, int], None]) -> Iterator[Record]:
+        scratch, total = Scratch(), len(self._examples)
+        for done, index in enumerate(order, start=1):
+            source = self._examples.source(index)
+            try:
+                content, _ = self._examples.read(index, scratch)
+                height, width, _ = decode_pixels(content).shape
+            except DataError as error:
+                bad = DataError(f"{source}: {str(error).removeprefix(f'{source}: ')}")
+                if self._on_bad_image is None:
+                    raise bad from error
+                self._on_bad_image(bad)
+                continue
+            finally:
+                show(done, total)
+            self._count += 1
+            label = int(self._examples.labels[index])
+            yield Record(label, np.empty((0, 4), np.float32), height, width, content.tobytes())
