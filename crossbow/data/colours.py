@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.data.cropping import CHOICES, halves
+from crossbow.data.cropping import CHOICES
 from crossbow.kernels.arguments import Address, Arguments
 from crossbow.kernels.compiled import float64_at, int64_at, native_pass, philox, uint8_at
 from crossbow.kernels.native import NativeCall
+from crossbow.kernels.random import halves
 from crossbow.types import address
 
 KEY = 0x696D6800

@@ -11,6 +11,7 @@ from crossbow.data.preprocessing import Boxes, Window
 from crossbow.kernels.arguments import Address, Arguments
 from crossbow.kernels.compiled import float32_at, inlined, native_pass, philox
 from crossbow.kernels.native import NativeCall
+from crossbow.kernels.random import halves
 from crossbow.types import address
 
 ATTEMPTS = 100
@@ -73,11 +74,6 @@ class RandomWindows:
         self._call()
         top, left, rows, columns, mirrored = (int(self._block[name]) for name in RESULTS)
         return Window(top, left, rows, columns, self._resized, mirrored=bool(mirrored))
-
-
-def halves(number: int) -> tuple[int, int]:
-    """The low and the high 32 bits."""
-    return number & 0xFFFFFFFF, (number >> 32) & 0xFFFFFFFF
 
 
 @inlined

@@ -14,6 +14,15 @@ _LOW = np.uint64(0xFFFFFFFF)
 ROUNDS = 10
 
 
+def halves(number: int) -> tuple[int, int]:
+    """The low and the high 32 bits of a number of 64 bits, such as a seed.
+
+    >>> halves(2**33 + 5)
+    (5, 2)
+    """
+    return number & 0xFFFFFFFF, (number >> 32) & 0xFFFFFFFF
+
+
 def philox(counters: NDArray[np.uint32], key: tuple[int, int]) -> NDArray[np.uint32]:
     """Philox4x32-10. counters: (n, 4) uint32; key: two uint32; returns (n, 4) uint32."""
     c0, c1, c2, c3 = (counters[:, i].astype(np.uint64) for i in range(4))
@@ -43,7 +52,7 @@ def random_words(elements: int, seed: int, key: int, task: int) -> NDArray[np.ui
     counters[:, 1] = key
     counters[:, 2] = task & 0xFFFFFFFF
     counters[:, 3] = task >> 32
-    words = philox(counters, (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF))
+    words = philox(counters, halves(seed))
     return words.reshape(-1)[:elements]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from crossbow.kernels.cuda.launch import CudaKernel, computed_in
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
-from crossbow.kernels.random import threshold
+from crossbow.kernels.random import halves, threshold
 from crossbow.kernels.requests import DropoutBackward, DropoutForward
 from crossbow.types import Tensor
 
@@ -47,4 +47,5 @@ def _prepared(request: DropoutForward | DropoutBackward, x: Tensor) -> PreparedK
 def random_key(seed: int, key: int) -> tuple[np.uint32, np.uint32, np.uint32]:
     """The arguments with which kernels draw the random numbers of operator `key`: the key, and the low and high half of
     the seed."""
-    return np.uint32(key), np.uint32(seed & 0xFFFFFFFF), np.uint32((seed >> 32) & 0xFFFFFFFF)
+    low, high = halves(seed)
+    return np.uint32(key), np.uint32(low), np.uint32(high)

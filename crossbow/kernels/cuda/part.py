@@ -18,7 +18,7 @@ from crossbow.types import Tensor
 @CUDA.kernel(SliceForward)
 def slice_forward(request: SliceForward) -> PreparedKernel:
     x, axis = request.x, request.axis
-    return _taken(request, x, request.y, request.start * strides(x)[axis], _distances(x, axis, request.step))
+    return _taken(request, request.y, request.start * strides(x)[axis], _distances(x, axis, request.step))
 
 
 @CUDA.kernel(SliceBackward)
@@ -37,7 +37,7 @@ def pad_forward(request: PadForward) -> PreparedKernel:
 @CUDA.kernel(PadBackward)
 def pad_backward(request: PadBackward) -> PreparedKernel:
     dy = request.dy
-    return _taken(request, dy, request.dx, _inside(dy, request.before), strides(dy))
+    return _taken(request, request.dx, _inside(dy, request.before), strides(dy))
 
 
 def _distances(whole: Tensor, axis: int, step: int) -> tuple[int, ...]:
@@ -48,7 +48,7 @@ def _inside(whole: Tensor, before: Sequence[int]) -> int:
     return sum(start * distance for start, distance in zip(before, strides(whole), strict=True))
 
 
-def _taken(request: Request, whole: Tensor, part: Tensor, offset: int, distances: Sequence[int]) -> PreparedKernel:
+def _taken(request: Request, part: Tensor, offset: int, distances: Sequence[int]) -> PreparedKernel:
     return prepared_copy(request, moved(part.dtype, part.shape, distances, strides(part), from_start=offset))
 
 

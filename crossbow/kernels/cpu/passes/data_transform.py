@@ -12,10 +12,9 @@ from crossbow.kernels.arguments import Address, Arguments, Value
 from crossbow.kernels.compiled import SLOT, NativeFunction, float32_at, inlined, int64_at, native_pass, philox
 from crossbow.kernels.cpu.rooms import PASSES
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
+from crossbow.kernels.random import halves
 from crossbow.kernels.requests import ImageWindows
 from crossbow.types import Layout
-
-_LOW = 0xFFFFFFFF
 
 
 def _takes(request: ImageWindows) -> bool:
@@ -27,6 +26,7 @@ def at_random(request: ImageWindows) -> PreparedKernel:
     x, y, transform, seed, key = request.x, request.y, request.transform, request.seed, request.key
     assert seed is not None
     rows, columns = transform.choices(x.shape, y.shape)
+    low, high = halves(seed)
     return _prepared(
         request,
         pick_windows,
@@ -35,8 +35,8 @@ def at_random(request: ImageWindows) -> PreparedKernel:
         lefts=columns,
         mirror=int(transform.mirror),
         key=key,
-        seed_low=seed & _LOW,
-        seed_high=(seed >> 32) & _LOW,
+        seed_low=low,
+        seed_high=high,
     )
 
 

@@ -10,14 +10,12 @@ from crossbow.kernels.arguments import Address, Arguments
 from crossbow.kernels.compiled import TASK, float32_at, int64_at, native_pass, prepared_pass, uint32_at
 from crossbow.kernels.cpu.rooms import PASSES, alike
 from crossbow.kernels.interface import PreparedKernel
-from crossbow.kernels.random import ROUNDS, threshold
+from crossbow.kernels.random import ROUNDS, halves, threshold
 from crossbow.kernels.requests import DropoutBackward, DropoutForward
 from crossbow.types import Layout, Tensor
 
 CHUNK = 4096
 """Number of elements whose random words are drawn together: 16 KB, which stay in the first-level cache."""
-
-_LOW = 0xFFFFFFFF
 
 
 @PASSES.kernel(DropoutForward, lambda request: alike(request.x, request.y))
@@ -32,6 +30,7 @@ def backward(request: DropoutBackward) -> PreparedKernel:
 
 def _prepared(request: DropoutForward | DropoutBackward, x: Tensor, read: str, write: str) -> PreparedKernel:
     scale = float(np.float32(1 / (1 - request.ratio)))
+    low, high = halves(request.seed)
     channels, positions = 1, 1
     if x.layout is Layout.CHANNELS_LAST:
         _, channels, height, width = x.shape
@@ -50,8 +49,8 @@ def _prepared(request: DropoutForward | DropoutBackward, x: Tensor, read: str, w
         threshold=threshold(request.ratio),
         scale=scale,
         key=request.key,
-        seed_low=request.seed & _LOW,
-        seed_high=(request.seed >> 32) & _LOW,
+        seed_low=low,
+        seed_high=high,
     )
 
 

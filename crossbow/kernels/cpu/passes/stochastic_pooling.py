@@ -21,9 +21,8 @@ from crossbow.kernels.compiled import (
 from crossbow.kernels.cpu.passes.windows import WINDOWS, slides, windows
 from crossbow.kernels.cpu.rooms import PASSES
 from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.random import halves
 from crossbow.kernels.requests import PoolingBackward, PoolingForward
-
-_LOW = 0xFFFFFFFF
 
 
 @PASSES.kernel(PoolingForward, lambda request: slides(request.x, request.geometry, "stochastic"))
@@ -31,6 +30,7 @@ def forward(request: PoolingForward) -> PreparedKernel:
     sizes = windows(request.x, request.y, request.geometry)
     if not request.draws:
         return prepared_pass(request, expect, x="input0", y="output", windows=sizes)
+    low, high = halves(request.seed)
     return prepared_pass(
         request,
         pick,
@@ -41,8 +41,8 @@ def forward(request: PoolingForward) -> PreparedKernel:
         kept="kept",
         windows=sizes,
         key=request.key,
-        seed_low=request.seed & _LOW,
-        seed_high=(request.seed >> 32) & _LOW,
+        seed_low=low,
+        seed_high=high,
     )
 
 
