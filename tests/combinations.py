@@ -1,4 +1,7 @@
-"""Combinations of parameters: those that a test needs in every run, and all the others, which are marked `slow`."""
+"""Combinations of parameters: those that a test needs in every run, and all the others, which are marked `slow`.
+
+A run of the whole suite takes a sample of those that a test needs, too, if there are many (`sample_long_lists`). A run
+of files or folders takes all of them."""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ import pytest
 
 F = TypeVar("F", bound=Callable[..., None])
 ROW = type(pytest.param())
+FEW, SHARE = 6, 4
+"""See `spread`."""
 
 
 def pairwise(test: F) -> F:
@@ -31,6 +36,30 @@ def one_in(count: int) -> Callable[[F], F]:
         return _combine(test, lambda *lists: _product(lists, lambda places: sum(places) % count == 0))
 
     return mark
+
+
+def sample_long_lists(items: Iterable[pytest.Item]) -> None:
+    """Mark as slow, of each test with many combinations that are not slow, most of those beyond the first `FEW`. Tests
+    that count their cases are left alone."""
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        counts = "record_property" in getattr(item, "fixturenames", ())
+        if not counts and item.get_closest_marker("slow") is None:
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for combinations in tests.values():
+        kept = spread(len(combinations))
+        for place in set(range(len(combinations))).difference(kept):
+            combinations[place].add_marker(pytest.mark.slow)
+
+
+def spread(count: int) -> list[int]:
+    """The places of a sample of `count` combinations: as many as `FEW` and one in `SHARE` of the others, spread evenly.
+
+    >>> spread(3), spread(14)
+    ([0, 1, 2], [0, 1, 3, 5, 7, 8, 10, 12])
+    """
+    kept = min(count, FEW) + max(count - FEW, 0) // SHARE
+    return [place * count // kept for place in range(kept)]
 
 
 def covering(*parameters: Iterable[Any], together: int = 2) -> list[Any]:

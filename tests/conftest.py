@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, settings
 
 from crossbow.testing.arguments import gpu_number, is_gpu
 from crossbow.types import ConfigurationError
+from tests.combinations import sample_long_lists
 from tests.onnx.counts import pytest_terminal_summary  # noqa: F401 - a hook
 
 # How long an example takes says more about the machine than about the code.
@@ -47,15 +48,24 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     A file, a folder or a single test runs in this process: collecting in each of several takes longer. So does what
     needs a GPU: processes would share it.
     """
-    is_worker = hasattr(config, "workerinput")
-    if is_worker or not config.pluginmanager.hasplugin("xdist") or config.option.numprocesses is not None:
+    if hasattr(config, "workerinput"):
+        return
+    config.option.whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS  # the workers get it, too
+    if not config.pluginmanager.hasplugin("xdist") or config.option.numprocesses is not None:
         return
     apart = config.option.usepdb or config.option.collectonly or config.option.device is not None
-    if config.args_source is pytest.Config.ArgsSource.TESTPATHS and not apart:
+    if config.option.whole and not apart:
         workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2, MOST_WORKERS)
         config.option.numprocesses = workers if workers > 1 else 0
         # Each process takes one half of the files, so that what a file's tests share is made once.
         config.option.dist = "worksteal"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a run of the whole suite, leave most combinations of tests with many of them to the run of slow tests."""
+    if getattr(config.option, "whole", False):
+        sample_long_lists(items)
 
 
 def pytest_configure(config: pytest.Config) -> None:

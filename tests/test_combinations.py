@@ -82,3 +82,37 @@ def test_one_in_some() -> None:
 
 def test_examples_in_docstrings() -> None:
     assert doctest.testmod(combinations).failed == 0
+
+
+class Item:
+    """What `sample_long_lists` asks of an item."""
+
+    def __init__(self, nodeid: str, *marks: str, fixtures: tuple[str, ...] = ()) -> None:
+        self.nodeid, self.marks, self.fixturenames = nodeid, list(marks), fixtures
+
+    def get_closest_marker(self, name: str) -> str | None:
+        return name if name in self.marks else None
+
+    def add_marker(self, mark: Any) -> None:
+        self.marks.append(mark.name)
+
+
+def test_the_whole_suite_takes_a_sample_of_long_lists() -> None:
+    few = [Item(f"a.py::test_few[{n}]") for n in range(combinations.FEW)]
+    many = [Item(f"a.py::test_many[{n}]", *(["slow"] if n % 2 else [])) for n in range(60)]
+    counted = [Item(f"a.py::test_counted[{n}]", fixtures=("record_property",)) for n in range(60)]
+    combinations.sample_long_lists([*few, *many, *counted, Item("a.py::test_single")])  # type: ignore[list-item]
+    assert not any(item.marks for item in (*few, *counted))
+    run = [n for n, item in enumerate(many) if not item.marks]
+    assert run == [2 * place for place in combinations.spread(30)]
+    assert len(run) == combinations.FEW + (30 - combinations.FEW) // combinations.SHARE
+
+
+@pytest.mark.parametrize("count", [0, 1, combinations.FEW, combinations.FEW + 1, 30, 1000])
+def test_a_sample_is_spread_evenly(count: int) -> None:
+    places = combinations.spread(count)
+    assert places == sorted(set(places))
+    assert places[:1] == [0][:count]
+    steps = {after - before for before, after in itertools.pairwise(places)}
+    assert max(steps, default=1) - min(steps, default=1) <= 1
+    assert max(steps, default=1) <= combinations.SHARE
