@@ -1,4 +1,4 @@
-"""Conversion of image folders to record files, which are read from slow disks in large pieces."""
+"""Conversion of image folders to record files: few large files in place of many small ones."""
 
 from __future__ import annotations
 
@@ -42,9 +42,12 @@ def convert_image_folder(
 
     on_bad_image: called with the error of each image that cannot be decoded, which is left out; None raises the error.
 
-    Raises DataError as `image_folder` does, for an image that cannot be decoded, and if a file cannot be written.
+    Raises DataError as `image_folder` does, for an image that cannot be decoded, and if `output` is in `directory` or a
+    file cannot be written.
     """
-    target = checked_path("output", output).absolute()
+    source, target = checked_path("directory", directory).resolve(), checked_path("output", output).resolve()
+    if target.is_relative_to(source):  # the next conversion would take it for a class
+        raise DataError(f"output: expected a directory outside of {source}. Received: {target}")
     data = image_folder(directory, check_fraction=check_fraction)
     sets = [_Conversion(target, "images-train", data.train, on_bad_image)]
     order = np.random.default_rng(SEED).permutation(len(data.train)).tolist()

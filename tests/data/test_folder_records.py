@@ -100,6 +100,14 @@ def test_at_least_one_image_can_be_decoded(tmp_path: Path) -> None:
         convert_image_folder(folder, tmp_path / "out", check_fraction=0, on_bad_image=lambda error: None)
 
 
+def test_the_output_is_not_in_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    for output in (".", "records", folder / "a"):
+        with pytest.raises(DataError, match=f"^output: expected a directory outside of {re.escape(str(folder))}. "):
+            convert_image_folder(folder, output)
+    assert len(list(folder.iterdir())) == 3
+
+
 def test_classes_of_another_number_have_no_names(folder: Path, tmp_path: Path) -> None:
     train, check = convert_image_folder(folder, tmp_path / "out")
     data = records(train, check, number_of_classes=7)
