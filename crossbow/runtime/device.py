@@ -62,13 +62,27 @@ Device = CpuDevice | CudaDevice
 def available_cores() -> tuple[int, ...]:
     """The cores this process may use: its share of all cores, if it is one of several ranks on a host that are not
     bound to cores."""
-    cores = tuple(range(os.cpu_count() or 1))
-    if hasattr(os, "sched_getaffinity"):
-        cores = tuple(sorted(os.sched_getaffinity(0)))
+    cores = _process_cores()
     launch = launch_of(os.environ)
     if launch.local_size == 1 or len(cores) < (os.cpu_count() or 1):
         return cores
     return _part(cores, launch.local_rank, launch.local_size)
+
+
+def _process_cores() -> tuple[int, ...]:
+    """The cores to which the system has bound this process."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def thread_cores(device: CpuDevice) -> tuple[int, ...]:
+    """The cores on which the threads of a device's learners may run: the cores of the device.
+
+    A rank whose share of a host is one core may also use the other cores. Otherwise its learner would wait for its core
+    while a thread that reads data or exchanges vectors has it, even if another core is idle.
+    """
+    return _process_cores() if device.name == "cpu" and len(device.cores) == 1 else device.cores
 
 
 def cores_text(cores: Sequence[int]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from crossbow.cluster.members import Rank
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Backend
-from crossbow.runtime.device import CpuDevice
+from crossbow.runtime.device import CpuDevice, thread_cores
 from crossbow.runtime.position import Position
 from crossbow.runtime.setting import RunSetting
 from crossbow.synch import Rule, RuleSequence, TwoLevel
@@ -19,7 +19,7 @@ class DeviceSummary:
 
     name: str
     cores: tuple[int, ...]
-    """Cores of a CPU device; empty for a GPU."""
+    """Cores on which the learners of a CPU device may run (`thread_cores`); empty for a GPU."""
     learners: int
     threads_per_learner: int | None
     """Threads of each learner; None on a GPU, where a learner is a stream."""
@@ -81,7 +81,7 @@ def summarise(backend: Backend, assembly: Assembly, position: Position) -> RunSu
     devices = [
         DeviceSummary(
             device.name,
-            device.cores if isinstance(device, CpuDevice) else (),
+            thread_cores(device) if isinstance(device, CpuDevice) else (),
             backend.device_of.count(number),
             backend.threads[number] if isinstance(device, CpuDevice) else None,
         )

@@ -8,7 +8,7 @@ import pytest
 
 from crossbow import SystemConf
 from crossbow.runtime import device
-from crossbow.runtime.device import CpuDevice, CudaDevice, available_cores, cpu_devices, parse_devices
+from crossbow.runtime.device import CpuDevice, CudaDevice, available_cores, cpu_devices, parse_devices, thread_cores
 from crossbow.types import ConfigurationError
 
 
@@ -105,6 +105,27 @@ def test_ranks_of_a_host_share_the_cores_that_they_are_not_bound_to(
         monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(bound), raising=False)
     monkeypatch.setattr(device, "launch_of", lambda environment: SimpleNamespace(local_rank=rank, local_size=ranks))
     assert available_cores() == expected
+
+
+@pytest.mark.parametrize(
+    ("bound", "name", "ranks", "expected"),
+    [
+        (range(4), "cpu", 2, (2, 3)),  # two cores of its own
+        (range(4), "cpu", 4, (0, 1, 2, 3)),
+        (range(4), "cpu", 5, (0, 1, 2, 3)),  # more ranks than cores
+        (range(4), "cpu:0/1", 4, (1,)),
+        (range(4), "cpu:1/2", 2, (3,)),
+        ([2], "cpu", 4, (2,)),  # bound by who started it
+    ],
+)
+def test_a_rank_with_one_core_may_run_on_all(
+    bound: Iterable[int], name: str, ranks: int, expected: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(bound), raising=False)
+    monkeypatch.setattr(device, "launch_of", lambda environment: SimpleNamespace(local_rank=1, local_size=ranks))
+    (found,) = cpu_devices([name])
+    assert thread_cores(found) == expected
 
 
 @pytest.mark.parametrize(("wanted", "cores", "expected"), [("auto", 4, 4), (3, 4, 3), (5, 2, 5)])

@@ -25,7 +25,7 @@ from crossbow.runtime.cpu.learner import CpuLearner
 from crossbow.runtime.cpu.stream import CpuStream
 from crossbow.runtime.cpu.synchroniser import new_synchroniser
 from crossbow.runtime.cpu.tick import Share, tick_learner
-from crossbow.runtime.device import CpuDevice, cpu_devices
+from crossbow.runtime.device import CpuDevice, cpu_devices, thread_cores
 from crossbow.runtime.merging import Merging
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Finished, Report
@@ -91,9 +91,9 @@ class CpuBackend:
     def open(self, *, synchroniser: bool = False) -> None:
         """Start the threads of the learners and of a synchroniser. Raises ConfigurationError."""
         for number, device in enumerate(self.device_of):
-            self._new_stream(f"learner-{number}", self.devices[device].cores, self.threads[device])
+            self._new_stream(f"learner-{number}", thread_cores(self.devices[device]), self.threads[device])
         if synchroniser:
-            cores = sorted({core for device in self.devices for core in device.cores})
+            cores = sorted({core for device in self.devices for core in thread_cores(device)})
             self._new_stream("synchroniser", cores, 1)
 
     def _new_stream(self, name: str, cores: Sequence[int], threads: int) -> None:
