@@ -50,21 +50,34 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     """
     if hasattr(config, "workerinput"):
         return
-    config.option.whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS  # the workers get it, too
     if not config.pluginmanager.hasplugin("xdist") or config.option.numprocesses is not None:
         return
     apart = config.option.usepdb or config.option.collectonly or config.option.device is not None
-    if config.option.whole and not apart:
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS and not apart:
         workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2, MOST_WORKERS)
         config.option.numprocesses = workers if workers > 1 else 0
         # Each process takes one half of the files, so that what a file's tests share is made once.
         config.option.dist = "worksteal"
 
 
+def is_whole(config: pytest.Config) -> bool:
+    """Whether all tests are run, or all slow ones: no path, no name (`-k`) and no earlier failure (`--lf`) is given."""
+    if hasattr(config, "workerinput"):
+        return bool(config.workerinput["whole"])
+    selected = (config.getoption(name, default=False) for name in ("keyword", "lf", "failedfirst"))
+    return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not any(selected)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """pytest-xdist calls this before it starts a worker."""
+    node.workerinput["whole"] = is_whole(node.config)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """In a run of the whole suite, leave most combinations of tests with many of them to the run of slow tests."""
-    if getattr(config.option, "whole", False):
+    if is_whole(config):
         sample_long_lists(items)
 
 

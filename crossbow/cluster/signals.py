@@ -45,10 +45,12 @@ def deferred() -> Iterator[None]:
             os._exit(128 + number)
         received.append(number)
 
-    with handled(note):
-        yield
-    if received:
-        _raise(received[0], None)
+    try:
+        with handled(note):
+            yield
+    finally:
+        if received:
+            _raise(received[0], None)
 
 
 def _raise(number: int, frame: FrameType | None) -> None:

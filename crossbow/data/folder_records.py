@@ -41,14 +41,15 @@ def convert_image_folder(
     written last.
 
     on_bad_image: called with the error of each image that cannot be decoded, which is left out; None raises the error.
+    It must not raise exceptions.
 
     Raises DataError as `image_folder` does, for an image that cannot be decoded, and if `output` is in `directory` or a
     file cannot be written.
     """
-    source, target = checked_path("directory", directory).resolve(), checked_path("output", output).resolve()
-    if target.is_relative_to(source):  # the next conversion would take it for a class
+    source, target = checked_path("directory", directory), checked_path("output", output)
+    data = image_folder(source, check_fraction=check_fraction)
+    if _is_in(target, source):  # the next conversion would take it for a class
         raise DataError(f"output: expected a directory outside of {source}. Received: {target}")
-    data = image_folder(directory, check_fraction=check_fraction)
     sets = [_Conversion(target, "images-train", data.train, on_bad_image)]
     order = np.random.default_rng(SEED).permutation(len(data.train)).tolist()
     orders: list[Iterable[int]] = [order]
@@ -67,6 +68,14 @@ def convert_image_folder(
             write_whole(one.prefix.with_suffix(CLASSES), names)
         write_metadata(one.metadata_path, metadata_of_records(one.prefix, -(-count // RECORDS_PER_FILE), count))
     return [one.metadata_path for one in sets]
+
+
+def _is_in(path: Path, folder: Path) -> bool:
+    """Whether a path, which need not exist, is the folder or lies in it. Links are followed."""
+    try:
+        return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+    except (OSError, ValueError) as error:  # ValueError: the path has a null character
+        raise file_error(error, path, "a directory to write to") from error
 
 
 def _remove_older(directory: Path) -> None:

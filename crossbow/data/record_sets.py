@@ -41,7 +41,7 @@ def records(
                     several of these. The files of a pattern are in the order of the numbers in their names.
 
     If `train` is a metadata file `NAME.metadata`, and `NAME.classes` has names of classes, one in a line, these are the
-    classes, unless `number_of_classes` is another number.
+    classes; with fewer names than classes, the names are ignored.
 
     Opening checks the lengths of all records and reads their labels. Images are read, decoded and preprocessed when
     they are needed, like those of `image_folder`; the random areas for training contain at least 10 % of one of the
@@ -53,15 +53,15 @@ def records(
     check_not_swapped(train, check)
     training = Preprocessing(image_size, training=True, colour_distortion=colour_distortion)
     testing = Preprocessing(image_size, training=False)
-    names = _class_names(train)
-    data = Dataset(
-        RecordExamples(record_files(train, "train"), training),
-        None if check is None else RecordExamples(record_files(check, "check"), testing),
-        number_of_classes=len(names) if names is not None and number_of_classes is None else number_of_classes,
-        ignored_label=ignored_label,
-    )
-    if names is not None and data.number_of_classes == len(names):
-        data.class_names = names
+    sets = [RecordExamples(record_files(train, "train"), training)]
+    if check is not None:
+        sets.append(RecordExamples(record_files(check, "check"), testing))
+    names = _class_names(train) or ()
+    if number_of_classes is None and max(each.largest_label(ignored_label) for each in sets) < len(names):
+        number_of_classes = len(names)
+    data = Dataset(*sets, number_of_classes=number_of_classes, ignored_label=ignored_label)
+    if data.number_of_classes is not None and data.number_of_classes <= len(names):
+        data.class_names = names[: data.number_of_classes]
     return data
 
 
@@ -120,6 +120,11 @@ class RecordExamples(DecodedExamples):
         super().__init__(np.concatenate([file.labels for file in files]), preprocessing)
         self._files = files
         self._starts = np.cumsum([0, *map(len, files)])
+
+    def largest_label(self, ignored: int | None) -> int:
+        """The largest label that is not ignored; -1 if there is none."""
+        labels = self.labels if ignored is None else self.labels[self.labels != ignored]
+        return int(labels.max(initial=-1))
 
     @property
     def groups(self) -> Indices:

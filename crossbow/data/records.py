@@ -11,7 +11,7 @@ A file contains the number of records (int32), then the records without gaps, al
     ymax    k × float32
     height  int32        pixels
     width   int32
-    image   bytes        a JPEG file
+    image   bytes        an image file; in the original's files, JPEG
 
 This is the original's format (`scripts/datasets/imagenet/parse-records.py`, `clib-multigpu/image/record.c`).
 """

@@ -7,7 +7,7 @@ for sizes.
 
 Passes are compiled when their address is first requested, and cached on disk by numba (next to the source, or in the
 user's cache directory if that is not writable, or not at all if neither is). `LOGGER` gets a message for each pass that
-was compiled, and not loaded from disk.
+was compiled and written to disk.
 """
 
 from __future__ import annotations

@@ -92,8 +92,7 @@ def regroup(
     others = _salvaged(idle)
     changes = Changes()
     while True:
-        more = ranks.regroup()
-        changes = changes.followed_by(more)
+        changes = changes.followed_by(ranks.regroup())
         try:
             _check_same_call(ranks)
             snapshot, lost_merges = _newest(ranks, own, layout)
@@ -104,7 +103,7 @@ def regroup(
         except ViewChangedError:
             continue  # with the remaining ranks
         except ConfigurationError as error:  # raised on all ranks
-            if ranks.view.ranks[-1] not in more.joined:
+            if ranks.view.ranks[-1] not in changes.joined:
                 raise
             _let_last_leave(ranks, error)
             continue

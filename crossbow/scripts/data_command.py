@@ -151,10 +151,10 @@ def _add_records(actions: Any) -> None:
     )
     parser.add_argument(
         "--check-fraction",
-        type=number(0, 1),
+        type=number(0, 1, above=True),
         metavar="X",
         default=0.1,
-        help="fraction of each class for tests, ≥ 0 and < 1, unless there are train and val (default: %(default)s)",
+        help="fraction of each class for tests, > 0 and < 1, unless there are train and val (default: %(default)s)",
     )
     parser.add_argument(
         "--on-bad-record",
@@ -224,11 +224,16 @@ def _imagenet(options: argparse.Namespace) -> None:
 def _records(options: argparse.Namespace) -> None:
     from crossbow.data.folder_records import convert_image_folder  # this imports numba, which takes time
 
-    skips = options.on_bad_record == "skip"
-    for path in convert_image_folder(
-        options.directory,
-        options.output,
-        check_fraction=options.check_fraction,
-        on_bad_image=(lambda error: print(f"left out: {error}", flush=True)) if skips else None,
-    ):
+    left_out: list[DataError] = []
+    try:
+        paths = convert_image_folder(
+            options.directory,
+            options.output,
+            check_fraction=options.check_fraction,
+            on_bad_image=left_out.append if options.on_bad_record == "skip" else None,
+        )
+    finally:
+        for error in left_out:
+            print(f"left out: {error}")
+    for path in paths:
         print(path)

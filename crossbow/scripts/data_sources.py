@@ -276,9 +276,14 @@ def python_sequences(directory: Path | None, *, number_of_classes: int | None = 
 
 
 def _plausible(data: Dataset, stated: int | None) -> Dataset:
-    """The data set. Raises DataError if its number of classes is not stated, and is larger than the number of its
-    examples: a damaged label may be any number."""
-    if stated is None and data.number_of_classes is not None and data.number_of_classes > len(data.train):
+    """The data set. Raises DataError if its number of classes is larger than the number of its examples, and neither
+    stated nor that of names: a damaged label may be any number."""
+    if (
+        stated is None
+        and data.class_names is None
+        and data.number_of_classes is not None
+        and data.number_of_classes > len(data.train)
+    ):
         largest = data.number_of_classes - 1
         assert data.check is not None
         examples = next(each for each in (data.train, data.check) if (each.labels == largest).any())

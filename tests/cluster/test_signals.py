@@ -9,6 +9,7 @@ import time
 import pytest
 
 from crossbow.cluster.signals import deferred, terminable
+from crossbow.types import ConfigurationError
 from tests.cluster.fake_network import at_once
 
 
@@ -36,6 +37,18 @@ def test_a_second_signal_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatc
 
     with pytest.raises(SystemExit):
         receive()
+
+
+def test_a_signal_is_not_lost_if_the_work_fails() -> None:
+    def receive() -> None:
+        with deferred():
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)  # for the handler
+            raise ConfigurationError("it did not start")
+
+    with pytest.raises(SystemExit) as ended:
+        receive()
+    assert ended.value.code == 143
 
 
 def test_without_a_signal_handlers_are_as_before() -> None:

@@ -106,6 +106,20 @@ def test_the_output_is_not_in_the_folder(folder: Path, monkeypatch: pytest.Monke
         with pytest.raises(DataError, match=f"^output: expected a directory outside of {re.escape(str(folder))}. "):
             convert_image_folder(folder, output)
     assert len(list(folder.iterdir())) == 3
+    with pytest.raises(DataError, match="null"):
+        convert_image_folder(folder, "a\0b")
+    (folder.parent / "loop").symlink_to("loop")
+    with pytest.raises(DataError, match="loop: expected a directory with a folder for each class"):
+        convert_image_folder(folder.parent / "loop", folder.parent / "out")
+
+
+def test_a_relative_path_stays_one(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    train, _ = convert_image_folder("images", "out")
+    assert train == Path("out/images-train.metadata")
+    assert "examples     : out/images-train.records\n" in train.read_text()
+    (tmp_path / "out").rename(tmp_path / "elsewhere")
+    assert len(records("elsewhere/images-train.metadata").train) > 0
 
 
 def test_classes_of_another_number_have_no_names(folder: Path, tmp_path: Path) -> None:
@@ -113,5 +127,10 @@ def test_classes_of_another_number_have_no_names(folder: Path, tmp_path: Path) -
     data = records(train, check, number_of_classes=7)
     assert (data.number_of_classes, data.class_names) == (7, None)
     assert records(f"{train.with_suffix('')}.records.*").class_names is None
+    assert records(train, check, number_of_classes=3, ignored_label=2).class_names == ("a", "b", "c")
+    train.with_suffix(".classes").write_text("a\nb\n")
+    assert (records(train).number_of_classes, records(train).class_names) == (3, None)
+    train.with_suffix(".classes").write_text("a\nb\nc\nd\n")
+    assert (records(train).number_of_classes, records(train).class_names) == (4, ("a", "b", "c", "d"))
     train.with_suffix(".classes").unlink()
     assert records(train, check).class_names is None

@@ -558,6 +558,33 @@ def test_a_rank_for_which_there_is_no_place_leaves_again(
     assert capsys.readouterr().err == said
 
 
+def test_a_rank_for_which_there_is_no_place_leaves_although_others_had_to_begin_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when one more rank is lost while they look for the newest model."""
+    create, find, anew = new_engine, regrouping._newest, list[int]()
+
+    def refuse(model: ModelConf, ranks: Ranks, system: SystemConf = SYSTEM) -> Any:
+        if ranks.size == 3 and not ranks.joins:
+            raise ConfigurationError("expected at most two learners")
+        return create(model, ranks, system)
+
+    def begin_anew(ranks: Ranks, *given: Any) -> Any:
+        if ranks.size == 3 and ranks.rank not in anew:
+            anew.append(ranks.rank)
+            raise ViewChangedError
+        return find(ranks, *given)
+
+    monkeypatch.setattr(sys.modules[__name__], "new_engine", refuse)
+    monkeypatch.setattr(regrouping, "_newest", begin_anew)
+    results, events = train_and_join(monkeypatch, "join@4", 2)
+    assert sorted(anew) == [0, 1, 2]
+    assert [weights is None for weights, _ in results] == [False, False, True]
+    (departure,) = events.found
+    assert "rank 2 (new) left: it could not join. Training goes on after task 8, with 2 ranks" in str(departure)
+    assert events.arrivals == []
+
+
 IN_TURN = RuleSequence(((TwoLevel(SMA(), DiLoCo(tau=2)), 3), (TwoLevel(SSGD(), PolyakRuppert(0.25, tau=2)), 4)))
 
 

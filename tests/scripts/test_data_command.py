@@ -145,6 +145,7 @@ def test_image_folders_become_record_files(tmp_path: Path, capsys: pytest.Captur
     folder, out = write_folder(tmp_path / "images", {**files, "dog/bad.jpg": b"none"}), tmp_path / "out"
     given = ("records", folder, "--output", out, "--check-fraction", "0.25")
     _, error = fails(capsys, *given)
+    assert not list(out.glob("*.metadata"))
     assert f"{folder}/dog/bad.jpg: expected an image file" in error
     lines = run(capsys, *given, "--on-bad-record", "skip").splitlines()
     assert lines[0].startswith(f"left out: {folder}/dog/bad.jpg: expected an image file")

@@ -13,10 +13,12 @@ from crossbow import ConfigurationError, DataError, Dataset, cli
 from crossbow.data import Record, synthetic, write_records
 from crossbow.data.batch_metadata import Metadata, write_metadata
 from crossbow.data.encoding import ENCODINGS, encode
+from crossbow.data.folder_records import convert_image_folder
 from crossbow.scripts.data_sources import KNOWN, DataSource, Known
 from crossbow.scripts.parser import new_parser
 from models import logistic_regression
 from tests.combinations import one_in
+from tests.data.picture_files import picture, write_folder
 from tests.data.test_cifar import COUNT
 from tests.data.test_cifar100 import binaries as binaries_100
 from tests.data.test_mnist import small_files, write
@@ -189,6 +191,14 @@ def test_a_label_that_no_data_set_of_this_size_has(tmp_path: Path) -> None:
         f"{tmp_path}/digits-train.metadata: example 2: expected a label below the number of training examples, 4, "
         "unless --classes gives the number of classes. Received: 1000000000"
     )
+
+
+def test_names_of_classes_may_outnumber_the_examples(tmp_path: Path) -> None:
+    files = {f"{name}/{number}.jpg": picture(number) for name in "abc" for number in range(2)}
+    train, _ = convert_image_folder(write_folder(tmp_path / "images", files), tmp_path / "out", check_fraction=0.5)
+    train.with_suffix(".classes").write_text("".join(f"{number}\n" for number in range(1000)))
+    given = confs(f"--dataset records --data-directory {tmp_path / 'out'} --image-size 8", PICTURES)
+    assert given.data.number_of_classes == 1000
 
 
 def test_a_script_trains_on_batch_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

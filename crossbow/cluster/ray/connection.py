@@ -115,7 +115,7 @@ def connect(address: str | None, cores: int) -> Iterator[Connection]:
     """Connect to the cluster at this address, or start one on this machine, which ends with the connection.
 
     address: HOST:PORT, "auto" or None. cores: number of cores that a cluster on this machine announces. Raises
-    ConfigurationError if Ray is not installed, or if the cluster cannot be reached.
+    ConfigurationError if Ray is not installed, the cluster cannot be reached, or one on this machine does not start.
     """
     ray = quiet_ray()
     source = "--address" if address else "RAY_ADDRESS"

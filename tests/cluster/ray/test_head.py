@@ -177,6 +177,7 @@ def test_a_head_that_starts_slowly_is_waited_for(node: Node, monkeypatch: pytest
     with pytest.raises(ConfigurationError, match=f"^{said}$"), own_head(ray, cores=1):
         ray.events.append("not reached")
     assert ray.events == ["local", "shutdown"] * 2
+    assert ray.services.get_node == ray.get_node
 
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
