@@ -95,9 +95,9 @@ def test_training_does_not_grow(devices: str, kernels: str) -> None:
 def test_training_without_a_barrier_does_not_grow(rule: Rule, kernels: str) -> None:
     meter = Meter()
     with small(kernels, examples=2 * EPOCH, monitors=[meter], rule=rule) as running, traced():
-        running.train(5 * EPOCH, TrainingUnit.TASKS)
-    warm = meter.sizes[2:]
-    assert len(warm) == 3
+        running.train(10 * EPOCH, TrainingUnit.TASKS)
+    warm = meter.sizes[3:]
+    assert len(warm) == 7  # enough that what is allocated once, at a moment that depends on timing, does not count
     assert warm[-1] - warm[0] < 16 * EPOCH * (len(warm) - 1)
 
 
