@@ -47,14 +47,14 @@ def _add_encode(actions: Any) -> None:
         metavar="DIR",
         help=f"directory of the data set's files: {files} (default: they are downloaded)",
     )
-    _add_output(parser)
+    _add_batches(parser)
     parser.set_defaults(run=_encode)
 
 
 def _add_rebatch(actions: Any) -> None:
     parser = actions.add_parser("rebatch", help="copy batch-aligned files with another batch size")
     parser.add_argument("file", type=expanded_path, metavar="FILE.metadata", help="metadata file of the data set")
-    _add_output(parser)
+    _add_batches(parser)
     parser.set_defaults(run=_rebatch)
 
 
@@ -66,6 +66,10 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="directory to write to; older files are replaced",
     )
+
+
+def _add_batches(parser: argparse.ArgumentParser) -> None:
+    _add_output(parser)
     parser.add_argument(
         "--batch-size",
         type=_integer_to_largest,
@@ -142,13 +146,7 @@ def _add_records(actions: Any) -> None:
     parser.add_argument(
         "directory", type=expanded_path, metavar="DIR", help=f"directory with {KNOWN[IMAGE_FOLDER].files}"
     )
-    parser.add_argument(
-        "--output",
-        type=expanded_path,
-        metavar="DIR",
-        required=True,
-        help="directory to write to; older files are replaced",
-    )
+    _add_output(parser)
     parser.add_argument(
         "--check-fraction",
         type=number(0, 1, above=True),
