@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import doctest
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests import combinations
 from tests.combinations import covering, in_turn, one_in, pairwise
+from tests.conftest import is_whole, pytest_configure_node
 
 
 def is_slow(row: Any) -> bool:
@@ -106,6 +108,24 @@ def test_the_whole_suite_takes_a_sample_of_long_lists() -> None:
     run = [n for n, item in enumerate(many) if not item.marks]
     assert run == [2 * place for place in combinations.spread(30)]
     assert len(run) == combinations.FEW + (30 - combinations.FEW) // combinations.SHARE
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "whole"),
+    [
+        (pytest.Config.ArgsSource.TESTPATHS, {}, True),
+        (pytest.Config.ArgsSource.TESTPATHS, {"keyword": "conv"}, False),
+        (pytest.Config.ArgsSource.TESTPATHS, {"lf": True}, False),
+        (pytest.Config.ArgsSource.ARGS, {}, False),
+    ],
+)
+def test_the_whole_suite_is_what_runs_without_a_selection(source: Any, options: dict[str, Any], whole: bool) -> None:
+    """Also in the workers of pytest-xdist, whose own arguments are others."""
+    config: Any = SimpleNamespace(args_source=source, getoption=lambda name, default: options.get(name, default))
+    assert is_whole(config) == whole
+    node = SimpleNamespace(config=config, workerinput={})
+    pytest_configure_node(node)
+    assert is_whole(SimpleNamespace(workerinput=node.workerinput)) == whole  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("count", [0, 1, combinations.FEW, combinations.FEW + 1, 30, 1000])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
@@ -50,18 +50,16 @@ def convert_image_folder(
     data = image_folder(source, check_fraction=check_fraction)
     if _is_in(target, source):  # the next conversion would take it for a class
         raise DataError(f"output: expected a directory outside of {source}. Received: {target}")
-    sets = [_Conversion(target, "images-train", data.train, on_bad_image)]
     order = np.random.default_rng(SEED).permutation(len(data.train)).tolist()
-    orders: list[Iterable[int]] = [order]
+    sets = [_Conversion(target, "images-train", data.train, order, on_bad_image)]
     if data.check is not None:
-        sets.append(_Conversion(target, "images-test", data.check, on_bad_image))
-        orders.append(range(len(data.check)))
+        sets.append(_Conversion(target, "images-test", data.check, range(len(data.check)), on_bad_image))
     for one in sets:
         check_prefix(str(one.prefix))
     make_directory(target)
     _remove_older(target)
     with ProgressBars("images") as progress:
-        counts = [one.write(order, progress) for one, order in zip(sets, orders, strict=True)]
+        counts = [one.write(progress) for one in sets]
     names = class_lines(data.class_names)
     for one, count in zip(sets, counts, strict=True):
         if names is not None:
@@ -93,27 +91,32 @@ class _Conversion:
     """The conversion of one phase."""
 
     def __init__(
-        self, directory: Path, name: str, examples: object, on_bad_image: Callable[[DataError], None] | None
+        self,
+        directory: Path,
+        name: str,
+        examples: object,
+        order: Sequence[int],
+        on_bad_image: Callable[[DataError], None] | None,
     ) -> None:
         assert isinstance(examples, DecodedExamples)
-        self._examples, self._on_bad_image = examples, on_bad_image
+        self._examples, self._order, self._on_bad_image = examples, order, on_bad_image
         self.name = name
         self.prefix = directory / f"{name}.records"
         self.metadata_path = directory / f"{name}.metadata"
         self._count = 0
 
-    def write(self, order: Iterable[int], progress: ProgressBars) -> int:
+    def write(self, progress: ProgressBars) -> int:
         """Write the record files. Returns the number of records."""
-        stream = self._records(order, progress.begin(self.name))
+        stream = self._records(progress.begin(self.name))
         for number, first in enumerate(stream, start=1):
             write_records(Path(f"{self.prefix}.{number}"), chain([first], islice(stream, RECORDS_PER_FILE - 1)))
         if not self._count:
             raise DataError(f"{self.prefix}: expected at least one image that can be decoded. Received: none")
         return self._count
 
-    def _records(self, order: Iterable[int], show: Callable[[int, int], None]) -> Iterator[Record]:
-        scratch, total = Scratch(), len(self._examples)
-        for done, index in enumerate(order, start=1):
+    def _records(self, show: Callable[[int, int], None]) -> Iterator[Record]:
+        scratch = Scratch()
+        for done, index in enumerate(self._order, start=1):
             source = self._examples.source(index)
             try:
                 content, _ = self._examples.read(index, scratch)
@@ -125,7 +128,7 @@ class _Conversion:
                 self._on_bad_image(bad)
                 continue
             finally:
-                show(done, total)
+                show(done, len(self._order))
             self._count += 1
             label = int(self._examples.labels[index])
             yield Record(label, np.empty((0, 4), np.float32), height, width, content.tobytes())

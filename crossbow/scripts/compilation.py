@@ -18,7 +18,7 @@ class _FirstMessage(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         LOGGER.removeHandler(self)
-        say("compiling kernels for this machine, which takes up to a minute; later runs load them from disk")
+        say("compiling kernels for this machine, which may take a minute; later runs load them from disk")
 
 
 @contextlib.contextmanager

@@ -43,11 +43,6 @@ SOLVER = SolverConf(learning_rate=0.125, momentum=0.5)
 every_rule = pytest.mark.parametrize("rule", RULES, ids=str)
 
 
-MOST_SECONDS = 40.0
-"""CPU seconds that a simulation may take on a slow machine that other programs use. If each event looked at all
-learners, it would take minutes. See docs/cluster-model.md."""
-
-
 def pull(weights: Any, learner: int, task: int) -> Any:
     """Towards a minimum that depends on learner and task, exactly the same on any machine."""
     return weights - np.array([task % 7 - 3, learner]) / 4
@@ -218,42 +213,55 @@ def test_a_thousand_learners() -> None:
 
 @pytest.mark.slow
 def test_a_thousand_learners_and_a_hundred_ticks() -> None:
-    assert learners_and_ticks(1000, 100) < MOST_SECONDS
+    assert learners_and_ticks(1000, 100) < 10
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [Grouping(10), AsynchronousSGD(), EASGD(), Gossip()], ids=str)
-def test_a_thousand_learners_and_a_hundred_tasks_of_each(rule: Rule) -> None:
-    assert without_a_barrier(rule, events=100_000) < MOST_SECONDS
+@pytest.mark.parametrize(
+    "rule",
+    [Grouping(10), AsynchronousSGD(), EASGD(), Gossip(), SSP(), SSP(bound=1), PartiallySynchronous(), Default()],
+    ids=str,
+)
+def test_an_event_costs_as_much_with_many_learners_as_with_few(rule: Rule) -> None:
+    """Also where learners wait for each other: an arrival asks about no learner that must wait on."""
+    assert cost_of_many(rule) < MOST
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [SSP(), SSP(bound=1), PartiallySynchronous(), Default()], ids=str)
-def test_a_thousand_learners_that_wait_for_each_other(rule: Rule) -> None:
-    """An arrival asks about no learner that must wait on."""
-    assert without_a_barrier(rule, events=100_000) < MOST_SECONDS
-
-
-@pytest.mark.slow
-def test_five_hundred_hosts() -> None:
-    """An event of a host costs nothing on the others."""
-    assert without_a_barrier(TwoLevel(SMA(), ModelAveraging(tau=10)), events=100_000, hosts=[2] * 500) < MOST_SECONDS
+def test_an_event_of_a_host_costs_nothing_on_the_others() -> None:
+    assert cost_of_many(TwoLevel(SMA(), ModelAveraging(tau=10)), learners_of_host=2) < MOST
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("latency", [0.001, 1.0])
-def test_a_thousand_learners_that_all_send_to_each_other(latency: float) -> None:
+def test_learners_that_all_send_to_each_other(latency: float) -> None:
     """The learners' mean follows from what has changed, however many letters wait or are under way."""
-    assert without_a_barrier(Gossip(probability=1), events=50_000, latency=latency) < MOST_SECONDS
+    assert cost_of_many(Gossip(probability=1), latency) < MOST
+
+
+MOST = 2.0
+"""Bound of `cost_of_many`, which is about 1. Where each event looked at all learners, it was 2.9 to 3.3."""
+
+
+def cost_of_many(rule: Rule | TwoLevel, latency: float = 0.001, learners_of_host: int | None = None) -> float:
+    """CPU time of 10,000 events of 4,000 learners, relative to as many events of 100 learners; each is the smaller one
+    of two measurements."""
+
+    def seconds(learners: int) -> float:
+        hosts = None if learners_of_host is None else [learners_of_host] * (learners // learners_of_host)
+        return min(without_a_barrier(rule, learners, 10_000, latency, hosts) for _ in range(2))
+
+    few = seconds(100)
+    return seconds(4000) / few
 
 
 def without_a_barrier(
-    rule: Rule | TwoLevel, events: int, latency: float = 0.001, hosts: list[int] | None = None
+    rule: Rule | TwoLevel, learners: int, events: int, latency: float, hosts: list[int] | None
 ) -> float:
-    """CPU seconds of a thousand learners, without a barrier or with one within each host."""
+    """CPU seconds, without a barrier or with one within each host."""
     start = time.process_time()
     made = run(
-        rule, learners=1000, speeds=np.linspace(1, 2, 1000), events=events, initial=np.zeros(10),
+        rule, learners=learners, speeds=np.linspace(1, 2, learners), events=events, initial=np.zeros(10),
         gradient=lambda weights, learner, task: weights - 1, latency=latency, hosts=hosts,
     )  # fmt: skip
     assert len(made.events) == events
