@@ -132,7 +132,11 @@ def _stepping_at(*epochs: int) -> SolverConf:
     )
 
 
-CIFAR = Defaults(epochs={"cifar10": 300, "cifar100": 300, "synthetic": 3}, batch_size=64, solver=_stepping_at(150, 225))
+CIFAR = Defaults(
+    epochs={"cifar10": 300, "cifar100": 300, "cifar100_coarse": 300, "synthetic": 3},
+    batch_size=64,
+    solver=_stepping_at(150, 225),
+)
 IMAGENET = Defaults(
     epochs={"synthetic": 3},
     epochs_with_files=90,

@@ -6,7 +6,7 @@ import argparse
 
 from crossbow.ops import DataTransform
 
-AUGMENTED = ("cifar10", "cifar100")
+AUGMENTED = ("cifar10", "cifar100", "cifar100_coarse")
 """Data sets whose training images are augmented by default."""
 CENTRED = ("batch_files",)
 """Data sets whose pixels are already in [−1, 1], as the original's encoders of CIFAR write them."""

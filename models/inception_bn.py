@@ -144,7 +144,7 @@ IMAGENET = Defaults(
     number_of_classes=1000,
 )
 SMALL = Defaults(
-    epochs={"cifar10": 20, "cifar100": 20, "synthetic": 3},
+    epochs={"cifar10": 20, "cifar100": 20, "cifar100_coarse": 20, "synthetic": 3},
     batch_size=128,
     solver=SolverConf(learning_rate=0.05, momentum=0.9, weight_decay=1e-5),
 )

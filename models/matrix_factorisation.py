@@ -11,15 +11,14 @@ effect rank 1.
 
 The synthetic ratings are products of random vectors of the same rank, whose numbers are uniform in [0, 1.1), plus noise
 from N(0, 0.1); the mean rating is 3. `--dataset batch_files` reads other ratings: examples of shape [2], with the
-numbers of user and item from 0, and labels of type float. `predict` computes ratings from the trained variables. The
-network consists of a single loss, so it cannot be exported to ONNX.
+numbers of user and item from 0, and labels of type float. A trained model predicts the ratings of pairs of user and
+item, also as an ONNX model.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +28,6 @@ from crossbow.ops import MatFact
 from crossbow.scripts import Defaults, ModelScript
 from crossbow.scripts.data_sources import DataSource
 from crossbow.scripts.values import add_sizes, number
-from crossbow.types import DataError
 from models.layers import add
 
 LARGEST, NOISE = 1.1, 0.1
@@ -58,28 +56,6 @@ def matrix_factorisation(
         items_initialiser=start,
     )
     return Dataflow(SubGraph(add("factorisation", kernel))).set_phase(Phase.TRAIN)
-
-
-def predict(variables: Mapping[str, NDArray[Any]], pairs: NDArray[Any]) -> NDArray[Any]:
-    """The ratings (N,) that a trained model predicts for pairs (N, 2) of user and item, counted from 0.
-
-    variables  variables of the trained context, `context.variables`. `context.predict` cannot be used, because the
-               network consists of a single loss.
-
-    Raises DataError for pairs of another shape, and for users and items that the model does not have.
-    """
-    if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iuf":
-        raise DataError(f"pairs: expected numbers of shape (N, 2). Received: shape {pairs.shape}, {pairs.dtype}")
-    rows = []
-    for what, column in zip(("user", "item"), pairs.T, strict=True):
-        vectors = variables[f"factorisation.{what}s"]
-        known = (column >= 0) & (column < len(vectors)) & (column == np.floor(column))
-        if not known.all():
-            expected = f"an integer from 0 to {len(vectors) - 1:,} as {what}"
-            raise DataError(f"pairs: expected {expected}. Received: {what} {column[~known][0]}")
-        rows.append(vectors[column.astype(np.intp)])
-    product: NDArray[Any] = np.einsum("nr,nr->n", *rows)
-    return product
 
 
 def ratings(users: int, items: int, *, rank: int, training: int, check: int, seed: int = 0) -> Dataset:

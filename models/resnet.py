@@ -249,7 +249,7 @@ def _stepping_at(*epochs: int) -> SolverConf:
 
 
 CIFAR = Defaults(
-    epochs={"cifar10": 160, "cifar100": 160, "synthetic": 3},
+    epochs={"cifar10": 160, "cifar100": 160, "cifar100_coarse": 160, "synthetic": 3},
     batch_size=64,
     solver=_stepping_at(80, 120),
 )

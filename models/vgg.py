@@ -130,7 +130,7 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
 
 
 CIFAR = Defaults(
-    epochs={"cifar10": 250, "cifar100": 250, "synthetic": 3},
+    epochs={"cifar10": 250, "cifar100": 250, "cifar100_coarse": 250, "synthetic": 3},
     batch_size=128,
     solver=SolverConf(
         learning_rate=0.1,

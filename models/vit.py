@@ -81,7 +81,7 @@ SCRIPT = ModelScript(
     paper="arXiv:2010.11929",
     build=_build,
     defaults=Defaults(
-        epochs={"cifar10": 40, "cifar100": 40, "synthetic": 3},
+        epochs={"cifar10": 40, "cifar100": 40, "cifar100_coarse": 40, "synthetic": 3},
         batch_size=32,
         solver=SolverConf(method="adamw", learning_rate=0.001, weight_decay=0.01),
         image_shape=(3, 32, 32),

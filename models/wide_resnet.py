@@ -124,7 +124,7 @@ SCRIPT = ModelScript(
         transform=image_transform(options),
     ),
     defaults=Defaults(
-        epochs={"cifar10": 200, "cifar100": 200, "synthetic": 3},
+        epochs={"cifar10": 200, "cifar100": 200, "cifar100_coarse": 200, "synthetic": 3},
         batch_size=128,
         solver=SolverConf(
             learning_rate=0.1,

@@ -30,7 +30,8 @@ NAMES = {
         "EuclideanLoss LRN LRNGradient Scale ScaleGradient "
         "EuclideanLossGradient Gradient GradientDescentOptimiser InnerProduct InnerProductGradient Kernel Pool "
         "PoolGradient ReLU ReLUGradient SoftMax SoftMaxGradient SoftMaxLoss SoftMaxLossGradient VariableSpec "
-        "Classify Flatten FlattenGradient MatFact MatFactGradient MatMul MatMulGradient Noop NoopGradient"
+        "Classify Flatten FlattenGradient MatFact MatFactGradient MatFactPrediction MatMul MatMulGradient Noop "
+        "NoopGradient"
     ),
     "crossbow.data": (
         "BatchFiles Dataset Record RecordFile cifar10 cifar100 decode_image digits fashion_mnist mnist read_idx "

@@ -56,6 +56,14 @@ def gradient(kernel: Kernel, index: int) -> Gradient | None:
     return found
 
 
+def prediction(kernel: Kernel) -> Kernel | None:
+    """The operator that predicts in place of a loss. Raises ValueError."""
+    found = ask(kernel, "prediction")
+    if found is not None and not isinstance(found, Kernel):
+        raise ValueError(f"expected prediction to return an operator or None. Received: {shown(found)}")
+    return found
+
+
 def _specs(kernel: Kernel, method: str, inputs: tuple[Shape, ...]) -> tuple[VariableSpec, ...]:
     found = ask(kernel, method, *inputs)
     if not isinstance(found, tuple | list) or not all(isinstance(spec, VariableSpec) for spec in found):

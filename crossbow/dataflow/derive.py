@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from crossbow.dataflow import answers
 from crossbow.dataflow.graph import (
@@ -193,8 +194,8 @@ def derive_check(graph: Graph) -> Graph:
 
 def derive_prediction(graph: Graph) -> Graph:
     """The graph for prediction: the check graph without operators that take labels. Its last vertex is the prediction:
-    a Classify without consumers, if there is exactly one; else the input of the loss or, without a loss, the last
-    vertex."""
+    a Classify without consumers, if there is exactly one; else the input of the loss, or the loss' own prediction if it
+    reads the batch; or, without a loss, the last vertex."""
     check = derive_check(graph)
     found = losses(check)
     users = consumers(check)
@@ -205,6 +206,8 @@ def derive_prediction(graph: Graph) -> Graph:
         target = found[0].inputs[0]
     else:
         target = max((v.order for v in check if v.forward is not None and not v.forward.takes_labels), default=BATCH)
+    if target == BATCH and found and _predicts(found[0]):
+        return (replace(found[0], order=0, predicts=True),)
     if target == BATCH:
         loss = f", {found[0].name!r} ({type(found[0].kernel).__name__})," if found else ""
         expected = "expected an operator between the batch and the loss, whose output is the prediction"
@@ -214,6 +217,17 @@ def derive_prediction(graph: Graph) -> Graph:
         if vertex.order in needed:
             needed.update(source for source in vertex.inputs if source != BATCH)
     return _without(check, lambda vertex: vertex.order not in needed, lambda vertex: False)
+
+
+def _predicts(loss: Vertex) -> bool:
+    """Whether a loss has a prediction of its own. Raises GraphError."""
+    kernel = loss.forward
+    assert kernel is not None
+    try:
+        return answers.prediction(kernel) is not None
+    except ValueError as error:
+        fault = f"node {loss.name!r} ({type(kernel).__name__}): {error}"
+        raise GraphError([fault]) from users_error(error)
 
 
 def bypass(graph: Graph, positions: Collection[int]) -> Graph:
@@ -234,5 +248,5 @@ def _without(graph: Graph, dropped: Callable[[Vertex], bool], bypassed: Callable
             place[vertex.order] = inputs[0]
         else:
             place[vertex.order] = len(kept)
-            kept.append(Vertex(len(kept), vertex.name, vertex.operator, inputs))
+            kept.append(replace(vertex, order=len(kept), inputs=inputs, peer=None))
     return tuple(kept)

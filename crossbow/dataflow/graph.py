@@ -26,15 +26,23 @@ class Vertex:
     inputs: tuple[int, ...]
     peer: int | None = None
     """For a gradient operator: the position of the vertex that it differentiates."""
+    predicts: bool = False
+    """For an operator with a `prediction`: whether that is computed instead, with the operator's variables."""
 
     @property
     def kernel(self) -> Kernel | Gradient:
-        return self.operator.kernel
+        own = self.operator.kernel
+        if not self.predicts:
+            return own
+        assert isinstance(own, Kernel)
+        prediction = own.prediction()
+        assert prediction is not None
+        return prediction
 
     @property
     def forward(self) -> Kernel | None:
         """The kernel, unless it is a gradient."""
-        return self.operator.kernel if isinstance(self.operator.kernel, Kernel) else None
+        return self.kernel if isinstance(self.kernel, Kernel) else None
 
 
 Graph = tuple[Vertex, ...]

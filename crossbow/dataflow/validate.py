@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from crossbow.conf import is_integer
 from crossbow.dataflow import answers
@@ -86,6 +86,15 @@ def _check_code(kernel: Kernel) -> None:
         raise ValueError("expected an operator with `forward`, or with `prepare`. Received: one with neither")
 
 
+def _check_prediction(specs: Sequence[VariableSpec], loss: Kernel | Gradient, inputs: tuple[Shape, ...]) -> None:
+    """Raises ValueError unless the variables of a prediction are variables of its loss."""
+    assert isinstance(loss, Kernel)
+    known = {spec.name: spec.shape for spec in answers.variables(loss, inputs)}
+    wrong = {spec.name: spec.shape for spec in specs if known.get(spec.name) != spec.shape}
+    if wrong:
+        raise ValueError(f"expected a prediction with variables of {type(loss).__name__}, {known}. Received: {wrong}")
+
+
 class _Validation:
     def __init__(self, graph: Graph, batch: Shape, labels: LabelRange | None, phase: Phase) -> None:
         self.graph, self.batch, self.labels, self.phase = graph, batch, labels, phase
@@ -136,6 +145,8 @@ class _Validation:
             if past is not None and isinstance(producer, past):
                 ask(kernel, "check_producer", producer, *inputs)
             specs = answers.variables(kernel, inputs)
+            if vertex.predicts:
+                _check_prediction(specs, vertex.operator.kernel, inputs)
             statistics = answers.running_statistics(kernel, inputs)  # their initialisers may not fit
             if self.phase is Phase.TRAIN:
                 ask(kernel, "check_training", *inputs)

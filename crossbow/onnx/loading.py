@@ -11,7 +11,7 @@ import onnx
 
 from crossbow.dataflow import SubGraph
 from crossbow.files import checked_path, reason
-from crossbow.onnx import data_transform, sequences  # noqa: F401 - register translations
+from crossbow.onnx import data_transform, factorisation, sequences  # noqa: F401 - register translations
 from crossbow.onnx.network import Network, check_input_shape
 from crossbow.onnx.reading import (  # noqa: F401 - register translations
     activations,

@@ -15,7 +15,7 @@ from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import BATCH, Graph, build
 from crossbow.dataflow.validate import infer_shapes, input_shapes
 from crossbow.files import checked_path, write_whole
-from crossbow.onnx import data_transform, sequences  # noqa: F401 - they fill the tables
+from crossbow.onnx import data_transform, factorisation, sequences  # noqa: F401 - they fill the tables
 from crossbow.onnx.network import ANY_BATCH, check_input_shape
 from crossbow.onnx.writing import operators  # noqa: F401 - it fills the table
 from crossbow.onnx.writing.model import Writer, make_model

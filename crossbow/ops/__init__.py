@@ -21,7 +21,7 @@ from crossbow.ops.kernel import ArrayGradient, Gradient, Kernel, Site, VariableS
 from crossbow.ops.layer_norm import LayerNorm, LayerNormGradient
 from crossbow.ops.log_softmax import LogSoftMax, LogSoftMaxGradient
 from crossbow.ops.lrn import LRN, LRNGradient
-from crossbow.ops.matfact import MatFact, MatFactGradient
+from crossbow.ops.matfact import MatFact, MatFactGradient, MatFactPrediction
 from crossbow.ops.matmul import MatMul, MatMulGradient
 from crossbow.ops.noop import Noop, NoopGradient
 from crossbow.ops.optimiser import GradientDescentOptimiser
@@ -88,6 +88,7 @@ __all__ = [
     "LogSoftMaxGradient",
     "MatFact",
     "MatFactGradient",
+    "MatFactPrediction",
     "MatMul",
     "MatMulGradient",
     "Noop",

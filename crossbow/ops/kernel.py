@@ -241,6 +241,11 @@ class Kernel:
         the batch size, is Σ counts(labels of a batch) · value of the batch / counts(all labels)."""
         return float(len(labels))
 
+    def prediction(self) -> Kernel | None:
+        """For a loss that reads the batch itself: the operator that predicts with the variables of the loss, which are
+        found by their names. None if the loss has no prediction."""
+        return None
+
     def own_solver(self) -> SolverConf | None:
         """The solver of the operator's variables, if the operator defines its own. No other operator may then have
         variables, and the context's solver is not used."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from crossbow.conf import check_integer, check_number, configuration
 from crossbow.kernels.interface import PreparedKernel
-from crossbow.kernels.requests import FactorisationBackward, FactorisationForward
+from crossbow.kernels.requests import FactorisationBackward, FactorisationForward, FactorisationPrediction
 from crossbow.ops.embedding import check_rows
 from crossbow.ops.initialiser import Gaussian, Initialiser
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
@@ -30,7 +30,8 @@ class MatFact(Kernel):
     SolverConf; no other operator may then have variables. This update is a solver's step with rate η and without
     momentum and weight decay, so it is averaged like any other step, and the multipliers are factors of η.
 
-    Use it for collaborative filtering. Its input must be the batch of indices.
+    Use it for collaborative filtering. Its input must be the batch of indices. A trained network predicts the ratings
+    u · v, as a `MatFactPrediction` with the same users and items.
 
     Ports MatFact.java and matfact.cu. Fixed from the original: the initial values can be chosen (they were always 1,
     and latents with equal initial values stay equal, so that only one was learnt); the reported loss includes the λ
@@ -67,9 +68,7 @@ class MatFact(Kernel):
         check_variables(self)
 
     def output_shape(self, *inputs: Shape) -> Shape:
-        (x,) = inputs
-        if len(x) != 2 or x[1] != 2:
-            raise ValueError(f"expected an input of shape (N, 2), with pairs of user and item. Received: {x}")
+        _check_pairs(inputs[0])
         return (1,)
 
     def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
@@ -78,6 +77,9 @@ class MatFact(Kernel):
             VariableSpec("users", users, self.users_initialiser, self.users_learning_rate_multiplier),
             VariableSpec("items", items, self.items_initialiser, self.items_learning_rate_multiplier),
         )
+
+    def prediction(self) -> MatFactPrediction:
+        return MatFactPrediction(rows=self.rows, columns=self.columns, latents=self.latents)
 
     def check_labels(self, labels: LabelRange, *inputs: Shape) -> None:
         if labels.classes or labels.shape != inputs[0][:1]:
@@ -107,3 +109,61 @@ class MatFactGradient(Gradient):
         assert site.labels is not None
         (x,), users, items = site.inputs, site.variables["users"], site.variables["items"]
         return (site.library.prepare(FactorisationBackward(x, site.labels, users, items, peer.regularisation)),)
+
+
+@configuration
+class MatFactPrediction(Kernel):
+    """y[n] = users[x[n, 0]] · items[x[n, 1]], the rating that a matrix factorisation predicts.
+
+    x: (N, 2), the indices of user and item as floating-point numbers; y: (N,). users: (rows, latents); items:
+    (columns, latents). On the CPU, an index without a row raises a DataError; on a GPU, its output is NaN. The operator
+    has no gradient.
+
+    A network whose loss is a `MatFact` predicts with this operator (`ExecutionContext.predict`, ONNX). There is
+    seldom a need to connect it.
+
+    The original has no such operator.
+
+    See also: `MatFact`.
+    """
+
+    takes_indices: ClassVar[bool] = True
+
+    rows: int
+    """Number of users, ≥ 1."""
+    columns: int
+    """Number of items, ≥ 1."""
+    latents: int
+    """Number of latent features, ≥ 1."""
+    users_initialiser: Initialiser = Gaussian(std=0.1)
+    items_initialiser: Initialiser = Gaussian(std=0.1)
+
+    def __post_init__(self) -> None:
+        check_rows(self, "rows")
+        check_rows(self, "columns")
+        check_integer(self, "latents", 1)
+        check_variables(self)
+
+    @property
+    def is_frozen(self) -> bool:
+        return True
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        _check_pairs(inputs[0])
+        return inputs[0][:1]
+
+    def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
+        return (
+            VariableSpec("users", (self.rows, self.latents), self.users_initialiser, 0.0),
+            VariableSpec("items", (self.columns, self.latents), self.items_initialiser, 0.0),
+        )
+
+    def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
+        (x,), users, items = site.inputs, site.variables["users"], site.variables["items"]
+        return (site.library.prepare(FactorisationPrediction(x, users, items, site.output)),)
+
+
+def _check_pairs(x: Shape) -> None:
+    """Raise ValueError unless this is the shape of pairs of indices."""
+    if len(x) != 2 or x[1] != 2:
+        raise ValueError(f"expected an input of shape (N, 2), with pairs of user and item. Received: {x}")

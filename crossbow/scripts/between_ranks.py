@@ -29,9 +29,9 @@ from crossbow.types import Phase, TrainingUnit
 
 SHARE = 0.05
 """Fraction of the time that exchanges may take."""
-WAITING = 2
-"""The time that an exchange costs with two levels, relative to its own duration. The ranks also wait for the slowest
-rank, which takes at least as long according to measurements."""
+WAITING = 4
+"""The time that an exchange costs with two levels, relative to its own duration and that of a tick. The ranks also wait
+for the slowest rank, which takes three times as long according to measurements."""
 SECONDS = 0.5
 """Duration of the measurement of a rank's speed in seconds."""
 SECONDS_BETWEEN = 10.0
@@ -158,7 +158,7 @@ def ticks_between(exchange: float, tick: float, epoch: float) -> int:
     the time, because ranks also stop, leave and join after an exchange.
 
     >>> ticks_between(0.0004, 0.01, 1000), ticks_between(0.03, 0.01, 1000), ticks_between(0.03, 0.01, 19.2)
-    (1, 167, 20)
+    (1, 334, 20)
     """
     if exchange * (1 - SHARE) <= SHARE * tick:
         return 1

@@ -40,7 +40,7 @@ def _add_encode(actions: Any) -> None:
         "MNIST and CIFAR have the names, scales, borders and mean images of the original's encoders.",
     )
     parser.add_argument("dataset", choices=tuple(ENCODINGS), metavar="DATASET", help=", ".join(ENCODINGS))
-    files = "; or ".join(known.files for name, known in KNOWN.items() if name in ENCODINGS and known.files)
+    files = "; or ".join(filter(None, dict.fromkeys(KNOWN[name].files for name in ENCODINGS)))
     parser.add_argument(
         "--data-directory",
         type=expanded_path,

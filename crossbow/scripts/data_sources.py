@@ -125,6 +125,14 @@ KNOWN = {
         number_of_classes=100,
         files="CIFAR-100: its binaries or its Python archive",
     ),
+    "cifar100_coarse": Known(
+        summary="the same images in 20 classes",
+        without_options="CIFAR-100 with its 20 coarse classes",
+        load=lambda source: cifar100(source.directory, labels="coarse"),
+        image_shape=(3, 32, 32),
+        number_of_classes=20,
+        files="CIFAR-100: its binaries or its Python archive",
+    ),
     "topics": Known(
         summary="texts of Python's help(), as sequences of 64 characters",
         without_options="the texts of Python's help()",

@@ -138,7 +138,7 @@ def _add_data(group: argparse._ArgumentGroup, name: str, defaults: Defaults) -> 
         default=defaults.dataset,
         help=f"{summaries} (default: %(default)s)",
     )
-    files = "; or ".join(KNOWN[dataset].files for dataset in defaults.datasets if KNOWN[dataset].files)
+    files = "; or ".join(filter(None, dict.fromkeys(KNOWN[dataset].files for dataset in defaults.datasets)))
     group.add_argument(
         "--data-directory",
         type=expanded_path,

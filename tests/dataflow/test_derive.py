@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from crossbow import Dataflow, DataflowNode, GraphError, Phase, SubGraph
 from crossbow.dataflow.derive import derive_check, derive_prediction, derive_training
 from crossbow.dataflow.graph import BATCH, Graph, build, reported_loss, reported_measure
+from crossbow.dataflow.validate import infer_shapes
 from crossbow.ops import (
     Accuracy,
     ArrayGradient,
@@ -17,8 +20,10 @@ from crossbow.ops import (
     ElementWiseOpGradient,
     EuclideanLoss,
     GradientDescentOptimiser,
+    InnerProduct,
     InnerProductGradient,
     MatFact,
+    MatFactPrediction,
     Noop,
     ReLU,
     ReLUGradient,
@@ -543,6 +548,35 @@ def test_prediction_without_a_loss_is_no_measure() -> None:
 def test_a_loss_of_the_batch_predicts_nothing() -> None:
     with pytest.raises(GraphError, match=r"nothing to predict: .*: a loss, 'loss' \(EuclideanLoss\), that"):
         derive_prediction(wired(node("loss", EuclideanLoss())))
+
+
+def test_a_loss_of_the_batch_may_have_a_prediction() -> None:
+    """The node is the same, so that the prediction has the variables of the loss."""
+    graph = wired(node("ratings", MatFact(rows=3, columns=4, latents=2)))
+    (vertex,) = derive_prediction(graph)
+    assert vertex.operator is graph[0].operator
+    assert vertex.kernel == vertex.forward == MatFactPrediction(rows=3, columns=4, latents=2)
+    assert infer_shapes((vertex,), (5, 2)) == ((5,),)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "fault"),
+    [
+        (
+            MatFactPrediction(rows=3, columns=4, latents=1),
+            r"with variables of Other, .*\(3, 2\).*Received: {'users': \(3, 1\), 'items': \(4, 1\)}",
+        ),
+        (InnerProduct(1), r"with variables of Other, .* Received: {'weights': \(1, 2\), 'bias': \(1,\)}"),
+        (3, "expected prediction to return an operator or None. Received: 3"),
+    ],
+)
+def test_a_prediction_that_does_not_fit_its_loss(prediction: Any, fault: str) -> None:
+    class Other(MatFact):
+        def prediction(self) -> Any:
+            return prediction
+
+    with pytest.raises(GraphError, match=fault):
+        infer_shapes(derive_prediction(wired(node("loss", Other(rows=3, columns=4, latents=2)))), (5, 2))
 
 
 # By way of the dataflow.

@@ -23,6 +23,7 @@ def transform(dataset: str, *arguments: str, scale: float = 2.0, shape: tuple[in
     [
         ("cifar10", [], True),
         ("cifar100", [], True),
+        ("cifar100_coarse", [], True),
         ("cifar10", ["--no-augmentation"], False),
         ("synthetic", [], False),
         ("synthetic", ["--augmentation"], True),

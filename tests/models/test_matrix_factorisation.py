@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
-from crossbow import ConfigurationError, ExecutionContext, GraphError, ModelConf, SolverConf, SystemConf
+from crossbow import ConfigurationError, ExecutionContext, ModelConf, Predictor, SolverConf, SystemConf, TaskError, cli
 from crossbow.onnx import save
-from crossbow.types import DataError
-from models.matrix_factorisation import LARGEST, NOISE, SCRIPT, main, matrix_factorisation, predict, ratings
+from models.matrix_factorisation import LARGEST, NOISE, SCRIPT, main, matrix_factorisation, ratings
 from tests.data.hand_made_files import write_source
 from tests.models.zoo import help_of, parameters, shapes
+from tests.onnx.models import run_onnx
 
 
 def test_number_of_parameters() -> None:
@@ -57,7 +59,7 @@ def trained(epochs: int) -> tuple[list[float], Any, float]:
         system=SystemConf(learners_per_device=2, threads_per_learner=1),
     ) as context:
         history = context.train_and_test(epochs)
-        predicted = predict(context.variables, data.check.images)
+        predicted = context.predict(data.check.images)
         error = float(np.mean((predicted - data.check.labels) ** 2))
         return [record.loss for record in history.records], history.records[-1].test, error
 
@@ -70,31 +72,29 @@ def test_it_learns() -> None:
     assert 0.8 * NOISE**2 < error < test.loss / test.examples  # the loss has the penalty of the vectors, too
 
 
-def test_predictions() -> None:
-    variables = {
-        "factorisation.users": np.array([[1, 2], [3, 4]], np.float32),
-        "factorisation.items": np.array([[1, 0], [0, 1], [1, 1]], np.float32),
-    }
-    assert predict(variables, np.array([[0, 0], [0, 2], [1, 1]])).tolist() == [1, 3, 4]
-    for pairs, received in (
-        (np.array([0, 1]), r"shape \(2,\), int64"),
-        (np.array([[0, 1, 2]]), r"shape \(1, 3\), int64"),
-        (np.array([[2, 0]]), "user 2"),
-        (np.array([[0, 0], [1, -1]]), "item -1"),
-        (np.array([[0.5, 0]]), "user 0.5"),
-        (np.array([[0, np.nan]]), "item nan"),
-    ):
-        with pytest.raises(DataError, match=rf"pairs: expected .*\. Received: {received}$"):
-            predict(variables, pairs)
-
-
-def test_a_loss_alone_is_not_exported(tmp_path: Path) -> None:
+def test_ratings_are_predicted_by_all_ways(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the context, the saved model, the command line, and onnxruntime."""
     data = ratings(20, 30, rank=3, training=100, check=50)
-    with (
-        ExecutionContext([matrix_factorisation(20, 30), None], data=data, model=ModelConf(batch_size=50)) as context,
-        pytest.raises(GraphError, match=r"nothing to predict: .* 'factorisation' \(MatFact\), that reads the batch"),
-    ):
+    pairs = np.array([[0, 0], [19, 29], [7, 3]], np.float32)
+    with ExecutionContext(
+        [matrix_factorisation(20, 30, rank=3), None], data=data, model=ModelConf(batch_size=50)
+    ) as context:
+        context.train(2)
+        predicted = context.predict(pairs)
+        users, items = (context.variables[f"factorisation.{name}"] for name in ("users", "items"))
+        context.save(tmp_path / "model.safetensors")
         save(context, tmp_path / "network.onnx")
+    np.testing.assert_allclose(predicted, [users[int(u)] @ items[int(v)] for u, v in pairs], rtol=1e-6)
+    with Predictor.load(tmp_path / "model.safetensors") as predictor:
+        np.testing.assert_array_equal(predictor(pairs), predicted)
+        with pytest.raises(TaskError, match=r"19 for every user\. Received: 20, in example 0"):
+            predictor(np.array([[20, 0]], np.float32))
+    np.testing.assert_allclose(run_onnx(onnx.load(tmp_path / "network.onnx"), input=pairs), predicted, rtol=1e-6)
+    np.save(tmp_path / "pairs.npy", pairs)
+    capsys.readouterr()
+    assert cli.main(["predict", str(tmp_path / "model.safetensors"), str(tmp_path / "pairs.npy"), "--json"]) == 0
+    found = [row["output"] for row in json.loads(capsys.readouterr().out)]
+    np.testing.assert_allclose(found, predicted, rtol=1e-6)
 
 
 def test_synthetic_data_of_the_options() -> None:

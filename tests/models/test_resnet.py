@@ -372,7 +372,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     text = help_of(SCRIPT, [], capsys)
     for part in (
         "Without options: CIFAR-10",
-        "(default: 160 with cifar10, 160 with cifar100, 3 with synthetic)",
+        "(default: 160 with cifar10, 160 with cifar100, 160 with cifar100_coarse, 3 with synthetic)",
         "--depth {18,20,32,34,44,50,56,101,110,152,164}",
         "(default: 80,120)",
         "(default: epochs with multistep, epochs with cosine and linear, else tasks)",

@@ -139,7 +139,7 @@ def test_a_task_is_one_native_call() -> None:
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     text = help_of(SCRIPT, [], capsys)
     for part in (
-        "(default: 250 with cifar10, 250 with cifar100, 3 with synthetic)",
+        "(default: 250 with cifar10, 250 with cifar100, 250 with cifar100_coarse, 3 with synthetic)",
         "(default: 20,40,60,80,100,120,140,160,180,200,220,240)",
         "(default: 0.5 with multistep in epochs, else 0.1)",
         "(default: 128)",

@@ -33,6 +33,7 @@ from crossbow.ops import (
     LayerNorm,
     LogSoftMax,
     MatFact,
+    MatFactPrediction,
     MatMul,
     Noop,
     Pad,
@@ -184,6 +185,16 @@ def matfact(kernel: MatFact, inputs: Tensors, variables: Mapping[str, torch.Tens
     errors = F.mse_loss((u * v).sum(dim=1), ratings, reduction="sum")
     # The numbers themselves have a gradient of 0.
     return (errors + kernel.regularisation * (u.square().sum() + v.square().sum()) + 0 * pairs.sum())[None]
+
+
+def matfact_prediction(
+    kernel: MatFactPrediction, inputs: Tensors, variables: Mapping[str, torch.Tensor]
+) -> torch.Tensor:
+    (pairs,) = inputs
+    u, v = (
+        F.embedding(column.long(), variables[name]) for column, name in zip(pairs.T, ("users", "items"), strict=True)
+    )
+    return (u * v).sum(dim=1).detach()
 
 
 def relu(kernel: ReLU, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -396,6 +407,7 @@ ORACLES: dict[type[Kernel], Oracle] = {
     LayerNorm: layer_norm,
     LogSoftMax: log_softmax,
     MatFact: matfact,
+    MatFactPrediction: matfact_prediction,
     MatMul: matmul,
     Noop: noop,
     Pad: pad,

@@ -35,6 +35,7 @@ from crossbow.ops import (
     LayerNorm,
     LogSoftMax,
     MatFact,
+    MatFactPrediction,
     MatMul,
     Noop,
     Pad,
@@ -77,6 +78,7 @@ TOLERANCES: dict[type[Kernel], float] = {
     LayerNorm: 5e-6,
     LogSoftMax: 1e-6,
     MatFact: 1e-6,
+    MatFactPrediction: 1e-6,
     MatMul: 1e-5,
     Noop: 0.0,
     Pad: 0.0,
@@ -156,7 +158,7 @@ class Case:
 
     def draw(self, generator: np.random.Generator, shape: Shape) -> NDArray[np.floating]:
         """An input: normal numbers, or indices where the operator takes such."""
-        if isinstance(self.kernel, MatFact) and shape in self.shapes:
+        if isinstance(self.kernel, MatFact | MatFactPrediction) and shape in self.shapes:
             return generator.integers(0, (self.kernel.rows, self.kernel.columns), shape).astype(np.float64)
         if isinstance(self.kernel, Embedding) and shape in self.shapes:
             return generator.integers(0, self.kernel.number_of_rows, shape).astype(np.float64)
@@ -266,6 +268,8 @@ def _factorisations() -> list[Case]:
         case(9, real=4),
         case(6, regularisation=0, latents=1),
         case(6, rows=1, columns=1, learning_rate=0.1),
+        Case(MatFactPrediction(rows=5, columns=7, latents=3), ((9, 2),)),
+        Case(MatFactPrediction(rows=1, columns=2, latents=40), ((4, 2),)),
     ]
 
 

@@ -26,6 +26,7 @@ from crossbow.ops import (
     LayerNorm,
     LogSoftMax,
     MatFact,
+    MatFactPrediction,
     MatMul,
     PReLU,
     ReLU,
@@ -149,6 +150,7 @@ ROWS: dict[str, tuple[Cases, Bound]] = {
     # Products of up to 20 terms, and a softmax between them.
     "SelfAttention": (operators.DRAWN[SelfAttention], Bound(80)),
     "MatFact": (operators.DRAWN[MatFact], Bound(10)),
+    "MatFactPrediction": (operators.DRAWN[MatFactPrediction], Bound(10)),
 }
 """By operator: random configurations, and the bound with where it comes from. Observed means the largest of 100
 configurations on an AMD EPYC with AVX-512; about three times that is allowed for other processors, which add in other

@@ -235,7 +235,7 @@ def check_as_in_the_reference(name: str, value: float) -> None:
             targets["labels"] = labels
         for changed, target in targets.items():
             place = int(generator.integers(target.size))
-            if name == "MatFact":  # of the first example
+            if name in ("MatFact", "MatFactPrediction"):  # of the first example
                 named = {"users": inputs[0][0, 0], "items": inputs[0][0, 1]}
                 place = int(named.get(changed, 0)) * (target.size // len(target))
             elif name == "Embedding" and changed == "weights":  # of the first index

@@ -31,6 +31,7 @@ from crossbow.ops import (
     LayerNorm,
     LogSoftMax,
     MatFact,
+    MatFactPrediction,
     Noop,
     Pad,
     PReLU,
@@ -257,6 +258,13 @@ def factorisations(draw: st.DrawFn) -> Case:
 
 
 @st.composite
+def factorisation_predictions(draw: st.DrawFn) -> Case:
+    sizes = [draw(st.integers(1, 30)) for _ in range(2)]
+    operator = MatFactPrediction(rows=sizes[0], columns=sizes[1], latents=draw(st.integers(4, 40)))
+    return Case(operator, ((draw(st.integers(8, 60)), 2),))
+
+
+@st.composite
 def layer_normalisations(draw: st.DrawFn) -> Case:
     shape, bias = draw(shapes(2, 5)), draw(st.booleans())
     axis = draw(st.integers(1, len(shape) - 1))
@@ -306,6 +314,7 @@ DRAWN: dict[type[Kernel], st.SearchStrategy[Case]] = {
     LayerNorm: layer_normalisations(),
     LogSoftMax: soft_maxima(LogSoftMax),
     MatFact: factorisations(),
+    MatFactPrediction: factorisation_predictions(),
     Noop: shapes(1, 6).map(lambda shape: Case(Noop(), (shape,))),
     PReLU: st.builds(lambda shared, shape: Case(PReLU(shared), (shape,)), st.booleans(), shapes(2, 6)),
     Pad: paddings(),

@@ -7,7 +7,17 @@ import pytest
 
 from crossbow import Dataflow, DataflowNode, Dataset, ExecutionContext, Operator, SolverConf, SubGraph
 from crossbow.kernels import why_not_compiled
-from crossbow.ops import Constant, Gaussian, InnerProduct, MatFact, MatFactGradient, SoftMax
+from crossbow.ops import (
+    Constant,
+    Gaussian,
+    InnerProduct,
+    MatFact,
+    MatFactGradient,
+    MatFactPrediction,
+    Reshape,
+    SoftMax,
+    SoftMaxLoss,
+)
 from crossbow.runtime.scheduler import Callbacks
 from crossbow.synch import SSGD
 from crossbow.testing import check_gradients, run_operator
@@ -52,6 +62,17 @@ def test_shapes_and_variables() -> None:
 def test_wrong_shapes(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"shape \(N, 2\), with pairs of user and item\. Received: \(8"):
         matfact().output_shape(shape)
+
+
+def test_the_shape_of_a_prediction() -> None:
+    kernel = matfact().prediction()
+    assert kernel == MatFactPrediction(rows=ROWS, columns=COLUMNS, latents=LATENTS)
+    assert kernel.output_shape((8, 2)) == (8,)
+    assert [(spec.name, spec.shape) for spec in kernel.variables((8, 2))] == [("users", (12, 2)), ("items", (9, 2))]
+    with pytest.raises(ValueError, match=r"shape \(N, 2\), with pairs of user and item\. Received: \(8, 3\)"):
+        kernel.output_shape((8, 3))
+    with pytest.raises(ConfigurationError, match=r"MatFactPrediction: columns must be at most 16777216"):
+        MatFactPrediction(rows=1, columns=2**24 + 1, latents=2)
 
 
 @pytest.mark.parametrize("labels", [LabelRange((8,), True, 0, 1), LabelRange((8, 2), False, 0, 1)])
@@ -239,3 +260,42 @@ def test_with_its_own_update_it_is_alone() -> None:
     fork.connect_to(DataflowNode(Operator("other", InnerProduct(number_of_outputs=2))))
     with pytest.raises(GraphError, match=r"'mf'.*: expected no other operator with variables.* Received: 'other'"):
         context(Dataflow(SubGraph(fork)), data=ratings())
+
+
+@DEVICES
+def test_predictions_by_hand(device: str) -> None:
+    tables = {"users": np.array([[1.0, 2.0], [3.0, 4.0]]), "items": np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])}
+    kernel = MatFactPrediction(rows=2, columns=3, latents=2)
+    run = run_operator(kernel, [np.array([[0, 0], [0, 2], [1, 1]])], variables=tables, device=device)
+    assert run.outputs[0].tolist() == [1, 3, 4]
+    for pair, what in (([2, 0], "1 for every user. Received: 2"), ([0, -1], "2 for every item. Received: -1")):
+        with pytest.raises(DataError, match=rf"from 0 to {what}, in example 1 of the batch"):
+            run_operator(kernel, [np.array([[0, 0], pair])], variables=tables, device=device)
+
+
+@KERNELS
+def test_a_context_predicts_ratings(kernels: str) -> None:
+    """Of any pairs; a wrong one is named, and the context stays usable."""
+    pairs = np.array([[3, 8], [0, 0], [11, 2]], np.float32)
+    with factorise(matfact(), kernels=kernels) as trained:
+        trained.train(3)
+        users, items = (trained.variables[f"mf.{name}"] for name in ("users", "items"))
+        expected = [users[int(u)] @ items[int(v)] for u, v in pairs]
+        np.testing.assert_allclose(trained.predict(pairs), expected, rtol=1e-5)
+        with pytest.raises(TaskError, match=r"11 for every user\. Received: 12, in example"):
+            trained.predict(np.array([[0, 0], [12, 0]], np.float32))
+        np.testing.assert_allclose(trained.predict(pairs), expected, rtol=1e-5)
+
+
+def test_ratings_are_inputs_of_a_network() -> None:
+    """A prediction is not trained, so it needs no gradient."""
+    nodes = chain(
+        MatFactPrediction(rows=2, columns=2, latents=3), Reshape((1,)), InnerProduct(2), SoftMax(), SoftMaxLoss()
+    )
+    x = np.array([[0, 1], [1, 1]], np.float32)
+    with context(Dataflow(SubGraph(nodes[0])), data=Dataset((x, np.array([0, 1], np.int32))), batch_size=2) as trained:
+        before = trained.variables
+        trained.train(3)
+        after = trained.variables
+    changed = [name for name in before if not np.array_equal(before[name], after[name])]
+    assert changed == ["InnerProduct2.weights", "InnerProduct2.bias"]

@@ -14,7 +14,14 @@ from crossbow.types import ConfigurationError
 
 EXPORTED = {name: getattr(ops, name) for name in ops.__all__}
 KERNELS = {name: one for name, one in EXPORTED.items() if issubclass(one, Kernel) and one is not Kernel}
-WITHOUT_GRADIENT = {"Accuracy", "Classify", "DataTransform", "GradientDescentOptimiser", "TotalLoss"}
+WITHOUT_GRADIENT = {
+    "Accuracy",
+    "Classify",
+    "DataTransform",
+    "GradientDescentOptimiser",
+    "MatFactPrediction",
+    "TotalLoss",
+}
 REQUIRED = {"number_of_outputs": 3, "rows": 3, "columns": 3, "latents": 3, "shape": (3,)}
 REQUIRED |= {"order": (0, 2, 1), "padding": ((1, 1),), "weights": (1.0, 0.3), "number_of_rows": 3, "heads": 2}
 """Fields without a default: sizes and orders, of which no value is usual."""
@@ -61,6 +68,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "regularisation": 0.1, "learning_rate": None, **FACTORS,
         "users_learning_rate_multiplier": 1.0, "items_learning_rate_multiplier": 1.0,
     },
+    "MatFactPrediction": FACTORS,
     "MatMul": {"transpose_a": False, "transpose_b": False},
     "Pad": {"value": 0.0},
     "Pool": {

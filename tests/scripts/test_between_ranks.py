@@ -65,7 +65,7 @@ def choose(seconds: float, monkeypatch: pytest.MonkeyPatch, confs: Configuration
     return first
 
 
-@pytest.mark.parametrize(("exchange", "tick"), [(0.001, 0.01), (0.03, 0.01), (0.2, 0.004)])
+@pytest.mark.parametrize(("exchange", "tick"), [(0.001, 0.01), (0.03, 0.01), (0.1, 0.004)])
 def test_the_exchange_takes_its_share_at_most(exchange: float, tick: float) -> None:
     tau = ticks_between(exchange, tick, 1e9)
     lost = WAITING * (exchange + tick)  # with two levels

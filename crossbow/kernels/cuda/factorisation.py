@@ -1,4 +1,4 @@
-"""The loss of a matrix factorisation, and its gradients."""
+"""The loss of a matrix factorisation, its gradients, and its predictions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crossbow.kernels.cuda.launch import BLOCK, Argument, CudaKernel, Launch
 from crossbow.kernels.cuda.loss import is_double
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel, Variable
-from crossbow.kernels.requests import FactorisationBackward, FactorisationForward
+from crossbow.kernels.requests import FactorisationBackward, FactorisationForward, FactorisationPrediction
 
 EXAMPLE = 4 * 8
 """Bytes of an `Example` of sources/factorisation.cu."""
@@ -48,6 +48,19 @@ def backward(request: FactorisationBackward) -> PreparedKernel:
         )
 
     return request.prepared("cuda", bind, workspace=x.shape[0] * EXAMPLE)
+
+
+@CUDA.kernel(FactorisationPrediction)
+def prediction(request: FactorisationPrediction) -> PreparedKernel:
+    (batch, _), users, items = request.x.shape, request.users, request.items
+    kernel, threads = CudaKernel("factorisation", "factorisation_prediction", request.x.dtype), _threads(users)
+    sizes = (np.int64(users.shape[0]), np.int64(items.shape[0]), np.int64(users.shape[1]))
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        arguments: list[Argument] = [*(buffers[role] for role in request.roles), *sizes]
+        return (kernel.blocks(batch, *arguments, threads=threads, shared=threads * np.dtype(np.float64).itemsize),)
+
+    return request.prepared("cuda", bind)
 
 
 def _examples(request: FactorisationForward | FactorisationBackward, buffers: Buffers) -> Launch:

@@ -1,4 +1,4 @@
-"""Loss of a matrix factorisation, and its gradients."""
+"""Loss of a matrix factorisation, its gradients, and its predictions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from crossbow.kernels.interface import State
 from crossbow.kernels.reference.embedding import as_rows
 from crossbow.kernels.reference.prepare import Floats, computes
-from crossbow.kernels.requests import FactorisationBackward, FactorisationForward
+from crossbow.kernels.requests import FactorisationBackward, FactorisationForward, FactorisationPrediction
 from crossbow.types import Array
 
 Indices = NDArray[np.intp]
@@ -54,6 +54,14 @@ def backward(
     items_gradient[...] = 0
     np.add.at(users_gradient, rows, 2 * (regularisation * u - error * v))
     np.add.at(items_gradient, columns, 2 * (regularisation * v - error * u))
+
+
+@computes(FactorisationPrediction)
+def prediction(*, input0: Floats, state: Array, users: Floats, items: Floats, output: Floats) -> None:
+    """u · v."""
+    rows, columns = named_rows(input0=input0, state=state, users=users, items=items)
+    output[: len(rows)] = (users[rows] * items[columns]).sum(axis=1)
+    output[len(rows) :] = 0
 
 
 def named_rows(*, input0: Floats, state: Array, users: Floats, items: Floats) -> tuple[Indices, Indices]:

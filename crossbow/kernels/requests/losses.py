@@ -1,4 +1,5 @@
-"""Requests of losses and metrics: scalars of shape (1,), over only the first state[EXAMPLES] examples."""
+"""Requests of losses and metrics: scalars of shape (1,), over only the first state[EXAMPLES] examples.
+With them, the prediction of a loss that contains the network."""
 
 from __future__ import annotations
 
@@ -178,3 +179,16 @@ class FactorisationBackward(Request):
     regularisation: float
 
     reads, writes = _FACTORS, ("users_gradient", "items_gradient")
+
+
+@dataclass(frozen=True)
+class FactorisationPrediction(Request):
+    """output (N,) = u · v, where u and v are the rows of users and items with an example's two indices; 0 for the
+    padding of a batch. x: (N, 2)."""
+
+    x: Tensor
+    users: Variable
+    items: Variable
+    y: Tensor
+
+    reads, writes = ("input0", "state", "users", "items"), ("output",)

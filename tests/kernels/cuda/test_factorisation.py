@@ -9,7 +9,7 @@ import pytest
 
 from crossbow.kernels.interface import PreparedKernel, Variable
 from crossbow.kernels.library import KernelLibrary
-from crossbow.kernels.requests import FactorisationBackward, FactorisationForward
+from crossbow.kernels.requests import FactorisationBackward, FactorisationForward, FactorisationPrediction
 from crossbow.types import Tensor
 from tests.kernels.cuda.running import Numbers, Tensors, agree, run
 from tests.kernels.reference.running import state
@@ -31,6 +31,10 @@ def backward(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
     return library.prepare(FactorisationBackward(tensors["input0"], tensors["labels"], *tables(tensors), 0.3))
 
 
+def prediction(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
+    return library.prepare(FactorisationPrediction(tensors["input0"], *tables(tensors), tensors["output"]))
+
+
 def ratings(
     number: int, latents: int, dtype: type = np.float32, target: type = np.float32, real: int | None = None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -47,6 +51,12 @@ def ratings(
     return tensors, values
 
 
+def predicted(tensors: dict[str, Tensor], values: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The same for predictions, which have one number for each example."""
+    x = tensors["input0"]
+    return {**tensors, "output": Tensor(x.shape[:1], x.dtype)}, values
+
+
 @dtypes
 @pytest.mark.parametrize("target", [np.float32, np.float64])
 @pytest.mark.parametrize(("number", "real"), [(1, 1), (40, 40), (40, 23), (7, 0)])
@@ -56,6 +66,7 @@ def test_agrees_with_reference(number: int, real: int, latents: int, dtype: type
     tolerance = 1e-6 if np.float32 in (dtype, target) else 1e-13
     agree(forward, *given, tolerance)
     agree(backward, *given, tolerance)
+    agree(prediction, *predicted(*given), tolerance)
 
 
 def test_one_row_for_all() -> None:
@@ -72,6 +83,8 @@ def test_a_number_that_names_no_row_shows(number: float) -> None:
     gradients = run(backward, tensors, values)
     assert np.flatnonzero(np.isnan(gradients["items_gradient"]).all(axis=1)).tolist() == [4]
     assert np.isfinite(gradients["users_gradient"]).all()
+    assert np.flatnonzero(np.isnan(run(prediction, *predicted(tensors, values))["output"])).tolist() == [2]
     values["state"] = state(EXAMPLES=2)  # padding may hold anything
     agree(forward, tensors, values, 1e-6)
+    agree(prediction, *predicted(tensors, values), 1e-6)
     agree(backward, tensors, values, 1e-6)

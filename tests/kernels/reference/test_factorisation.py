@@ -1,4 +1,4 @@
-"""A matrix factorisation's loss and gradients by hand, and invalid indices."""
+"""A matrix factorisation's loss, gradients and predictions by hand, and invalid indices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from crossbow.kernels.interface import Variable
 from crossbow.kernels.reference import Reference
-from crossbow.kernels.requests import FactorisationBackward, FactorisationForward
+from crossbow.kernels.requests import FactorisationBackward, FactorisationForward, FactorisationPrediction
 from crossbow.types import DataError
 from tests.kernels.reference.running import Numbers, nan, run, state, tensor
 
@@ -42,6 +42,18 @@ def test_by_hand() -> None:
     np.testing.assert_allclose(done["items_gradient"], [first, second + third])
 
 
+def predict(x: Numbers, examples: int) -> Numbers:
+    kernel = Reference(np.float64).prepare(FactorisationPrediction(tensor((4, 2)), *VARIABLES, tensor((4,))))
+    output = nan((4,))
+    run(kernel, input0=x, state=state(EXAMPLES=examples), users=USERS, items=ITEMS, output=output)
+    return output
+
+
+def test_predictions_by_hand() -> None:
+    assert predict(X, 3).tolist() == [5, -1, -1, 0]  # the last one is padding
+    assert predict(X, 0).tolist() == [0, 0, 0, 0]
+
+
 def test_without_an_example() -> None:
     done = factorise(X, 0)
     assert [float(np.abs(done[role]).sum()) for role in ("output", "users_gradient", "items_gradient")] == [0, 0, 0]
@@ -60,7 +72,8 @@ def test_without_an_example() -> None:
 def test_an_invalid_index_is_named(row: tuple[float, float], message: str) -> None:
     x = X.copy()
     x[1] = row
-    with pytest.raises(DataError) as caught:
-        factorise(x, 3)
-    assert message in str(caught.value)
+    for compute in (factorise, predict):
+        with pytest.raises(DataError) as caught:
+            compute(x, 3)
+        assert message in str(caught.value)
     factorise(x, 1)  # padding is ignored

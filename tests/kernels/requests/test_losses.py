@@ -9,6 +9,7 @@ from crossbow.kernels.requests import (
     EuclideanLossForward,
     FactorisationBackward,
     FactorisationForward,
+    FactorisationPrediction,
     LabelAccuracy,
     SoftmaxLossBackward,
     SoftmaxLossForward,
@@ -34,6 +35,7 @@ def test_everything_depends_on_the_number_of_examples() -> None:
         LabelAccuracy(P, LABELS, 1, None),
         FactorisationForward(P, LABELS, TABLE, TABLE, 0.0),
         FactorisationBackward(P, LABELS, TABLE, TABLE, 0.0),
+        FactorisationPrediction(P, TABLE, TABLE, LABELS),
     ):
         assert "state" in request.reads
         assert request.in_place is request.alias is None

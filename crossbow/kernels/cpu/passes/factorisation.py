@@ -1,4 +1,4 @@
-"""The loss of a matrix factorisation, and its gradients."""
+"""The loss of a matrix factorisation, its gradients, and its predictions."""
 
 from __future__ import annotations
 
@@ -21,38 +21,40 @@ from crossbow.kernels.cpu.rooms import PASSES
 from crossbow.kernels.interface import Buffers, PreparedKernel
 from crossbow.kernels.native import BAD_INDEX
 from crossbow.kernels.reference.factorisation import named_rows
-from crossbow.kernels.requests import FactorisationBackward, FactorisationForward
+from crossbow.kernels.requests import FactorisationBackward, FactorisationForward, FactorisationPrediction
 
 
 @PASSES.kernel(FactorisationForward, lambda request: request.labels.dtype == np.float32)
 def forward(request: FactorisationForward) -> PreparedKernel:
-    return _prepared(request, squared_errors, loss="output")
+    return _of_labels(request, squared_errors, loss="output")
 
 
 @PASSES.kernel(FactorisationBackward, lambda request: request.labels.dtype == np.float32)
 def backward(request: FactorisationBackward) -> PreparedKernel:
-    return _prepared(request, squared_errors_gradient, users_gradient="users_gradient", items_gradient="items_gradient")
+    written = {role: role for role in request.writes}
+    return _of_labels(request, squared_errors_gradient, **written)
+
+
+@PASSES.kernel(FactorisationPrediction)
+def prediction(request: FactorisationPrediction) -> PreparedKernel:
+    return _prepared(request, products, y="output", batch=request.x.shape[0])
+
+
+def _of_labels(
+    request: FactorisationForward | FactorisationBackward, function: NativeFunction, **written: Any
+) -> PreparedKernel:
+    return _prepared(request, function, labels="labels", decay=float(request.regularisation), **written)
 
 
 def _prepared(
-    request: FactorisationForward | FactorisationBackward, function: NativeFunction, **written: Any
+    request: FactorisationForward | FactorisationBackward | FactorisationPrediction,
+    function: NativeFunction,
+    **more: Any,
 ) -> PreparedKernel:
     (user_rows, latents), item_rows = request.users.shape, request.items.shape[0]
-    return prepared_pass(
-        request,
-        function,
-        explain=_explain,
-        x="input0",
-        labels="labels",
-        state="state",
-        users="users",
-        items="items",
-        **written,
-        user_rows=user_rows,
-        item_rows=item_rows,
-        latents=latents,
-        decay=float(request.regularisation),
-    )
+    places: dict[str, Any] = {"x": "input0", "state": "state", "users": "users", "items": "items"}
+    sizes: dict[str, Any] = {"user_rows": user_rows, "item_rows": item_rows, "latents": latents}
+    return prepared_pass(request, function, explain=_explain, **places, **sizes, **more)
 
 
 def _explain(buffers: Buffers) -> None:
@@ -70,22 +72,21 @@ def row_of(number: Any, rows: int) -> Any:
 
 
 @in_any_order
-def _error(rating: Any, users: Any, u: int, items: Any, v: int, latents: int) -> Any:
-    """rating − u · v for the rows that start at these indices."""
+def _product(users: Any, u: int, items: Any, v: int, latents: int) -> Any:
+    """u · v for the rows that start at these indices."""
     product = np.float32(0)
     for k in range(latents):
         product += users[u + k] * items[v + k]
-    return rating - product
+    return product
 
 
 SHARED: dict[str, Any] = {
-    **dict.fromkeys(("x", "labels", "state", "users", "items"), Address),
+    **dict.fromkeys(("x", "state", "users", "items"), Address),
     **dict.fromkeys(("user_rows", "item_rows", "latents"), int),
-    "decay": float,
 }
 
 
-@native_pass(Arguments(**SHARED, loss=Address))
+@native_pass(Arguments(**SHARED, labels=Address, decay=float, loss=Address))
 def squared_errors(block: Any) -> int:
     x, labels, examples = float32_at(block.x), float32_at(block.labels), int64_at(block.state)[EXAMPLES]
     users, items, latents = float32_at(block.users), float32_at(block.items), block.latents
@@ -95,7 +96,7 @@ def squared_errors(block: Any) -> int:
         if row < 0 or column < 0:
             return BAD_INDEX
         u, v = row * latents, column * latents
-        error = np.float64(_error(labels[n], users, u, items, v, latents))
+        error = np.float64(labels[n] - _product(users, u, items, v, latents))
         total += error * error
         for k in range(latents):
             squares += np.float64(users[u + k]) ** 2 + np.float64(items[v + k]) ** 2
@@ -103,7 +104,7 @@ def squared_errors(block: Any) -> int:
     return 0
 
 
-@native_pass(Arguments(**SHARED, users_gradient=Address, items_gradient=Address))
+@native_pass(Arguments(**SHARED, labels=Address, decay=float, users_gradient=Address, items_gradient=Address))
 def squared_errors_gradient(block: Any) -> int:
     x, labels, examples = float32_at(block.x), float32_at(block.labels), int64_at(block.state)[EXAMPLES]
     users, items, latents = float32_at(block.users), float32_at(block.items), block.latents
@@ -118,8 +119,22 @@ def squared_errors_gradient(block: Any) -> int:
         if row < 0 or column < 0:
             return BAD_INDEX
         u, v = row * latents, column * latents
-        error = _error(labels[n], users, u, items, v, latents)
+        error = labels[n] - _product(users, u, items, v, latents)
         for k in range(latents):
             users_gradient[u + k] += np.float32(2) * (decay * users[u + k] - error * items[v + k])
             items_gradient[v + k] += np.float32(2) * (decay * items[v + k] - error * users[u + k])
+    return 0
+
+
+@native_pass(Arguments(**SHARED, y=Address, batch=int))
+def products(block: Any) -> int:
+    x, y, examples = float32_at(block.x), float32_at(block.y), int64_at(block.state)[EXAMPLES]
+    users, items, latents = float32_at(block.users), float32_at(block.items), block.latents
+    for n in range(examples):
+        row, column = row_of(x[2 * n], block.user_rows), row_of(x[2 * n + 1], block.item_rows)
+        if row < 0 or column < 0:
+            return BAD_INDEX
+        y[n] = _product(users, row * latents, items, column * latents, latents)
+    for n in range(examples, block.batch):
+        y[n] = np.float32(0)
     return 0

@@ -1,6 +1,6 @@
-// The loss of a matrix factorisation, Σ (target − u · v)² + λ (|u|² + |v|²), and its gradients.
+// The loss of a matrix factorisation, Σ (target − u · v)² + λ (|u|² + |v|²), its gradients, and its predictions u · v.
 //
-// An invalid row number makes the loss NaN, because a kernel cannot raise an error.
+// An invalid row number makes the loss, or its prediction, NaN, because a kernel cannot raise an error.
 
 // Results of the first kernel, for each example.
 struct Example {
@@ -87,4 +87,26 @@ KERNEL factorisation_backward(const Example *examples, const int64 *state, const
         }
         gradient[row * latents + k] = (real)sum;
     }
+}
+
+// One block per example. 0 for the padding of a batch.
+KERNEL factorisation_prediction(const real *x, const int64 *state, const real *users, const real *items, real *y,
+                                Size rows, Size columns, Size latents) {
+    SHARED(double, shared);
+    Index n = blockIdx.x;
+    if (n >= state[EXAMPLES]) {
+        if (threadIdx.x == 0) y[n] = 0;
+        return;
+    }
+    Index row = named_row(x[2 * n], rows), column = named_row(x[2 * n + 1], columns);
+    double product = 0;
+    if (row >= 0 && column >= 0) {
+        for (Index k = threadIdx.x; k < latents; k += blockDim.x) {
+            product += (double)users[row * latents + k] * items[column * latents + k];
+        }
+    } else {
+        product = nan("");
+    }
+    product = reduce(product, shared);
+    if (threadIdx.x == 0) y[n] = (real)product;
 }

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from crossbow.kernels.interface import Variable
-from crossbow.kernels.requests import FactorisationBackward, FactorisationForward
+from crossbow.kernels.requests import FactorisationBackward, FactorisationForward, FactorisationPrediction
 from crossbow.types import DataError, Tensor
 from tests.kernels.cpu.buffers import COMPILED, FLOAT32, Numbers, both, close, draw, execute, memory, state
 
@@ -34,6 +34,9 @@ def test_it_agrees_with_the_reference(latents: int, examples: int) -> None:
     actual, expected = both(COMPILED, request, tensors, values, by="numba")
     for role in ("users_gradient", "items_gradient"):
         close(actual[role], expected[role], latents)
+    request = FactorisationPrediction(X, users, items, LABELS)
+    actual, expected = both(COMPILED, request, {**tensors, "output": LABELS}, values, by="numba")
+    close(actual["output"], expected["output"], latents)
 
 
 @pytest.mark.parametrize(
@@ -45,10 +48,11 @@ def test_an_invalid_index_is_named(row: float, column: float, what: str) -> None
     users, items = Variable((5, 3), FLOAT32), Variable((4, 3), FLOAT32)
     values = numbers(3, 5)
     values["input0"][3] = row, column
-    buffers = {**values, "output": memory(ONE), "users_gradient": draw((5, 3)), "items_gradient": draw((4, 3))}
+    buffers = {**values, "output": memory(LABELS), "users_gradient": draw((5, 3)), "items_gradient": draw((4, 3))}
     for request in (
         FactorisationForward(X, LABELS, users, items, 0.0),
         FactorisationBackward(X, LABELS, users, items, 0.0),
+        FactorisationPrediction(X, users, items, LABELS),
     ):
         with pytest.raises(DataError, match=f"{what}, in example 3 of the batch"):
             execute(COMPILED.prepare(request), buffers)
