@@ -36,8 +36,8 @@ def add_predict_command(commands: Any) -> None:
         "predict",
         help="print the classes of images",
         description="Prints the most probable classes of each image, by a model that a script or ExecutionContext.save "
-        "wrote; of a model without classes, its output. Images of another size than the model's are resized. Files that "
-        "cannot be read are named on stderr; the exit status is then 2.",
+        "wrote; of a model without classes, its output. Images of another size than the model's are resized. Files "
+        "that cannot be read are named on stderr; the exit status is then 2.",
     )
     add_model(parser)
     parser.add_argument(
