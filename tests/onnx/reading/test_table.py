@@ -63,4 +63,7 @@ def test_a_translation_is_registered_with_its_settings(monkeypatch: pytest.Monke
 
 def test_groups_are_operators_of_crossbow() -> None:
     assert all(issubclass(getattr(ops, name), ops.Kernel) for name in GROUPS)
-    assert {name: least for name, (_, least) in GROUPS.items() if least > 2} == {"SelfAttention": 15}
+    assert {name: least for name, (_, least) in GROUPS.items() if least > 2} == {
+        "MatFactPrediction": 7,
+        "SelfAttention": 15,
+    }
