@@ -481,7 +481,8 @@ class ExecutionContext:
 
     @property
     def prediction_graph(self) -> Graph:
-        """The graph that `predict` computes: the check dataflow without loss and metrics."""
+        """The graph that `predict` computes: the check dataflow without loss and metrics. A loss with a prediction, as
+        `MatFact`, is replaced by it."""
         return derive_prediction(self._setup.check.graph)
 
     def save(self, path: str | os.PathLike[str]) -> None:

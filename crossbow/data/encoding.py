@@ -68,8 +68,8 @@ ENCODINGS = {
     "cifar100": Encoding("cifar", centred, border=4, mean=True),
     "cifar100_coarse": Encoding("cifar", centred, border=4, mean=True),
 }
-"""Encodings by data set. Those of MNIST and CIFAR-10 are the original's, with its default options. That of CIFAR-100
-has the border that the original's VGG-16 expects."""
+"""Encodings by data set. Those of MNIST and CIFAR-10 are the original's, with its default options. Those of
+CIFAR-100 have the border that the original's VGG-16 expects."""
 
 
 class EncodedExamples:

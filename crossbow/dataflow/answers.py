@@ -61,6 +61,8 @@ def prediction(kernel: Kernel) -> Kernel | None:
     found = ask(kernel, "prediction")
     if found is not None and not isinstance(found, Kernel):
         raise ValueError(f"expected prediction to return an operator or None. Received: {shown(found)}")
+    if found is not None and (found.takes_labels or found.is_loss or found.is_measure):
+        raise ValueError(f"expected prediction to return an operator without labels. Received: {shown(found)}")
     return found
 
 

@@ -194,20 +194,21 @@ def derive_check(graph: Graph) -> Graph:
 
 def derive_prediction(graph: Graph) -> Graph:
     """The graph for prediction: the check graph without operators that take labels. Its last vertex is the prediction:
-    a Classify without consumers, if there is exactly one; else the input of the loss, or the loss' own prediction if it
-    reads the batch; or, without a loss, the last vertex."""
+    a Classify without consumers, if there is exactly one; else the loss' own prediction, if it has one, or the input of
+    the loss; or, without a loss, the last vertex."""
     check = derive_check(graph)
     found = losses(check)
     users = consumers(check)
     classes = [v.order for v in check if isinstance(v.kernel, Classify) and not users[v.order]]
     if len(classes) == 1:
         target = classes[0]
+    elif found and _predicts(found[0]):
+        target = found[0].order
+        check = (*check[:target], replace(found[0], predicts=True), *check[target + 1 :])
     elif found:
         target = found[0].inputs[0]
     else:
         target = max((v.order for v in check if v.forward is not None and not v.forward.takes_labels), default=BATCH)
-    if target == BATCH and found and _predicts(found[0]):
-        return (replace(found[0], order=0, predicts=True),)
     if target == BATCH:
         loss = f", {found[0].name!r} ({type(found[0].kernel).__name__})," if found else ""
         expected = "expected an operator between the batch and the loss, whose output is the prediction"

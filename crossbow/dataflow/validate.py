@@ -89,7 +89,8 @@ def _check_code(kernel: Kernel) -> None:
 def _check_prediction(specs: Sequence[VariableSpec], loss: Kernel | Gradient, inputs: tuple[Shape, ...]) -> None:
     """Raises ValueError unless the variables of a prediction are variables of its loss."""
     assert isinstance(loss, Kernel)
-    known = {spec.name: spec.shape for spec in answers.variables(loss, inputs)}
+    of_loss = (*answers.variables(loss, inputs), *answers.running_statistics(loss, inputs))
+    known = {spec.name: spec.shape for spec in of_loss}
     wrong = {spec.name: spec.shape for spec in specs if known.get(spec.name) != spec.shape}
     if wrong:
         raise ValueError(f"expected a prediction with variables of {type(loss).__name__}, {known}. Received: {wrong}")
@@ -145,9 +146,9 @@ class _Validation:
             if past is not None and isinstance(producer, past):
                 ask(kernel, "check_producer", producer, *inputs)
             specs = answers.variables(kernel, inputs)
-            if vertex.predicts:
-                _check_prediction(specs, vertex.operator.kernel, inputs)
             statistics = answers.running_statistics(kernel, inputs)  # their initialisers may not fit
+            if vertex.predicts:
+                _check_prediction((*specs, *statistics), vertex.operator.kernel, inputs)
             if self.phase is Phase.TRAIN:
                 ask(kernel, "check_training", *inputs)
             if self.labels is not None:  # the graph will run; without labels, it is only described

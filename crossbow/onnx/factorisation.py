@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from crossbow.onnx.network import NetworkStep
-from crossbow.onnx.reading.node import Node
+from crossbow.onnx.reading.node import Node, Numbers
 from crossbow.onnx.reading.table import reads_group
 from crossbow.onnx.writing.table import writes
 from crossbow.onnx.writing.written_operator import WrittenOperator
@@ -31,7 +31,15 @@ def prediction(operator: WrittenOperator) -> None:
 @reads_group("MatFactPrediction", least=7)
 def read_prediction(nodes: Sequence[Node]) -> NetworkStep:
     """The nodes that `prediction` writes."""
-    users, items = (nodes[position].weights(0) for position in (2, 4))
+    users, items = (_table(nodes, column) for column in (0, 1))
     (rows, latents), (columns, _) = users.shape, items.shape
     tables = {"users_initialiser": Values(users), "items_initialiser": Values(items)}
     return nodes[-1].apply(MatFactPrediction(rows=rows, columns=columns, latents=latents, **tables), nodes[0].step())
+
+
+def _table(nodes: Sequence[Node], column: int) -> Numbers:
+    """The vectors that this column of the indices selects. Other tools may have changed the order of the nodes."""
+    gathers = [node for node in nodes if node.proto.op_type == "Gather"]
+    rows = [node.proto.output[0] for node in gathers if node.is_constant(1) and node.constant(1) == [column]]
+    (table,) = (node.weights(0) for node in gathers if node.proto.input[1] in rows)
+    return table

@@ -242,8 +242,9 @@ class Kernel:
         return float(len(labels))
 
     def prediction(self) -> Kernel | None:
-        """For a loss that reads the batch itself: the operator that predicts with the variables of the loss, which are
-        found by their names. None if the loss has no prediction."""
+        """For a loss that has the variables of the network: the operator that predicts with these variables, which are
+        found by their names, from the inputs of the loss. None for other losses, whose input is the prediction. A
+        derived class does not inherit it."""
         return None
 
     def own_solver(self) -> SolverConf | None:
@@ -296,6 +297,7 @@ _OF_ONE_CLASS = (
     "is_relu",
     "is_sum",
     "picks_largest",
+    "prediction",
 )
 
 

@@ -21,8 +21,8 @@ class MatFact(Kernel):
 
     Here e = rating − u · v, u = users[x[n, 0]] and v = items[x[n, 1]]. x: (N, 2), the indices of user and item as
     floating-point numbers; labels: the ratings, floating point, (N,); output: (1,), a sum over the real examples of
-    the batch. users: (rows, latents); items: (columns, latents); λ = `regularisation`. An index without a row in
-    `users` or `items` raises a DataError.
+    the batch. users: (rows, latents); items: (columns, latents); λ = `regularisation`. On the CPU, an index without a
+    row in `users` or `items` raises a DataError; on a GPU, the loss is NaN.
 
     Without `learning_rate`, it is a loss like any other: its gradient, Σ_n 2 (λ u − e v) for the row of a user and
     Σ_n 2 (λ v − e u) for the row of an item, goes to the solver. With `learning_rate` η, the update is the original's,
@@ -79,7 +79,13 @@ class MatFact(Kernel):
         )
 
     def prediction(self) -> MatFactPrediction:
-        return MatFactPrediction(rows=self.rows, columns=self.columns, latents=self.latents)
+        return MatFactPrediction(
+            rows=self.rows,
+            columns=self.columns,
+            latents=self.latents,
+            users_initialiser=self.users_initialiser,
+            items_initialiser=self.items_initialiser,
+        )
 
     def check_labels(self, labels: LabelRange, *inputs: Shape) -> None:
         if labels.classes or labels.shape != inputs[0][:1]:
@@ -119,8 +125,8 @@ class MatFactPrediction(Kernel):
     (columns, latents). On the CPU, an index without a row raises a DataError; on a GPU, its output is NaN. The operator
     has no gradient.
 
-    A network whose loss is a `MatFact` predicts with this operator (`ExecutionContext.predict`, ONNX). There is
-    seldom a need to connect it.
+    A network whose loss is a `MatFact` predicts with this operator, in `ExecutionContext.predict` and as an ONNX model,
+    so there is seldom a need to connect it.
 
     The original has no such operator.
 

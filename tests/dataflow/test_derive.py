@@ -557,6 +557,22 @@ def test_a_loss_of_the_batch_may_have_a_prediction() -> None:
     assert vertex.operator is graph[0].operator
     assert vertex.kernel == vertex.forward == MatFactPrediction(rows=3, columns=4, latents=2)
     assert infer_shapes((vertex,), (5, 2)) == ((5,),)
+    assert derive_prediction((vertex,)) == (vertex,)
+
+
+def test_operators_before_such_a_loss_are_part_of_its_prediction() -> None:
+    head = chain(node("same", Noop()), node("ratings", MatFact(rows=3, columns=4, latents=2)))
+    graph = derive_prediction(wired(head))
+    assert wiring(graph) == {"same": ("batch",), "ratings": ("same",)}
+    assert isinstance(graph[-1].kernel, MatFactPrediction)
+
+
+def test_a_derived_loss_does_not_inherit_the_prediction() -> None:
+    class Biased(MatFact):
+        pass
+
+    with pytest.raises(GraphError, match=r"nothing to predict: .*: a loss, 'loss' \(Biased\), that"):
+        derive_prediction(wired(node("loss", Biased(rows=3, columns=4, latents=2))))
 
 
 @pytest.mark.parametrize(
@@ -568,6 +584,7 @@ def test_a_loss_of_the_batch_may_have_a_prediction() -> None:
         ),
         (InnerProduct(1), r"with variables of Other, .* Received: {'weights': \(1, 2\), 'bias': \(1,\)}"),
         (3, "expected prediction to return an operator or None. Received: 3"),
+        (EuclideanLoss(), "expected prediction to return an operator without labels. Received: EuclideanLoss"),
     ],
 )
 def test_a_prediction_that_does_not_fit_its_loss(prediction: Any, fault: str) -> None:

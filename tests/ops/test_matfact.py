@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow import Dataflow, DataflowNode, Dataset, ExecutionContext, Operator, SolverConf, SubGraph
+from crossbow import Dataflow, DataflowNode, Dataset, ExecutionContext, Operator, Predictor, SolverConf, SubGraph
 from crossbow.kernels import why_not_compiled
 from crossbow.ops import (
     Constant,
@@ -66,7 +66,9 @@ def test_wrong_shapes(shape: tuple[int, ...]) -> None:
 
 def test_the_shape_of_a_prediction() -> None:
     kernel = matfact().prediction()
-    assert kernel == MatFactPrediction(rows=ROWS, columns=COLUMNS, latents=LATENTS)
+    wide = Gaussian(std=0.5)
+    sizes = {"rows": ROWS, "columns": COLUMNS, "latents": LATENTS}
+    assert kernel == MatFactPrediction(**sizes, users_initialiser=wide, items_initialiser=wide)
     assert kernel.output_shape((8, 2)) == (8,)
     assert [(spec.name, spec.shape) for spec in kernel.variables((8, 2))] == [("users", (12, 2)), ("items", (9, 2))]
     with pytest.raises(ValueError, match=r"shape \(N, 2\), with pairs of user and item\. Received: \(8, 3\)"):
@@ -285,6 +287,12 @@ def test_a_context_predicts_ratings(kernels: str) -> None:
         with pytest.raises(TaskError, match=r"11 for every user\. Received: 12, in example"):
             trained.predict(np.array([[0, 0], [12, 0]], np.float32))
         np.testing.assert_allclose(trained.predict(pairs), expected, rtol=1e-5)
+
+
+def test_an_untrained_network_predicts_with_its_initial_values() -> None:
+    kernel = matfact(rows=2, columns=2, users_initialiser=Constant(2.0), items_initialiser=Constant(3.0))
+    with Predictor(SubGraph(DataflowNode(Operator("mf", kernel)))) as predictor:
+        assert predictor(np.array([[0, 1], [1, 1]], np.float32)).tolist() == [12, 12]
 
 
 def test_ratings_are_inputs_of_a_network() -> None:

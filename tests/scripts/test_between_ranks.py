@@ -75,7 +75,8 @@ def test_the_exchange_takes_its_share_at_most(exchange: float, tick: float) -> N
 
 
 def test_exchanges_are_not_minutes_apart() -> None:
-    assert ticks_between(0.7, 3.0, 1e9) == 4  # instead of 24
+    assert ticks_between(0.7, 3.0, 1e9) == 4  # instead of 94
+    assert ticks_between(0.2, 0.004, 1e9) == 2500  # 10 s, although exchanges take more than 5 %
     assert ticks_between(0.7, 7.0, 46.9) == ticks_between(0.7, 30.0, 46.9) == 1
 
 

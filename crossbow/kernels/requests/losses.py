@@ -1,5 +1,5 @@
 """Requests of losses and metrics: scalars of shape (1,), over only the first state[EXAMPLES] examples.
-With them, the prediction of a loss that contains the network."""
+The prediction of a factorisation, whose loss has the variables of the network, has a number for each example."""
 
 from __future__ import annotations
 
