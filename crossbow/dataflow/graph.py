@@ -42,7 +42,8 @@ class Vertex:
     @property
     def forward(self) -> Kernel | None:
         """The kernel, unless it is a gradient."""
-        return self.kernel if isinstance(self.kernel, Kernel) else None
+        kernel = self.kernel
+        return kernel if isinstance(kernel, Kernel) else None
 
 
 Graph = tuple[Vertex, ...]

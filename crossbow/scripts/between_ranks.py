@@ -31,7 +31,7 @@ SHARE = 0.05
 """Fraction of the time that exchanges may take."""
 WAITING = 4
 """The time that an exchange costs with two levels, relative to its own duration and that of a tick. The ranks also wait
-for the slowest rank, which takes three times as long according to measurements."""
+for the slowest rank, which took about three times as long in measurements."""
 SECONDS = 0.5
 """Duration of the measurement of a rank's speed in seconds."""
 SECONDS_BETWEEN = 10.0

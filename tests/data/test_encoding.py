@@ -89,7 +89,7 @@ def test_mnist_is_encoded_as_by_the_original(tmp_path: Path) -> None:
     assert (tmp_path / "mnist-test.labels.1").read_bytes() == label_batch(0, 1, 2, 0, 1, 2, 0, 0)
 
 
-@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "cifar100_coarse"])
 def test_cifar_is_encoded_as_by_the_original(tmp_path: Path, name: str) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 3, 32, 32)).astype(np.uint8)
     data = Dataset((pixels, np.arange(5)), (pixels[:2], np.arange(2)))
@@ -114,7 +114,7 @@ def test_cifar_is_encoded_as_by_the_original(tmp_path: Path, name: str) -> None:
     assert list(verify(again)) == []
 
 
-@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "cifar100_coarse"])
 def test_scripts_crop_and_mirror_the_images_of_cifar(tmp_path: Path, name: str) -> None:
     train, check = encode(cifar(10), ENCODINGS[name], tmp_path, 2)
     assert batch_files(train, check).image_shape == PADDED

@@ -1,5 +1,7 @@
 """Requests of losses and metrics: scalars of shape (1,), over only the first state[EXAMPLES] examples.
-The prediction of a factorisation, whose loss has the variables of the network, has a number for each example."""
+
+The prediction of a factorisation, whose loss has the variables of the network, has a number for each example.
+"""
 
 from __future__ import annotations
 
