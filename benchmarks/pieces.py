@@ -2,9 +2,9 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.pieces
 
-Crossbow's own convolutions (`kernels/cpu/simd/winograd.py`, `narrow.py`) are compared with oneDNN's, in all three
-directions; the solver's step over vectors in large memory pages is compared with that in small pages. Both sides
-alternate; times are the minima, and ratios the medians, over the rounds.
+Crossbow's own convolutions (`kernels/cpu/simd/winograd.py`, `narrow.py`, `pointwise.py`) are compared with oneDNN's, in
+all three directions; the solver's step over vectors in large memory pages is compared with that in small pages. Both
+sides alternate; times are the minima, and ratios the medians, over the rounds.
 """
 
 from __future__ import annotations
@@ -72,6 +72,10 @@ CONVOLUTIONS = (
     Convolution(8, 32, 12, 64, 5, 0),
     Convolution(32, 1, 28, 20, 5, 0),
     Convolution(32, 20, 12, 50, 5, 0),
+    Convolution(16, 64, 56, 64, 1, 0),
+    Convolution(16, 512, 28, 128, 1, 0),
+    Convolution(16, 256, 14, 1024, 1, 0),
+    Convolution(16, 2048, 7, 512, 1, 0),
 )
 VECTORS = {"step over 1.11 M weights": 1_111_000, "step over 0.43 M weights": 431_000}
 """Vectors with as many elements as the two LeNets have weights."""

@@ -2,8 +2,8 @@
 
 C[r, :] ← bias + Σ_k A[r, k] · B[k, :], or C[r, :] ← C[r, :] + …, for as many rows and columns as fit in the registers
 (8 and 48 with AVX-512). k runs over two nested loops, each with its strides, so that A and B may be windows that
-overlap in memory. The columns of a row are contiguous in B, C and bias; the elements of A need not be. NaN passes
-through the ReLU, as in the reference (oneDNN's returns 0).
+overlap in memory. The columns of a row are contiguous in B and bias, and those of a vector in C; the elements of A need
+not be. NaN passes through the ReLU, as in the reference (oneDNN's returns 0).
 """
 
 from __future__ import annotations
@@ -49,27 +49,35 @@ TILE = Arguments(
     b_outer=int,
     b_inner=int,
     c_row=int,
+    c_vector=int,
     add=int,
     relu=int,
     rest=int,
 )
-"""outer, inner: lengths of k's two loops. a_row, …: strides in elements. add: whether the products are added to C.
+"""outer, inner: lengths of k's two loops. a_row, …: strides in elements. c_vector: the distance between two vectors of
+a row of C. add: whether the products are added to C.
 relu: whether C becomes max(C, 0). rest: number of columns of the last, partial vector."""
+
+PACKED = {"outer": 1, "a_row": 1, "a_outer": 0, "a_inner": ROWS, "b_outer": 0, "b_inner": VECTORS * LANES}
+"""Loops and strides of a tile whose factors were copied to contiguous memory, k by k, as wide as the largest tile."""
 
 _register: Callable[[Any, Any], Any] = cgutils.alloca_once
 
 
 class _Tile:
-    """Emits the instructions of a tile of `rows` rows, `vectors` whole vectors and, if tail > 0, a partial one."""
+    """Emits the instructions of a tile of `rows` rows, `vectors` whole vectors and, if tail > 0, a partial one. If
+    `packed` is not 0, the values of `PACKED` are constants: the compiler needs fewer instructions for addresses."""
 
     word, single = Emitter.word, Emitter.single
 
-    def __init__(self, builder: Any, block: Any, rows: int, vectors: int, tail: int) -> None:
+    def __init__(self, builder: Any, block: Any, rows: int, vectors: int, tail: int, packed: int) -> None:
         self.builder, self.rows = builder, rows
         pointer = builder.inttoptr(block, self.word.as_pointer())
         self.arguments = {
             name: builder.load(builder.gep(pointer, [self.word(slot)])) for slot, name in enumerate(TILE.names)
         }
+        if packed:
+            self.arguments |= {name: self.word(value) for name, value in PACKED.items()}
         self.columns = [Emitter(builder, LANES) for _ in range(vectors)]
         if tail:
             self.columns.append(Emitter(builder, tail, self.arguments["rest"]))
@@ -109,60 +117,59 @@ class _Tile:
         relu = builder.icmp_signed("!=", arguments["relu"], self.word(0))
         with builder.if_else(builder.icmp_signed("!=", arguments["add"], self.word(0))) as (adding, replacing):
             with adding:
-                for offset, column, total, _ in self._sums(sums, zeros):
+                for place, code, total, _ in self._sums(sums, zeros):
                     # One row after the other, because rows of C may overlap.
-                    self._store(
-                        builder.fadd(total, self._load(arguments["c"], offset, column)), arguments["c"], offset, column
-                    )
+                    code.store(builder.fadd(total, code.load(place)), place)
             with replacing:
-                for offset, column, total, zero in self._sums(sums, zeros):
-                    flat = builder.and_(builder.fcmp_ordered("<", total, zero), self.columns[column].splat(relu))
-                    self._store(builder.select(flat, zero, total), arguments["c"], offset, column)
+                for place, code, total, zero in self._sums(sums, zeros):
+                    flat = builder.and_(builder.fcmp_ordered("<", total, zero), code.splat(relu))
+                    code.store(builder.select(flat, zero, total), place)
 
-    def _sums(self, sums: list[list[Any]], zeros: list[Any]) -> Iterator[tuple[Any, int, Any, Any]]:
-        """Row offset in C, column, sum and zero of every vector."""
+    def _sums(self, sums: list[list[Any]], zeros: list[Any]) -> Iterator[tuple[Any, Emitter, Any, Any]]:
+        """Address in C, emitter, sum and zero of every vector."""
+        builder, arguments = self.builder, self.arguments
         for number, row in enumerate(sums):
-            offset = self.builder.mul(self.arguments["c_row"], self.word(number))
-            for column, (place, zero) in enumerate(zip(row, zeros, strict=True)):
-                yield offset, column, self.builder.load(place), zero
+            offset = builder.mul(arguments["c_row"], self.word(number))
+            for column, (code, total, zero) in enumerate(zip(self.columns, row, zeros, strict=True)):
+                index = builder.add(offset, builder.mul(arguments["c_vector"], self.word(column)))
+                yield self._place(arguments["c"], index), code, builder.load(total), zero
 
-    def _place(self, base: Any, index: Any, column: int) -> Any:
-        place = self.builder.add(index, self.word(LANES * column))
-        return self.builder.add(base, self.builder.shl(place, self.word(2)))
+    def _place(self, base: Any, index: Any) -> Any:
+        return self.builder.add(base, self.builder.shl(index, self.word(2)))
 
     def _load(self, base: Any, index: Any, column: int) -> Any:
-        return self.columns[column].load(self._place(base, index, column))
-
-    def _store(self, value: Any, base: Any, index: Any, column: int) -> None:
-        self.columns[column].store(value, self._place(base, index, column))
+        return self.columns[column].load(self._place(base, self.builder.add(index, self.word(LANES * column))))
 
 
 @instruction
-def _tile(typing_context: Any, block: Any, rows: Any, vectors: Any, tail: Any) -> Any:
+def _tile(typing_context: Any, block: Any, rows: Any, vectors: Any, tail: Any, packed: Any) -> Any:
     """Compute a tile of the literal sizes, with the arguments in the block at an address."""
+    literals = rows, vectors, tail, packed
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _Tile(builder, arguments[0], rows.literal_value, vectors.literal_value, tail.literal_value).write()
+        _Tile(builder, arguments[0], *(literal.literal_value for literal in literals)).write()
         return context.get_dummy_value()
 
-    if not all(isinstance(size, types.IntegerLiteral) for size in (rows, vectors, tail)):
+    if not all(isinstance(literal, types.IntegerLiteral) for literal in literals):
         return None
-    return types.void(types.int64, rows, vectors, tail), generate
+    return types.void(types.int64, *literals), generate
 
 
-def tile(rows: int, columns: int) -> NativeFunction:
-    """The compiled tile of a number of rows (at most ROWS) and columns (at most VECTORS vectors)."""
+def tile(rows: int, columns: int, *, packed: bool = False) -> NativeFunction:
+    """The compiled tile of a number of rows (at most ROWS) and columns (at most VECTORS vectors). packed: whether the
+    arguments have the values of `PACKED`."""
     vectors, rest = divmod(columns, LANES)
-    return _compiled(rows, vectors, 0 if rest == 0 else next(width for width in (4, 8, LANES) if rest <= width))
+    tail = 0 if rest == 0 else next(width for width in (4, 8, LANES) if rest <= width)
+    return _compiled(rows, vectors, tail, int(packed))
 
 
 @functools.cache
-def _compiled(rows: int, vectors: int, tail: int) -> NativeFunction:
+def _compiled(rows: int, vectors: int, tail: int, packed: int) -> NativeFunction:
     def tile_pass(block: Any) -> int:
-        _tile(address_of(block), rows, vectors, tail)
+        _tile(address_of(block), rows, vectors, tail, packed)
         return 0
 
-    tile_pass.__name__ = f"tile_{rows}_{vectors}_{tail}"
+    tile_pass.__name__ = f"{'packed_' if packed else ''}tile_{rows}_{vectors}_{tail}"
     return native_pass(TILE)(tile_pass)
 
 
@@ -188,7 +195,7 @@ class Product:
             for size, count in ((-(-rows // parts), rows % parts or parts), (rows // parts, -rows % parts)):
                 table += [count, size, tile(size, last - first).address if count else 0]
         self.arguments: Mapping[str, Value] = {
-            "tile": {**dict.fromkeys(TILE.names, 0), **arguments},
+            "tile": {**dict.fromkeys(TILE.names, 0), "c_vector": LANES, **arguments},
             "chunks": chunks,
             "table": np.array(table, np.int64),
         }

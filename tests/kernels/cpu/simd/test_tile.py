@@ -20,7 +20,8 @@ COLUMNS = tile.VECTORS * tile.LANES
 
 
 def run(rows: int, columns: int, **arguments: Numbers | int) -> None:
-    given = {**dict.fromkeys(tile.TILE.names, 0), "rest": columns % tile.LANES, "outer": 1, **arguments}
+    given = {**dict.fromkeys(tile.TILE.names, 0), "rest": columns % tile.LANES, "outer": 1, "c_vector": tile.LANES}
+    given |= arguments
     tile.tile(rows, columns).call("tile", **given)()
 
 
