@@ -55,6 +55,8 @@ from tests.runtime.test_tuning import Scripted, tuning_of
 from tests.support import context as small_context
 from tests.support import within
 
+pytestmark = [pytest.mark.slow]  # on the emulator; what they share with CPUs is tested there
+
 TASKS = TrainingUnit.TASKS
 
 

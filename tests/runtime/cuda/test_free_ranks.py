@@ -57,6 +57,8 @@ from tests.runtime.test_peers import check_in_turn
 from tests.runtime.test_served import CALM, SOLVER, same_bits, simulated, trained
 from tests.support import same_weights, until
 
+pytestmark = [pytest.mark.slow]  # on the emulator; what they share with CPUs is tested there
+
 EXACT = SystemConf(devices="cuda:0", learners_per_device=1, precision="float64", seed=SEED)
 RULES = [Default(tau=2), AsynchronousSGD(), AsynchronousSGD(weight=0.5, sends="gradient"), EASGD(tau=3), Grouping(1)]
 

@@ -18,6 +18,8 @@ from tests.runtime.test_local_variables import BARRIER, FREE, SOLVER, TASKS
 from tests.support import SECONDS, training, within
 from tests.support import context as small_context
 
+pytestmark = [pytest.mark.slow]  # on the emulator; what they share with CPUs is tested there
+
 BIASES: dict[str, Any] = {"local_variables": ("*.bias",), "solver": SOLVER}
 
 

@@ -31,6 +31,8 @@ from tests.kernels.cuda.fake import fake_cuda
 from tests.runtime.cuda import test_training as engine
 from tests.support import Array, chain, training
 
+pytestmark = [pytest.mark.slow]  # on the emulator; what they share with CPUs is tested there
+
 NARROW = ("float16", "bfloat16")
 TOLERANCES = {"float16": 1e-2, "bfloat16": 3e-2}
 """Of weights after a few ticks, relative to the largest of a variable; one that was 0 may be small by chance. A

@@ -41,6 +41,8 @@ from tests.runtime import test_regrouping as regrouping
 from tests.runtime.test_across_ranks import DATA, MODEL, SOLVER, Trained, losses, train
 from tests.support import SECONDS, same_weights, training, until
 
+pytestmark = [pytest.mark.slow]  # on the emulator; what they share with CPUs is tested there
+
 FOUR = ("cuda:0", "cuda:1", "cuda:2", "cuda:3")
 
 
