@@ -246,8 +246,8 @@ def everywhere(run: Any) -> Any:
             for part in range(2 if rest > 0 else 1):
                 whole = part == 0
                 at = 4 * (start + (first if whole else grid.rows) * width)
-                count, wide_as, height = (last - first, width, grid.height) if whole else (1, rest, 1)
-                run(a + at, b + at, out + at, count, wide_as, height, known, wide, sums)
+                rows, columns, height = (last - first, width, grid.height) if whole else (1, rest, 1)
+                run(a + at, b + at, out + at, rows, columns, height, known, wide, sums)
 
     return _inlined_as(f"everywhere_{run.py_func.__name__}", walk)
 
