@@ -27,6 +27,8 @@ from crossbow.types import ConfigurationError
 KILLED, MOST_KILLED = 128, 128 + 64
 """If a signal has ended a rank, the exit status of mpirun is above the first number, and at most the second. Errors of
 mpirun itself, such as a host that it cannot reach, have a higher status."""
+UNREACHABLE = 2
+"""Exit status if mpirun could not start the ranks."""
 LOOK = 0.5
 """Seconds between two checks whether mpirun has ended."""
 SECONDS_TO_PRINT = 1.0
@@ -88,9 +90,8 @@ def launch_on_mpi(program: RankProgram, launch: MpiLaunch) -> int:
     raise AssertionError
 
 
-def _pass_errors_on(errors: BinaryIO) -> None:
+def _pass_errors_on(errors: BinaryIO, banners: WithoutBanners) -> None:
     """Copy the standard error of mpirun, without banners, to the standard error of this process."""
-    banners = WithoutBanners(_write, say)
     with errors:
         while content := os.read(errors.fileno(), 1 << 16):
             banners.feed(content)
@@ -141,10 +142,14 @@ def _run(command: list[str]) -> tuple[int, bool]:
     with handled(receive):
         process = subprocess.Popen(command, start_new_session=True, preexec_fn=before, stderr=subprocess.PIPE)
         pass_on()  # signals that arrived before the process existed
-        reader = threading.Thread(target=_pass_errors_on, args=(process.stderr,), daemon=True)
+        banners = WithoutBanners(_write, say)
+        reader = threading.Thread(target=_pass_errors_on, args=(process.stderr, banners), daemon=True)
         reader.start()
         status = _end_of(process)
         reader.join(SECONDS_TO_PRINT)  # children of mpirun may outlive it, and keep its standard error open
     if status and received:
         return KILLED + received[0], True
+    if status > MOST_KILLED and not banners.of_ranks:
+        say("mpirun could not start the ranks; its own messages are above")
+        return UNREACHABLE, False
     return KILLED - status if status < 0 else status, bool(received)

@@ -83,7 +83,7 @@ class SubGraph(Connectable):
 
         patterns: patterns of the names of operators, such as "conv*", or of single variables, such as "*.bias". The
         running statistics of a normalisation are still updated. Gradients that only frozen operators need are not
-        computed.
+        computed. Under `Gossip`, the last digits of frozen variables may change.
 
         Raises ConfigurationError for a pattern that matches no variable, and for an operator with variables that has no
         learning rate multipliers.

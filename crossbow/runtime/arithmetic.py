@@ -1,8 +1,8 @@
 """Vector arithmetic of a run: updates of flat vectors as calls of kernels, the same on every device.
 
-A vector of variables may have ranges with separate updates: ranges with their own multiplier of the learning rate, and
-the learners' local variables. If numbers are checked, each variable is searched for values that are not finite as soon
-as an update has written it.
+A vector of variables may have ranges with separate updates: ranges with their own multiplier of the learning rate,
+frozen variables, and the learners' local variables. If numbers are checked, each variable is searched for values that
+are not finite as soon as an update has written it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from crossbow.types import Array
 
 T = TypeVar("T")
 
+UNCHANGED = Update((("base_next", {"base": 1.0}),))
+"""The merge of frozen variables: the base model's next value is its current one."""
+
 WRITTEN = {
     "weights": "new value of",
     "velocity": "velocity of",
@@ -61,6 +64,11 @@ class Ranges:
     @property
     def multipliers(self) -> tuple[float, ...]:
         return tuple(dict.fromkeys(multiplier for _, multiplier in self.rates)) or (1.0,)
+
+    @property
+    def frozen(self) -> list[slice]:
+        """Ranges of frozen variables."""
+        return [place for place, multiplier in self.rates if multiplier == 0]
 
 
 @dataclass(frozen=True)
@@ -117,21 +125,32 @@ class VectorArithmetic:
         calls = kernel.bind({"step_count": vectors[count.name], "correction": correction})
         return [BoundStep(name, call) for call in calls], counted
 
-    def adjust(self, name: str, bound: BoundUpdate, vectors: Mapping[str, Array], place: slice) -> list[BoundStep]:
-        """Return an update of this range of the vectors. For local variables, `alone` replaces it."""
-        if bound.alone is None:
-            return self._adjust(name, bound, vectors, place)
-        steps: list[BoundStep] = []
-        for part, update in self._parts(bound, bound.alone, place):
-            cut = {vector: values[_cut(part, place)] for vector, values in vectors.items()}
-            steps += self._adjust(name, update, cut, part)
-        return steps
+    def adjust(
+        self,
+        name: str,
+        bound: BoundUpdate,
+        vectors: Mapping[str, Array],
+        place: slice,
+        *,
+        skips_frozen: bool = True,
+    ) -> list[BoundStep]:
+        """Return an update of this range of the vectors. For local variables, `alone` replaces it.
 
-    def _parts(self, shared: BoundUpdate, alone: BoundUpdate, place: slice) -> list[tuple[slice, BoundUpdate]]:
-        """The parts of a range, and the update of each."""
-        kept = [_both(each, place) for each in overlapping(self.ranges.kept, place, lambda each: each)]
-        rest = without(place, kept)
-        return [*((piece, alone) for piece in kept), *((piece, shared) for piece in rest)]
+        skips_frozen: whether frozen variables keep their values. A mean of equal values would change their last digits,
+        because the coefficients are rounded.
+        """
+        frozen = _within(self.ranges.frozen, place) if skips_frozen else []
+        kept = [] if bound.alone is None else _within(self.ranges.kept, place)
+        steps: list[BoundStep] = []
+        if "base_next" in bound.update.written:
+            for part in frozen:
+                steps += self.fixed(name, UNCHANGED, _at(part, place, vectors))
+        for part in kept:
+            assert bound.alone is not None
+            steps += self._adjust(name, bound.alone, _at(part, place, vectors), part)
+        for part in without(place, sorted([*frozen, *kept], key=lambda each: each.start)):
+            steps += self._adjust(name, bound, _at(part, place, vectors), part)
+        return steps
 
     def _adjust(self, name: str, bound: BoundUpdate, vectors: Mapping[str, Array], place: slice) -> list[BoundStep]:
         """Return one update for every learning rate in the range."""
@@ -140,9 +159,7 @@ class VectorArithmetic:
             steps += self._apply(name, bound, vectors, *bound.numbers.values())
         else:
             for run, multiplier in overlapping(self.ranges.rates, place, lambda pair: pair[0]):
-                part = _cut(run, place)
-                cut = {vector: values[part] for vector, values in vectors.items()}
-                steps += self._apply(name, bound, cut, bound.numbers[multiplier])
+                steps += self._apply(name, bound, _at(run, place, vectors), bound.numbers[multiplier])
         return [*steps, *self.look_through(name, bound.update.written, vectors, place)]
 
     def _apply(
@@ -240,9 +257,16 @@ def _cut(whole: slice, place: slice) -> slice:
     return slice(max(whole.start, place.start) - place.start, min(whole.stop, place.stop) - place.start)
 
 
-def _both(whole: slice, place: slice) -> slice:
-    """The intersection of two ranges that overlap."""
-    return slice(max(whole.start, place.start), min(whole.stop, place.stop))
+def _at(part: slice, place: slice, vectors: Mapping[str, Array]) -> dict[str, Array]:
+    """The vectors of `place` in the range `part`."""
+    inside = _cut(part, place)
+    return {name: vector[inside] for name, vector in vectors.items()}
+
+
+def _within(parts: Sequence[slice], place: slice) -> list[slice]:
+    """The intersections of ranges, which are disjoint and in order, with `place`."""
+    found = overlapping(parts, place, lambda each: each)
+    return [slice(max(each.start, place.start), min(each.stop, place.stop)) for each in found]
 
 
 def overlapping(items: Sequence[T], place: slice, of: Callable[[T], slice]) -> list[T]:

@@ -20,7 +20,7 @@ from crossbow.runtime.backend import Combination
 from crossbow.runtime.copies import WHOLE, Copies, Copy
 from crossbow.runtime.participants import Participants
 from crossbow.runtime.server import Server
-from crossbow.solver import Pace
+from crossbow.solver import Pace, Update
 from crossbow.synch import FreeRule, PeerRule
 from crossbow.synch.progress import Masses
 from crossbow.types import Array
@@ -185,6 +185,7 @@ class PeerExchange(Exchange):
                 **participants.base.vectors(0),
                 **{f"{kind}{i}": each[kind] for i, each in enumerate(own) for kind in ("weights", "received")},
             },
+            skips_frozen=False,
         )
         self.restart()
 
@@ -234,5 +235,9 @@ class PeerExchange(Exchange):
         self._send[learner, peer].run(pace, self.masses.send(learner, peer, self._rule.part_sent()))
 
     def _mix(self, vectors: Mapping[str, Array]) -> Combination[tuple[float, float]]:
-        """An update of vectors whose coefficients depend on the two masses."""
-        return self._participants.bind("mix", lambda pace, masses: self._rule.mix(*masses), (0.5, 0.5), vectors)
+        """An update of vectors whose coefficients depend on the two masses. Frozen variables have masses, too."""
+
+        def mix(pace: Pace, masses: tuple[float, float]) -> Update:
+            return self._rule.mix(*masses)
+
+        return self._participants.bind("mix", mix, (0.5, 0.5), vectors, skips_frozen=False)

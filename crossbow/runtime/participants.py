@@ -49,8 +49,9 @@ class Participants:
         clipped: Mapping[str, float] | None = None,
         place: slice | None = None,
         start: int = 0,
+        skips_frozen: bool = True,
     ) -> Combination[About]:
-        """Return an update of vectors, except the learners' local variables.
+        """Return an update of vectors, except the learners' local variables and, with `skips_frozen`, frozen ones.
 
         some: an example of the second argument of `at`. clipped: the combination of gradients
         whose norm is limited, if any. place: the range of z to update, which may be empty; None means all. start:
@@ -70,7 +71,7 @@ class Participants:
             if used and where.start < where.stop:
                 inside = slice(where.start - start, where.stop - start)
                 cut = {vector: values[inside] for vector, values in used.items()}
-                steps += arithmetic.adjust(name, update, cut, where)
+                steps += arithmetic.adjust(name, update, cut, where, skips_frozen=skips_frozen)
             return steps
 
         return self.meeting.combination(formula, bind)

@@ -64,6 +64,7 @@ def passed(*parts: str) -> tuple[str, list[str]]:
         (STATUS.replace("\n\n", "\n" * 20), STATUS.replace("\n\n", "\n" * 20), []),
         ("no end", "no end", []),
         (DASHES[:-1], DASHES[:-1], []),
+        (f"error\n{ABORTED}\0", "error\n", []),
     ],
 )
 def test_banners_about_the_ends_of_ranks_are_left_out(output: str, expected: str, said: list[str]) -> None:
@@ -93,3 +94,10 @@ def test_what_cannot_be_a_banner_is_passed_on_at_once() -> None:
     assert written.decode() == "50 %\r100 %\n- a list\n"
     banners.feed(b" of results\n12")
     assert written.decode().endswith(f"\n{DASHES}a table of results\n12")
+
+
+def test_whether_ranks_have_ended_is_known() -> None:
+    for output, of_ranks in ((STATUS, True), (ABORTED, True), (KILLED, True), (OTHER, False), ("error\n", False)):
+        banners = WithoutBanners(lambda content: None, lambda text: None)
+        banners.feed(output.encode())
+        assert banners.of_ranks == of_ranks

@@ -12,10 +12,12 @@ from crossbow import (
     Operator,
     Sequential,
     SolverConf,
+    SystemConf,
 )
 from crossbow.dataflow.freezing import frozen_operators
 from crossbow.dataflow.graph import build
 from crossbow.ops import BatchNorm, Conv, InnerProduct, InnerProductGradient, Kernel, ReLU, SoftMax, SoftMaxLoss
+from crossbow.synch import EASGD, SMA, DiLoCo, ModelAveraging, PolyakRuppert, Rule, TwoLevel
 from crossbow.types import Shape
 from tests.dataflow.networks import wiring
 from tests.support import pictures
@@ -47,6 +49,33 @@ def test_training_keeps_frozen_variables_and_changes_the_others(patterns: list[s
     trained = {name for name in before if "running" not in name}
     assert {name for name in trained if np.array_equal(before[name], after[name])} == frozen
     assert all(not np.array_equal(before[name], after[name]) for name in before.keys() - trained)
+
+
+@pytest.mark.parametrize("devices", [("cpu",), ("cpu:0/2", "cpu:1/2")])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        SMA(),
+        ModelAveraging(tau=2),
+        PolyakRuppert(),
+        DiLoCo(tau=2),
+        EASGD(alpha=0.3),
+        TwoLevel(SMA(), ModelAveraging(tau=2)),
+    ],
+    ids=lambda rule: type(rule).__name__,
+)
+def test_averages_of_learners_leave_frozen_variables_as_they_are(rule: Rule, devices: tuple[str, ...]) -> None:
+    """A mean of three equal values may differ from them, because 1/3 is rounded."""
+    model = ModelConf(batch_size=8, rule=rule, local_variables=("*norm*",) if isinstance(rule, SMA) else ())
+    solver = SolverConf(learning_rate=0.05, momentum=0.9, weight_decay=1e-3)
+    system = SystemConf(learners_per_device=3, devices=devices, threads_per_learner=1)
+    own, data = network().freeze("conv2", "batchnorm1.weights"), pictures(examples=144)
+    with ExecutionContext(own, data=data, model=model, solver=solver, system=system, monitors=()) as context:
+        before = context.variables
+        context.train(12)
+        after = context.variables
+    same = {name for name, value in before.items() if np.array_equal(value, after[name])}
+    assert same == {"conv2.weights", "batchnorm1.weights"}
 
 
 @pytest.mark.parametrize("pattern", ["pool*", "conv3", "conv2.bias", "batchnorm1.running_mean", "relu1"])

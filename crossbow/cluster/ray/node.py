@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 
+from crossbow.cluster.ray.guard import guarded
 from crossbow.cluster.ray.scratch import scratch_directory
 
 SECONDS_TO_END = 10.0
@@ -40,13 +41,21 @@ def command_of(address: str, resource: str, directory: str) -> list[str]:
 
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command until it ends or standard input does. Returns its exit status, or 0 in the second case."""
+    """Run a command until it ends or standard input does. Returns its exit status, or 0 in the second case. If this
+    process is killed, the command and the processes that it has started are killed, too."""
     over = threading.Event()
     for number in SIGNALS:  # before the process starts, so that a signal cannot orphan it
         signal.signal(number, lambda *_: over.set())
-    with subprocess.Popen(
-        command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
-    ) as process:
+    with (
+        guarded() as variables,
+        subprocess.Popen(
+            command,
+            env={**environment, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            start_new_session=True,
+        ) as process,
+    ):
 
         def await_input() -> None:
             while os.read(sys.stdin.fileno(), 4096):

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,22 @@ def test_it_ends_its_command(by_signal: bool) -> None:
         with pytest.raises(ProcessLookupError):
             os.kill(int(number), 0)
         assert not Path(given[3]).exists()
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="needs /proc")
+def test_its_command_does_not_outlive_it_if_it_is_killed() -> None:
+    with begin(WAITS) as process:
+        assert process.stderr is not None
+        number = int(process.stderr.readline().split()[0])
+        reader = threading.Thread(target=process.stderr.read)  # to its end: the command has it open, too
+        reader.start()
+        process.kill()
+        reader.join(60)
+        lives = reader.is_alive()
+        if lives:
+            os.kill(number, signal.SIGKILL)
+            reader.join()
+        assert not lives
 
 
 def test_it_ends_with_its_command() -> None:
