@@ -33,11 +33,16 @@ from crossbow.runtime.engine import Engine
 from crossbow.runtime.limits import Limits
 from crossbow.runtime.run import TrainingRun
 from crossbow.synch import (
+    EASGD,
+    AsynchronousSGD,
     BarrierRule,
+    DiLoCo,
     HostCollective,
     ModelAveraging,
     PolyakRuppert,
+    Rule,
     RuleSequence,
+    TwoLevel,
 )
 from crossbow.types import TrainingUnit
 from tests.cluster.fake_network import FakeNetwork, at_once
@@ -174,6 +179,17 @@ def test_sequences_of_rules(one_host: bool) -> None:
     for each in train_on([1, 2], model, one_host=one_host):
         assert same_weights(alone.weights, each.weights)
         assert losses(alone) == losses(each)
+
+
+@pytest.mark.parametrize("learners", [[2, 1], [1, 1, 1]], ids=str)
+@pytest.mark.parametrize(
+    "rule", [SMA(), DiLoCo(tau=2), TwoLevel(SMA(), DiLoCo(tau=4)), EASGD(alpha=0.3), AsynchronousSGD()], ids=repr
+)
+def test_frozen_variables_keep_their_bits(rule: Rule, learners: list[int]) -> None:
+    frozen = InnerProduct(number_of_outputs=8, weight_learning_rate_multiplier=0.0)
+    alone = train(None, MODEL, replace(SYSTEM, learners_per_device=1), hidden=frozen)
+    for each in train_on(learners, replace(MODEL, rule=rule), hidden=frozen):
+        np.testing.assert_array_equal(each.weights["InnerProduct0.weights"], alone.weights["InnerProduct0.weights"])
 
 
 def test_a_rank_with_two_devices() -> None:
