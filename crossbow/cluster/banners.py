@@ -38,11 +38,11 @@ class WithoutBanners:
         """Whether the output passed on ends within a line."""
         self._silent = True
         """Whether nothing has been passed on yet."""
-        self.of_ranks = False
+        self.saw_ranks_end = False
         """Whether there was a banner about the end of a rank."""
 
     def feed(self, content: bytes) -> None:
-        """Process more output. mpirun ends its last banner with a zero byte, which is left out."""
+        """Process more output. Zero bytes are left out: mpirun ends its last banner with one."""
         self._kept += content.replace(b"\0", b"")
         while self._kept and self._step():
             pass
@@ -81,7 +81,7 @@ class WithoutBanners:
                 self._say(f"rank {rank} has ended with exit status {status}")
         elif not _ABORTED.match(text):
             return False
-        self.of_ranks = True
+        self.saw_ranks_end = True
         return True
 
     def _pass_on(self, count: int) -> None:

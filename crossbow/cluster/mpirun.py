@@ -26,9 +26,7 @@ from crossbow.types import ConfigurationError
 
 KILLED, MOST_KILLED = 128, 128 + 64
 """If a signal has ended a rank, the exit status of mpirun is above the first number, and at most the second. Errors of
-mpirun itself, such as a host that it cannot reach, have a higher status."""
-UNREACHABLE = 2
-"""Exit status if mpirun could not start the ranks."""
+mpirun itself, such as a host that it cannot reach, have a higher status, which is returned as it is."""
 LOOK = 0.5
 """Seconds between two checks whether mpirun has ended."""
 SECONDS_TO_PRINT = 1.0
@@ -149,7 +147,6 @@ def _run(command: list[str]) -> tuple[int, bool]:
         reader.join(SECONDS_TO_PRINT)  # children of mpirun may outlive it, and keep its standard error open
     if status and received:
         return KILLED + received[0], True
-    if status > MOST_KILLED and not banners.of_ranks:
-        say("mpirun could not start the ranks; its own messages are above")
-        return UNREACHABLE, False
+    if status > MOST_KILLED and not banners.saw_ranks_end:
+        say(f"mpirun has failed with exit status {status}; its own messages are above")
     return KILLED - status if status < 0 else status, bool(received)

@@ -34,7 +34,7 @@ from crossbow.types import Array
 T = TypeVar("T")
 
 UNCHANGED = Update((("base_next", {"base": 1.0}),))
-"""The merge of frozen variables: the base model's next value is its current one."""
+"""What replaces a merge of frozen variables that writes the base model's next value."""
 
 WRITTEN = {
     "weights": "new value of",
@@ -136,11 +136,12 @@ class VectorArithmetic:
     ) -> list[BoundStep]:
         """Return an update of this range of the vectors. For local variables, `alone` replaces it.
 
-        skips_frozen: whether frozen variables keep their values. A mean of equal values would change their last digits,
-        because the coefficients are rounded.
+        A mean of equal values may differ from them in the last digits, because its coefficients are rounded. So frozen
+        variables are left out. skips_frozen: whether they are; with masses, they are not.
         """
         frozen = _within(self.ranges.frozen, place) if skips_frozen else []
-        kept = [] if bound.alone is None else _within(self.ranges.kept, place)
+        local = [] if bound.alone is None else _within(self.ranges.kept, place)
+        kept = [piece for each in local for piece in without(each, _within(frozen, each))]
         steps: list[BoundStep] = []
         if "base_next" in bound.update.written:
             for part in frozen:

@@ -414,7 +414,7 @@ def _new_bases(setting: RunSetting, backend: Backend, program: Program) -> tuple
 
 
 def _kept(layout: ModelLayout, model: ModelConf) -> list[slice]:
-    """The ranges of the local variables that are not frozen. Raises ConfigurationError for an unknown name."""
+    """The ranges of the local variables. Raises ConfigurationError for an unknown name."""
     places: dict[int, slice] = {}
     for pattern in model.local_variables:
         found = [segment for segment in layout if fnmatch.fnmatchcase(segment.name, pattern)]
@@ -424,8 +424,7 @@ def _kept(layout: ModelLayout, model: ModelConf) -> list[slice]:
                 f"ModelConf: local_variables must be of {known}. Received: local_variables={pattern!r}"
             )
         for segment in found:
-            if segment.spec.learning_rate_multiplier != 0:
-                places[segment.offset] = slice(segment.offset, segment.offset + segment.storage.elements)
+            places[segment.offset] = slice(segment.offset, segment.offset + segment.storage.elements)
     return [places[offset] for offset in sorted(places)]
 
 

@@ -235,7 +235,7 @@ class PeerExchange(Exchange):
         self._send[learner, peer].run(pace, self.masses.send(learner, peer, self._rule.part_sent()))
 
     def _mix(self, vectors: Mapping[str, Array]) -> Combination[tuple[float, float]]:
-        """An update of vectors whose coefficients depend on the two masses. Frozen variables have masses, too."""
+        """An update of vectors whose coefficients depend on the two masses. It mixes frozen variables, too."""
 
         def mix(pace: Pace, masses: tuple[float, float]) -> Update:
             return self._rule.mix(*masses)

@@ -33,7 +33,7 @@ def add_launch_command(commands: Any) -> None:
         usage="%(prog)s [options] (-m MODULE | SCRIPT) [arguments]",
         description="Runs a module or a script on several ranks that train together. On Ray, training goes on when a "
         "rank is lost, and nodes that join the cluster get ranks.",
-        epilog="Exit status: that of the program; 2 if an option is wrong or the cluster cannot be reached; 3 after "
+        epilog="Exit status: that of the program; 2 if an option is wrong or Ray's cluster cannot be reached; 3 after "
         "a loss of ranks that ends training.",
         allow_abbrev=False,
     )

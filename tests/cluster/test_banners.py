@@ -97,7 +97,7 @@ def test_what_cannot_be_a_banner_is_passed_on_at_once() -> None:
 
 
 def test_whether_ranks_have_ended_is_known() -> None:
-    for output, of_ranks in ((STATUS, True), (ABORTED, True), (KILLED, True), (OTHER, False), ("error\n", False)):
+    for output, seen in ((STATUS, True), (ABORTED, True), (KILLED, True), (OTHER, False), ("error\n", False)):
         banners = WithoutBanners(lambda content: None, lambda text: None)
         banners.feed(output.encode())
-        assert banners.of_ranks == of_ranks
+        assert banners.saw_ranks_end == seen

@@ -17,8 +17,9 @@ from crossbow import (
 from crossbow.dataflow.freezing import frozen_operators
 from crossbow.dataflow.graph import build
 from crossbow.ops import BatchNorm, Conv, InnerProduct, InnerProductGradient, Kernel, ReLU, SoftMax, SoftMaxLoss
-from crossbow.synch import EASGD, SMA, DiLoCo, ModelAveraging, PolyakRuppert, Rule, TwoLevel
+from crossbow.synch import EASGD, SMA, SSGD, AsynchronousSGD, DiLoCo, ModelAveraging, PolyakRuppert, Rule, TwoLevel
 from crossbow.types import Shape
+from tests.combinations import pairwise
 from tests.dataflow.networks import wiring
 from tests.support import pictures
 from tests.testing.user_operators import Shift
@@ -51,6 +52,7 @@ def test_training_keeps_frozen_variables_and_changes_the_others(patterns: list[s
     assert all(not np.array_equal(before[name], after[name]) for name in before.keys() - trained)
 
 
+@pairwise
 @pytest.mark.parametrize("devices", [("cpu",), ("cpu:0/2", "cpu:1/2")])
 @pytest.mark.parametrize(
     "rule",
@@ -61,14 +63,26 @@ def test_training_keeps_frozen_variables_and_changes_the_others(patterns: list[s
         DiLoCo(tau=2),
         EASGD(alpha=0.3),
         TwoLevel(SMA(), ModelAveraging(tau=2)),
+        SSGD(),
+        AsynchronousSGD(),
     ],
     ids=lambda rule: type(rule).__name__,
 )
-def test_averages_of_learners_leave_frozen_variables_as_they_are(rule: Rule, devices: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "solver",
+    [
+        SolverConf(learning_rate=0.05, momentum=0.9, weight_decay=1e-3),
+        SolverConf(method="adam", learning_rate=0.01, clip_gradient_norm=1.0),
+    ],
+    ids=["momentum", "adam, clipped"],
+)
+def test_averages_of_learners_leave_frozen_variables_as_they_are(
+    rule: Rule, devices: tuple[str, ...], solver: SolverConf
+) -> None:
     """A mean of three equal values may differ from them, because 1/3 is rounded."""
     model = ModelConf(batch_size=8, rule=rule, local_variables=("*norm*",) if isinstance(rule, SMA) else ())
-    solver = SolverConf(learning_rate=0.05, momentum=0.9, weight_decay=1e-3)
-    system = SystemConf(learners_per_device=3, devices=devices, threads_per_learner=1)
+    checks = solver.method == "adam"
+    system = SystemConf(learners_per_device=3, devices=devices, threads_per_learner=1, check_numerics=checks)
     own, data = network().freeze("conv2", "batchnorm1.weights"), pictures(examples=144)
     with ExecutionContext(own, data=data, model=model, solver=solver, system=system, monitors=()) as context:
         before = context.variables

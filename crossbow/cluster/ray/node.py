@@ -41,8 +41,8 @@ def command_of(address: str, resource: str, directory: str) -> list[str]:
 
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command until it ends or standard input does. Returns its exit status, or 0 in the second case. If this
-    process is killed, the command and the processes that it has started are killed, too."""
+    """Run a command until it ends or standard input does. Returns its exit status, or 0 in the second case. On Linux,
+    if this process is killed, the command and the processes that it has started are killed, too."""
     over = threading.Event()
     for number in SIGNALS:  # before the process starts, so that a signal cannot orphan it
         signal.signal(number, lambda *_: over.set())
@@ -50,7 +50,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
         guarded() as variables,
         subprocess.Popen(
             command,
-            env={**environment, **variables},
+            env={**environment, **variables},  # not an outer launcher's mark: it ends this process
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
             start_new_session=True,

@@ -2,7 +2,7 @@
 
 With the positions of all images as rows of two matrices, dw = xᵀ · dy. A tile of dw reads a few columns of many
 rows. In channels-last order each of these rows is in a different cache line, and if the number of channels is a power
-of two, all the lines compete for the same places in the cache. So blocks of positions are first copied to panels. A
+of two, all the lines belong to the same few sets of the cache. So blocks of positions are first copied to panels. A
 panel contains the columns of one tile, position after position: `ROWS` channels of x, or `COLUMNS` outputs of dy. A
 panel of dy stays in the first-level cache, and the panels of a chunk of x's channels stay in the second level. The sums
 of a block are added to dw, which also bounds rounding errors. One thread only; channels and outputs fill whole vectors.
@@ -63,7 +63,7 @@ def backward_weights(request: ConvolutionBackwardWeights) -> PreparedKernel:
     assert sizes is not None
     channels, outputs, block = sizes.channels, sizes.outputs, min(BLOCK, sizes.positions)
     tiles = [
-        tile(rows, columns, packed=True).address if rows and columns else 0
+        tile(rows, columns, packed=True).address if rows <= channels and columns <= outputs and rows and columns else 0
         for columns in (COLUMNS, outputs % COLUMNS)
         for rows in (ROWS, channels % ROWS)
     ]
@@ -127,7 +127,7 @@ def _multiply_panels(tile: Any, tiles: int, a: int, rows: int, b: int, columns: 
         narrow = 2 if column + COLUMNS > columns else 0
         tile.b = b + 4 * column * count
         tile.a = a
-        tile.c = c + 4 * column // LANES * tile.c_vector
+        tile.c = c + 4 * (column // LANES) * tile.c_vector
         for row in range(0, rows, ROWS):
             short = 1 if row + ROWS > rows else 0
             call_address(compiled[narrow + short], address_of(tile), 0, 0, 0)
@@ -150,7 +150,8 @@ def _multiply_panels(tile: Any, tiles: int, a: int, rows: int, b: int, columns: 
     )
 )
 def weights_pass(block: Any) -> int:
-    """x_rows, dy_rows: memory for tables of the addresses of a block's rows."""
+    """x_rows, dy_rows: memory for tables of the addresses of a block's rows. x_panels, dy_panels: memory for panels.
+    tiles: see `_multiply_panels`."""
     sizes, x, tile = block.sizes, block.sizes.input, block.tile
     x_rows, dy_rows = int64_at(block.x_rows), int64_at(block.dy_rows)
     positions, line, column, row = x.images * sizes.rows * sizes.columns, block.x, 0, 0
