@@ -141,5 +141,7 @@ def test_taken_before_onednns_with_vectors_of_8_lanes(channels: int, outputs: in
     forward = library.prepare(ConvolutionForward(x, weights, None, y, g))
     weights = Variable(weights.shape, FLOAT32, forward.storages["weights"])
     name = library.prepare(ConvolutionBackwardWeights(x, y, weights, None, g)).name
+    # oneDNN's blocks are larger if the processor has larger vectors than these tests.
+    fits = isinstance(weights.storage, BlockedStorage) and weights.storage.blocks == ((1, LANES), (0, LANES))
     measured = processor.VECTORS.lanes == pointwise.MEASURED_LANES
-    assert ("pointwise" in name) == (taken and measured)
+    assert ("pointwise" in name) == (taken and measured and fits)

@@ -67,7 +67,7 @@ other_widths = pytest.mark.skipif(
 )
 FILES = [
     str(Path(__file__).with_name(f"test_{name}.py"))
-    for name in ("tile", "inner_product", "narrow", "winograd", "winograd_transforms")
+    for name in ("tile", "inner_product", "narrow", "pointwise", "winograd", "winograd_transforms")
 ]
 SOME = "(overlap and not rows) or square or (agrees and True-True)"
 """Products of tiles, and inner products. Convolutions take longer to compile."""
