@@ -124,6 +124,7 @@ def test_other_layouts_of_the_weights_are_not_supported() -> None:
         assert not pointwise.supported(request(SHAPE, 8 * LANES, POINT, storage=storage))
 
 
+@FIRST
 def test_not_with_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     use_threads(monkeypatch, 2)
     assert not pointwise.supported(request(SHAPE, 8 * LANES, POINT))
