@@ -63,7 +63,7 @@ def backward_weights(request: ConvolutionBackwardWeights) -> PreparedKernel:
     assert sizes is not None
     channels, outputs, block = sizes.channels, sizes.outputs, min(BLOCK, sizes.positions)
     tiles = [
-        tile(rows, columns, packed=True).address if rows <= channels and columns <= outputs and rows and columns else 0
+        tile(rows, columns, packed=True).address if 0 < rows <= channels and 0 < columns <= outputs else 0
         for columns in (COLUMNS, outputs % COLUMNS)
         for rows in (ROWS, channels % ROWS)
     ]

@@ -55,8 +55,8 @@ TILE = Arguments(
     rest=int,
 )
 """outer, inner: lengths of k's two loops. a_row, …: strides in elements. c_vector: the distance between two vectors of
-a row of C. add: whether the products are added to C.
-relu: whether C becomes max(C, 0). rest: number of columns of the last, partial vector."""
+a row of C. add: whether the products are added to C. relu: whether C becomes max(C, 0). rest: number of columns of the
+last, partial vector."""
 
 PACKED = {"outer": 1, "a_row": 1, "a_outer": 0, "a_inner": ROWS, "b_outer": 0, "b_inner": VECTORS * LANES}
 """Loops and strides of a tile whose factors were copied to contiguous memory, k by k, as wide as the largest tile."""
