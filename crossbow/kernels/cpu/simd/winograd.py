@@ -63,17 +63,37 @@ kernel take 1.2 to 1.5 times as long in tiles of 2×2, with a third of the error
 benchmarks.winograd_tiles`)."""
 BLOCK = 64
 """Approximate number of tiles in a block: enough that products are worth their calls, few enough for the cache."""
+MANY_WEIGHTS, LARGE_BLOCK = 2**16, 256
+"""Minimum product of channels and outputs for large blocks, because all blocks read the points of the weights from
+memory; approximate number of tiles in a large block."""
+LINE, LONG_ROW = 16, 256
+"""Number of elements of a cache line, and minimum number of elements of a long row (see `_width`)."""
 
 
-TRANSFORM = 6
-"""Cost of the transform of a number of the input or output to or from a point, in products."""
-CACHE, IN_CACHE, IN_MEMORY = 2**20, 8, 40
+CACHE, IN_CACHE = 2**20, 8
 """Size of a core's cache in bytes; cost of transforming a weight to a point and reading it, in products, if all points
-of the weights fit in the cache, and if not."""
-GAIN = 1.15
-"""Minimum estimated gain before Winograd is chosen."""
+of the weights fit in the cache."""
 LARGER_GAIN = 1.2
 """Minimum estimated gain of larger tiles over the smallest."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What decides between Winograd and the library, measured for one size of vectors. Costs are in products."""
+
+    transform: int
+    """Cost of the transform of a number of the input or output to or from a point."""
+    in_memory: int
+    """Cost of transforming a weight to a point and reading it, if the points do not fit in the cache."""
+    gain: float
+    """Minimum estimated gain before Winograd is chosen."""
+    padding: bool
+    """Whether products of padding are counted in the library's work."""
+
+
+AVX2 = Costs(transform=4, in_memory=25, gain=1.05, padding=True)
+AVX512 = Costs(transform=6, in_memory=40, gain=1.15, padding=False)
+COSTS = AVX512 if LANES == 16 else AVX2
 
 
 @dataclass(frozen=True)
@@ -109,7 +129,8 @@ class Tiling:
     @property
     def block(self) -> int:
         """Number of rows of tiles in a block. The last block may have fewer."""
-        blocks = -(-self.rows // max(1, BLOCK // self.across))
+        tiles = LARGE_BLOCK if self.sizes.channels * self.sizes.outputs >= MANY_WEIGHTS else BLOCK
+        blocks = -(-self.rows // max(1, tiles // self.across))
         return -(-self.rows // blocks)
 
     @property
@@ -121,8 +142,8 @@ class Tiling:
     def work(self) -> float:
         """Estimated work, in products of two numbers."""
         c, o, tiles = self.sizes.channels, self.sizes.outputs, self.rows * self.across
-        weights = IN_CACHE if self.in_cache else IN_MEMORY
-        return self.side**2 * (tiles * (c * o + TRANSFORM * (c + o)) + weights * c * o)
+        weights = IN_CACHE if self.in_cache else COSTS.in_memory
+        return self.side**2 * (tiles * (c * o + COSTS.transform * (c + o)) + weights * c * o)
 
 
 def gains(sizes: ImageConvolution) -> bool:
@@ -151,17 +172,18 @@ def _tiling(sizes: ImageConvolution) -> Tiling | None:
     *larger, smallest = (Tiling(sizes, outputs) for outputs in TILES[kernel])
     tried = [smallest, *(tiling for tiling in larger if larger_tiles_pay(tiling, smallest))]
     best = min(tried, key=lambda tiling: tiling.work)
-    return best if GAIN * best.work <= _library_work(sizes) else None
+    return best if COSTS.gain * best.work <= _library_work(sizes) else None
 
 
 def _library_work(sizes: ImageConvolution) -> int:
-    """Number of products of a direct convolution, in whole vectors of channels, without products of padding."""
+    """Number of products of a direct convolution, in whole vectors of channels."""
     x = sizes.input
     taps = x.images
     for size, count, kernel, (before, _) in zip(
         (x.height, x.width), (sizes.rows, sizes.columns), sizes.kernel, x.padding, strict=True
     ):
-        taps *= sum(min(first + kernel, size) - max(first, 0) for first in range(-before, count - before))
+        inside = sum(min(first + kernel, size) - max(first, 0) for first in range(-before, count - before))
+        taps *= count * kernel if COSTS.padding else inside
     return taps * -(-sizes.channels // LANES) * LANES * -(-sizes.outputs // LANES) * LANES
 
 
@@ -182,7 +204,7 @@ def forward(request: ConvolutionForward) -> PreparedKernel:
         **blocks.arguments,
         input_transform=blocks.input_transform,
         output_transform=blocks.output_transform(0.0 if request.relu else -np.inf),
-        weights_transform=blocks.weights_transform,
+        weights_transform=blocks.weights_transform(sizes.channels, sizes.outputs),
         product=whole,
         last_product=last,
     )
@@ -206,7 +228,7 @@ def backward_data(request: ConvolutionBackwardData) -> PreparedKernel:
         **blocks.arguments,
         input_transform=blocks.input_gradient_transform,
         output_transform=blocks.output_gradient_transform,
-        weights_transform=blocks.weights_transform,
+        weights_transform=blocks.weights_transform(sizes.outputs, sizes.channels),
         product=whole,
         last_product=last,
     )
@@ -222,9 +244,9 @@ def backward_weights(request: ConvolutionBackwardWeights) -> PreparedKernel:
         sizes.outputs,
         outer=1,
         a_row=1,
-        a_inner=sizes.channels,
-        b_inner=sizes.outputs,
-        c_row=sizes.outputs,
+        a_inner=_width(sizes.channels),
+        b_inner=_width(sizes.outputs),
+        c_row=_width(sizes.outputs),
     )
     steps.add_pass(
         "pass",
@@ -249,6 +271,12 @@ def _chosen(sizes: ImageConvolution) -> Tiling:
     return _tiling(sizes) or Tiling(sizes, TILES[sizes.kernel[0]][-1])
 
 
+def _width(columns: int) -> int:
+    """The distance between two rows of a matrix of points. Long rows have an odd number of cache lines: at a distance
+    of a large power of two, the rows would share few sets of the cache."""
+    return columns if columns < LONG_ROW else LINE * (-(-columns // LINE) | 1)
+
+
 class _Blocks:
     """The arguments of a convolution's passes that depend on its tiles."""
 
@@ -262,12 +290,14 @@ class _Blocks:
         rest = ((0, m * down - sizes.rows), (0, m * across - sizes.columns))
         self.outside = PaddedImages(x.images, sizes.rows, sizes.columns, sizes.outputs, rest)
         tiles = tiling.block * across
-        elements = (tiles * sizes.channels, tiles * sizes.outputs, sizes.channels * sizes.outputs)
+        transposed, plain = sizes.outputs * _width(sizes.channels), sizes.channels * _width(sizes.outputs)
+        elements = (tiles * _width(sizes.channels), tiles * _width(sizes.outputs), max(plain, transposed))
         # A gap between the points: at distances of whole pages, they would all map to the same cache lines.
         self.steps = tuple(4 * (count + LANES) for count in elements)
         counts = (tiling.rows, tiling.block, down, across, m, tiling.side**2, r**2)
+        widths = (4 * _width(sizes.channels), 4 * _width(sizes.outputs))
         self.arguments: dict[str, Value] = {
-            "tiles": dict(zip(TILES_OF_BLOCKS.names, (*counts, *self.steps), strict=True)),
+            "tiles": dict(zip(TILES_OF_BLOCKS.names, (*counts, *self.steps, *widths), strict=True)),
             "input": self.inside.arguments,
             "output": self.outside.arguments,
         }
@@ -286,10 +316,10 @@ class _Blocks:
                 columns,
                 outer=1,
                 inner=inner,
-                a_row=inner,
+                a_row=_width(inner),
                 a_inner=1,
-                b_inner=columns,
-                c_row=columns,
+                b_inner=_width(columns),
+                c_row=_width(columns),
             )
             for count in (block, rows % block or block)
         )
@@ -310,26 +340,29 @@ class _Blocks:
     def output_gradient_transform(self) -> dict[str, Value]:
         return self._pixels(transforms.OUTPUT_GRADIENT, self.outside, self.steps[1], reads=True)
 
-    @property
-    def weights_transform(self) -> dict[str, Value]:
-        return self._taps(transforms.WEIGHTS, reads=True)
+    def weights_transform(self, rows: int, columns: int) -> dict[str, Value]:
+        return self._taps(transforms.WEIGHTS, True, rows, columns)
 
     @property
     def weights_gradient_transform(self) -> dict[str, Value]:
-        return self._taps(transforms.WEIGHTS_GRADIENT, reads=False)
+        sizes = self.tiling.sizes
+        return self._taps(transforms.WEIGHTS_GRADIENT, False, sizes.channels, sizes.outputs)
 
     def _pixels(self, which: int, images: PaddedImages, step: int, reads: bool, floor: float = 0.0) -> dict[str, Value]:
         """The transform from a row of tiles of images to points, or back."""
         pixel = 4 * images.channels
         grid = (self.tiling.outputs * pixel, images.padded[1] * pixel, pixel)
-        points = (pixel, self.tiling.side * step, step)
+        points = (4 * _width(images.channels), self.tiling.side * step, step)
         return self._bound(which, grid, points, reads, tiles=self.tiling.across, elements=images.channels, floor=floor)
 
-    def _taps(self, which: int, reads: bool) -> dict[str, Value]:
-        """The transform from weights to points, or back."""
-        elements, step = self.tiling.sizes.channels * self.tiling.sizes.outputs, self.steps[2]
-        grid, points = (0, self.tiling.kernel * 4 * elements, 4 * elements), (0, self.tiling.side * step, step)
-        return self._bound(which, grid, points, reads, tiles=1, elements=elements)
+    def _taps(self, which: int, reads: bool, rows: int, columns: int) -> dict[str, Value]:
+        """The transform from weights to points, or back. The weights are matrices of rows × columns."""
+        tap, step = 4 * rows * columns, self.steps[2]
+        grid = (4 * columns, self.tiling.kernel * tap, tap)
+        points = (4 * _width(columns), self.tiling.side * step, step)
+        if _width(columns) == columns:  # no gaps: as one long row, which has fewer partial vectors
+            rows, columns = 1, rows * columns
+        return self._bound(which, grid, points, reads, tiles=rows, elements=columns)
 
     def _bound(
         self, which: int, grid: tuple[int, ...], points: tuple[int, ...], reads: bool, **more: int | float
@@ -358,9 +391,12 @@ TILES_OF_BLOCKS = Arguments(
     input_step=int,
     output_step=int,
     weights_step=int,
+    input_width=int,
+    output_width=int,
 )
 """Numbers of rows of tiles in all and in a block; of rows and columns of tiles in an image; of outputs in a row of a
-tile; of points and of the kernel's taps. Bytes between two points of the input, the output and the weights."""
+tile; of points and of the kernel's taps. Bytes between two points of the input, the output and the weights; between two
+tiles in a point of the input and of the output."""
 WORKSPACE = ("padded_input", "padded_output", "input_points", "output_points", "weights_points")
 """Addresses of an image of the input and of the output with padding, or 0 without padding; of the points of a block;
 and of the points of the weights."""
@@ -383,7 +419,7 @@ WEIGHTS = Arguments(x=Address, dy=Address, dw=Address, **_SHARED)
 
 @inlined
 def _read_rows(
-    tiles: Any, sizes: Any, transform: Any, first: int, count: int, source: int, image: int, points: int
+    tiles: Any, sizes: Any, transform: Any, first: int, count: int, source: int, image: int, points: int, width: int
 ) -> None:
     """Compute points from rows of tiles of images, through an image with padding unless `image` is 0."""
     pixel, start = 4 * sizes.channels, image
@@ -392,12 +428,21 @@ def _read_rows(
         if i == 0 or image == 0:
             start = image_with_padding(sizes, source, number, image)
         line = start + tiles.outputs * i * sizes.padded_width * pixel
-        run_transform(transform, line, points + row * tiles.across * pixel)
+        run_transform(transform, line, points + row * tiles.across * width)
 
 
 @inlined
 def _write_rows(
-    tiles: Any, sizes: Any, transform: Any, first: int, count: int, points: int, image: int, target: int, clear: bool
+    tiles: Any,
+    sizes: Any,
+    transform: Any,
+    first: int,
+    count: int,
+    points: int,
+    width: int,
+    image: int,
+    target: int,
+    clear: bool,
 ) -> None:
     """Compute rows of tiles of images from points. clear: whether the transform adds to the image, which must then be
     cleared first."""
@@ -408,7 +453,7 @@ def _write_rows(
         if clear and i == 0:
             clear_image(sizes, start)
         line = start + tiles.outputs * i * sizes.padded_width * pixel
-        run_transform(transform, points + row * tiles.across * pixel, line)
+        run_transform(transform, points + row * tiles.across * width, line)
         if i == tiles.down - 1:
             image_without_padding(sizes, image, target, number)
 
@@ -440,11 +485,23 @@ def forward_pass(block: Any) -> int:
     block.output_transform.block.shift = block.bias if block.bias != 0 else block.zeros
     for first in range(0, tiles.count, tiles.block):
         count = min(tiles.block, tiles.count - first)
-        _read_rows(tiles, x, block.input_transform, first, count, block.x, block.padded_input, block.input_points)
+        _read_rows(
+            tiles,
+            x,
+            block.input_transform,
+            first,
+            count,
+            block.x,
+            block.padded_input,
+            block.input_points,
+            tiles.input_width,
+        )
         product = block.product if count == tiles.block else block.last_product
         a, b, c = block.input_points, block.weights_points, block.output_points
         _multiply_points(tiles.points, product, a, a_step, b, b_step, c, c_step)
-        _write_rows(tiles, y, block.output_transform, first, count, c, block.padded_output, block.y, False)
+        _write_rows(
+            tiles, y, block.output_transform, first, count, c, tiles.output_width, block.padded_output, block.y, False
+        )
     return 0
 
 
@@ -456,11 +513,23 @@ def data_pass(block: Any) -> int:
     run_transform(block.weights_transform, block.transposed, block.weights_points)
     for first in range(0, tiles.count, tiles.block):
         count = min(tiles.block, tiles.count - first)
-        _read_rows(tiles, dy, block.output_transform, first, count, block.dy, block.padded_output, block.output_points)
+        _read_rows(
+            tiles,
+            dy,
+            block.output_transform,
+            first,
+            count,
+            block.dy,
+            block.padded_output,
+            block.output_points,
+            tiles.output_width,
+        )
         product = block.product if count == tiles.block else block.last_product
         a, b, c = block.output_points, block.weights_points, block.input_points
         _multiply_points(tiles.points, product, a, a_step, b, b_step, c, c_step)
-        _write_rows(tiles, dx, block.input_transform, first, count, c, block.padded_input, block.dx, True)
+        _write_rows(
+            tiles, dx, block.input_transform, first, count, c, tiles.input_width, block.padded_input, block.dx, True
+        )
     return 0
 
 
@@ -471,8 +540,10 @@ def weights_pass(block: Any) -> int:
     a, b, c = block.input_points, block.output_points, block.weights_points
     for first in range(0, tiles.count, tiles.block):
         count = min(tiles.block, tiles.count - first)
-        _read_rows(tiles, x, block.input_transform, first, count, block.x, block.padded_input, a)
-        _read_rows(tiles, dy, block.output_transform, first, count, block.dy, block.padded_output, b)
+        _read_rows(tiles, x, block.input_transform, first, count, block.x, block.padded_input, a, tiles.input_width)
+        _read_rows(
+            tiles, dy, block.output_transform, first, count, block.dy, block.padded_output, b, tiles.output_width
+        )
         product.tile.inner = count * tiles.across
         product.tile.add = 0 if first == 0 else 1
         _multiply_points(tiles.points, product, a, a_step, b, b_step, c, c_step)

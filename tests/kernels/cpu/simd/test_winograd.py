@@ -98,6 +98,22 @@ def test_odd_shapes(shape: Shape, outputs: int, g: ConvolutionGeometry, relu: bo
     compare(winograd, shape, outputs, g, relu=relu)
 
 
+@pytest.mark.parametrize(("channels", "outputs"), [(256, 264), (264, 256)])
+def test_long_rows_in_several_blocks(channels: int, outputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(winograd, "LARGE_BLOCK", 20)
+    assert winograd._width(256) == 272  # with gaps
+    compare(winograd, (5, channels, 6, 5), outputs, same(), relu=True)
+
+
+@pytest.mark.slow
+@settings(max_examples=20)
+@given(convolutions())
+def test_random_shapes_with_gaps(made: tuple[Shape, int, ConvolutionGeometry]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(winograd, "LONG_ROW", 16)
+        compare(winograd, *made, relu=False)
+
+
 @pytest.mark.parametrize(
     ("images", "tile"),
     [(1, 4), (1, 2)],
@@ -171,7 +187,7 @@ def taken(shape: Shape, outputs: int, g: ConvolutionGeometry) -> bool:
         ((8, 64, 8, 8), 64, same(0), True),
         ((8, 20, 12, 12), 50, ConvolutionGeometry((5, 5)), True),
         ((8, 64, 3, 3), 64, same(), False),  # a tile of 4×4, and its transforms, for 9 pixels
-        ((8, 512, 4, 4), 512, same(), False),  # few tiles for so many weights
+        ((2, 512, 4, 4), 512, same(), False),  # few tiles for so many weights
         ((32, 512, 4, 4), 512, same(), True),
         ((8, 3, 32, 32), 16, same(), False),
         ((8, 64, 8, 8), 64, ConvolutionGeometry((3, 3), stride=(2, 2), padding=((1, 1), (1, 1))), False),
