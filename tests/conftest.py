@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -99,29 +99,37 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"GPU: {device or 'none; tests that need one are not collected (--device cuda:0 runs them)'}"
 
 
-# Without --device what is marked `gpu` is not even collected: thousands of rows that are skipped take their time, too.
+# What is not run is not even collected: tens of thousands of items that are deselected take their time, too.
+
+
+def _left_out(config: pytest.Config) -> set[str]:
+    """Marks of what is not collected: what needs a GPU, without --device, and what is slow, unless -m changes that."""
+    left_out = {"gpu"} if config.getoption("--device") is None else set()
+    return left_out | ({"slow"} if config.option.markexpr == "not slow" else set())
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector: pytest.Collector, obj: Any) -> list[pytest.Item] | None:
-    """Leave out whole tests marked `gpu`."""
-    marks = [*collector.iter_markers("gpu"), *(mark for mark in getattr(obj, "pytestmark", []) if mark.name == "gpu")]
-    return [] if marks and collector.config.getoption("--device") is None else None
+    """Leave out whole tests."""
+    left_out, own = _left_out(collector.config), getattr(obj, "pytestmark", [])
+    if any(mark.name in left_out for mark in (*collector.iter_markers(), *own)):
+        return []
+    lists = [mark.args[1] for mark in own if mark.name == "parametrize" and isinstance(mark.args[1], Sequence)]
+    return [] if any(values and not _kept(values, left_out) for values in lists) else None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Leave out parameters marked `gpu`."""
-    if metafunc.config.getoption("--device") is not None:
-        return
-    marks = metafunc.definition.own_markers
-    marks[:] = [_without_gpu(mark) if mark.name == "parametrize" else mark for mark in marks]
+    """Leave out parameters."""
+    left_out, marks = _left_out(metafunc.config), metafunc.definition.own_markers
+    for place, mark in enumerate(marks):
+        if mark.name == "parametrize":
+            names, values, *rest = mark.args
+            marks[place] = pytest.mark.parametrize(names, _kept(values, left_out), *rest, **mark.kwargs).mark
 
 
-def _without_gpu(mark: pytest.Mark) -> pytest.Mark:
-    names, values, *rest = mark.args
-    kept = [value for value in values if all(each.name != "gpu" for each in getattr(value, "marks", ()))]
-    return pytest.mark.parametrize(names, kept, *rest, **mark.kwargs).mark
+def _kept(values: Iterable[Any], left_out: set[str]) -> list[Any]:
+    return [value for value in values if all(each.name not in left_out for each in getattr(value, "marks", ()))]
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
