@@ -28,6 +28,7 @@ def test_the_command_gets_the_arguments_and_gives_the_status(status: int, monkey
     assert given == [["info", "--verbose"]]
 
 
+@pytest.mark.slow
 def test_in_a_process_of_its_own() -> None:
     done = subprocess.run([sys.executable, "-m", "crossbow", "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -84,6 +84,7 @@ def test_exits(arguments: list[str], status: int, message: str, capsys: pytest.C
     assert "usage: crossbow" in printed.out + printed.err or arguments == ["--version"]
 
 
+@pytest.mark.slow
 def test_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "crossbow", "--version"], capture_output=True, encoding="utf-8")
     assert (done.returncode, done.stdout.strip()) == (0, f"crossbow {crossbow.__version__}")

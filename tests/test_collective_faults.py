@@ -56,6 +56,7 @@ def assert_all_reduce(error: TaskError, call: int, running: ExecutionContext) ->
     assert running.engine.tick == call
 
 
+@pytest.mark.slow
 @RULES
 @pytest.mark.parametrize("call", [0, 3])
 def test_a_collective_that_fails(call: int, rule: Any) -> None:
@@ -74,6 +75,7 @@ def test_a_collective_that_fails(call: int, rule: Any) -> None:
         assert set(collective.calls) == {(size, size)}
 
 
+@pytest.mark.slow
 @RULES
 @pytest.mark.parametrize("device", [0, 1])
 def test_a_vector_of_a_wrong_size(device: int, rule: Any) -> None:
@@ -135,6 +137,7 @@ def training(running: ExecutionContext, tasks: int) -> Iterator[list[BaseExcepti
         assert not thread.is_alive()
 
 
+@pytest.mark.slow
 @RULES
 def test_a_stall_that_ends_changes_nothing(rule: Any) -> None:
     stall = Stall(at=3)
@@ -151,6 +154,7 @@ def test_a_stall_that_ends_changes_nothing(rule: Any) -> None:
         assert same_weights(running.variables, weights_after(tasks, rule=rule))
 
 
+@pytest.mark.slow
 def test_closing_while_a_sum_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training ends at once, the synchroniser's thread as soon as its sum comes back."""
     monkeypatch.setattr(building, "CLOSE_SECONDS", 0.1)
@@ -192,6 +196,7 @@ def pressing(begun: threading.Event, then: Callable[[], None] = lambda: None, *,
         presser.join()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("default_handler")
 @pytest.mark.parametrize("rule", [SMA(), SSGD()], ids=str)
 def test_ctrl_c_once_waits_for_a_sum_that_is_late(rule: Any) -> None:

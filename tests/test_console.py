@@ -200,6 +200,7 @@ with open(sys.argv[1], "w") as file:
 """
 
 
+@pytest.mark.slow
 @POSIX
 def test_a_file_does_not_get_the_number_of_a_stream_that_is_closed(tmp_path: Path) -> None:
     """What a library prints would get into it."""

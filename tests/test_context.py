@@ -119,6 +119,7 @@ def test_the_first_program(kernels: str) -> None:
     assert result.accuracy > 0.85
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "use",
     [
@@ -998,6 +999,7 @@ def wired_by_hand() -> Dataflow:
     return Dataflow(SubGraph(nodes[0])).set_phase(Phase.TRAIN)
 
 
+@pytest.mark.slow
 @KERNELS
 @pytest.mark.parametrize("rule", [SMA(), SSGD()], ids=str)
 def test_gradients_wired_by_hand_are_as_good_as_derived_ones(rule: Any, kernels: str) -> None:

@@ -158,6 +158,7 @@ def test_without_a_ranks_part_of_the_data_training_ends(
     assert re.search(r"error: rank 1 \(host\) left: .*\. With --data-sharding, its ex", capsys.readouterr().err)
 
 
+@pytest.mark.slow
 def test_models_in_turns_have_the_bits_of_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rank hears of the results of the model that trains, while the other one waits."""
 
@@ -177,6 +178,7 @@ def test_models_in_turns_have_the_bits_of_one_after_the_other(monkeypatch: pytes
     assert same_weights(found[0][1], second)
 
 
+@pytest.mark.slow
 @one_in(3)
 @pytest.mark.parametrize("rule", RULES, ids=named)
 @pytest.mark.parametrize("lost", [0, 1])
@@ -188,6 +190,7 @@ def test_a_rank_is_lost_while_another_model_trains(monkeypatch: pytest.MonkeyPat
     check_equal(found)
 
 
+@pytest.mark.slow
 @one_in(2)
 @pytest.mark.parametrize("rule", RULES, ids=named)
 def test_a_rank_joins_while_another_model_trains(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> None:
@@ -198,6 +201,7 @@ def test_a_rank_joins_while_another_model_trains(monkeypatch: pytest.MonkeyPatch
     check_equal(found)
 
 
+@pytest.mark.slow
 def test_the_next_rank_goes_on_with_the_files_of_every_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Also of one that did not train when rank 0 was lost."""
 
@@ -228,6 +232,7 @@ def test_the_next_rank_goes_on_with_the_files_of_every_model(monkeypatch: pytest
     assert find_checkpoint(tmp_path / "one" / "checkpoints").checkpoint.state["tasks"] == first.tasks[-1]
 
 
+@pytest.mark.slow
 def test_what_a_rank_that_joins_passes_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -397,6 +402,7 @@ def test_bad_examples_are_known_after_a_loss(monkeypatch: pytest.MonkeyPatch) ->
     assert sorted(first[0]) == first[1] == last[1] == [3, 8]
 
 
+@pytest.mark.slow
 def test_a_rank_that_joins_after_a_call_has_the_state_of_that_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """As rank 0 has it, so that it could write a checkpoint."""
     monkeypatch.setenv("CROSSBOW_FAULT", "join@8")
@@ -413,6 +419,7 @@ def test_a_rank_that_joins_after_a_call_has_the_state_of_that_call(monkeypatch: 
     assert found[2] == found[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trains", [False, True], ids=["", "continues"])
 def test_a_run_that_was_resumed_has_its_history_after_the_loss_of_rank_0(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, trains: bool

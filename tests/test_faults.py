@@ -170,6 +170,7 @@ def undisturbed(rule: Any, devices: str, solver: SolverConf, ticks: int) -> dict
         return running.variables
 
 
+@pytest.mark.slow
 @LIMITS
 def test_a_learner_that_comes_late_to_a_merge_that_was_given_up(limit: float | None) -> None:
     """The others have been told to stop; it has not, and merges its part. That must not be seen in the base model."""
@@ -504,6 +505,7 @@ def test_a_stream_that_cannot_begin_fails_the_constructor(monkeypatch: pytest.Mo
 # Closing
 
 
+@pytest.mark.slow
 def test_closing_while_another_thread_trains() -> None:
     for devices in ("cpu", "cpu:0/2,cpu:1/2"):
         begun = threading.Event()
@@ -609,6 +611,7 @@ class InTick(Monitor):
             signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.slow
 @one_in(2)
 @pairwise
 @pytest.mark.usefixtures("default_handler")
@@ -651,6 +654,7 @@ def assert_usable_after_ctrl_c(running: ExecutionContext) -> None:
     assert not running.engine.parts.flags.abort.any()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("default_handler")
 def test_ctrl_c_in_a_tick_that_would_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "SECONDS_TO_FINISH", 0.5)

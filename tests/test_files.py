@@ -123,6 +123,7 @@ print(json.dumps([*make_room_for_files(count), *resource.getrlimit(resource.RLIM
 """
 
 
+@pytest.mark.slow
 @one_in(3)
 @POSIX
 @pytest.mark.parametrize(
@@ -270,6 +271,7 @@ write_whole(sys.argv[1], b"data")
 """
 
 
+@pytest.mark.slow
 @POSIX
 def test_what_a_killed_writer_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
     """While it lives it is left alone, though the name of its file is as hidden as that of one who is dead."""

@@ -8,6 +8,8 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 import crossbow.synch
 from crossbow import Phase
 from crossbow.synch import SMA, RulePhase, RuleSequence
@@ -29,6 +31,7 @@ def public_classes() -> dict[str, list[str]]:
     return files
 
 
+@pytest.mark.slow
 def test_no_public_class_name_is_defined_twice() -> None:
     repeated = {name: files for name, files in public_classes().items() if len(files) > 1}
     unexpected = {name: files for name, files in repeated.items() if name not in PENDING}

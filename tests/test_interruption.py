@@ -81,6 +81,7 @@ def test_a_command_ends_with_one_line(arguments: list[str], slow: Path) -> None:
     assert interrupted(slow, *arguments) == (130, f"{name}: interrupted\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["models.lenet", "crossbow"])
 def test_a_command_whose_module_is_being_read_does_too(module: str, tmp_path: Path) -> None:
     """Its package has been imported then, and nothing else is."""

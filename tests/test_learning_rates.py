@@ -26,6 +26,7 @@ def find(**options: Any) -> RangeTest:
     return find_learning_rate(network(), **given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", [SolverConf(momentum=0.9), SolverConf(method="adam")], ids=["sgd", "adam"])
 def test_the_suggestion_trains(solver: SolverConf) -> None:
     found = find(solver=solver, tasks=120)
@@ -77,6 +78,7 @@ def test_a_network_that_has_died_has_diverged() -> None:
     assert points([6.0] * 15 + [0.1] * 60 + [0.3] * 20).divergence is None, "three times as large, but only noise"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "seed"),
     [(lenet.SCRIPT, 1), (logistic_regression.SCRIPT, 1), (logistic_regression.SCRIPT, 2)],

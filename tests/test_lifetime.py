@@ -41,6 +41,7 @@ def wait_for_threads(before: set[threading.Thread]) -> list[str]:
 # Contexts that nobody holds
 
 
+@pytest.mark.slow
 @KERNELS
 def test_nothing_is_left_of_contexts_that_nobody_closes(kernels: str) -> None:
     before = set(threading.enumerate())

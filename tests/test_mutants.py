@@ -93,6 +93,7 @@ def test_a_sample_repeats_and_no_kind_is_more_than_a_fifth() -> None:
     assert max(Counter(each.kind for each in chosen).values()) == 10
 
 
+@pytest.mark.slow
 def test_mutants_that_make_no_difference_exist() -> None:
     """Where the code has changed, the judgement no longer holds."""
     judged = equivalent()

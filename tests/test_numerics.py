@@ -386,6 +386,7 @@ def test_a_step_of_a_part_of_a_variable(kernels: str) -> None:
     assert (first, last) != (0, 59)
 
 
+@pytest.mark.slow
 @KERNELS
 @pytest.mark.parametrize("rule", [SMA(), SSGD()], ids=str)
 @pytest.mark.parametrize(
@@ -514,6 +515,7 @@ def test_the_numbers_are_the_same(network: str, learners: int, kernels: str) -> 
     assert results[0][1:] == results[1][1:]
 
 
+@pytest.mark.slow
 @KERNELS
 def test_large_gradients_are_checked_as_a_whole(kernels: str) -> None:
     """Else they come in blocks, each used before the next is computed."""

@@ -15,6 +15,7 @@ from crossbow.ops import Conv, EuclideanLoss, InnerProduct, Kernel, Pool, ReLU, 
 RANDOM = np.random.default_rng(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "layers"),
     [

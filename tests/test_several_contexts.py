@@ -38,6 +38,7 @@ def alone(options: dict[str, Any], epochs: int, **more: Any) -> tuple[dict[str, 
         return running.variables, running.predict(DATA.train.images)
 
 
+@pytest.mark.slow
 @KERNELS
 def test_one_after_the_other(kernels: str) -> None:
     dataflow = network()

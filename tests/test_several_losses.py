@@ -166,6 +166,7 @@ def test_a_task_is_one_native_call() -> None:
     assert python_calls(Dataflow(SubGraph(head)), (1, 6, 6)) == []
 
 
+@pytest.mark.slow
 def test_a_script_says_what_its_loss_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = ModelScript(
         name="two",

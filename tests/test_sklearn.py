@@ -72,6 +72,7 @@ def test_predictions_do_not_depend_on_the_order_of_samples() -> None:
     np.testing.assert_allclose(there, back, rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_doctests() -> None:
     """A grid search."""
     assert doctest.testmod(crossbow.sklearn).failed == 0
@@ -96,6 +97,7 @@ def test_a_fitted_classifier_is_pickled_and_cloned() -> None:
     np.testing.assert_array_equal(again.fit(X, Y).predict_proba(X), classifier.predict_proba(X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("targets", [(), (1,), (2,)])
 def test_a_regressor_has_one_target_or_several(targets: tuple[int, ...]) -> None:
     x, y = load_diabetes(return_X_y=True)
@@ -125,6 +127,7 @@ def test_targets_that_are_no_numbers_are_named() -> None:
         CrossbowRegressor(wide(1)).fit(X, Y)
 
 
+@pytest.mark.slow
 def test_a_search_in_a_pipeline_chooses_network_and_rule() -> None:
     pipeline = make_pipeline(StandardScaler(), CrossbowClassifier(epochs=5, learners=2, random_state=0))
     grid = {"crossbowclassifier__network": [wide, with_an_own_operator], "crossbowclassifier__rule": [None, SSGD()]}
@@ -204,6 +207,7 @@ def test_what_builds_no_network(network: Any, message: str) -> None:
         CrossbowClassifier(network).fit(X, Y)
 
 
+@pytest.mark.slow
 def test_a_whole_solver_takes_the_place_of_its_fields() -> None:
     adam = SolverConf(
         method="adam", learning_rate=0.01, policy="cosine", decay_steps=20, learning_rate_step_unit="epochs"

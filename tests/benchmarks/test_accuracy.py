@@ -37,6 +37,7 @@ def images(training: int = 32) -> Dataset:
     return synthetic((3, 32, 32), 10, training=training, check=16)
 
 
+@pytest.mark.slow
 def test_the_report_compares_the_medians_of_the_last_epochs() -> None:
     ours = [run("crossbow", seed, *[0.5] * 5, last) for seed, last in enumerate((0.9, 0.8, 0.91))]
     theirs = [run("pytorch", seed, *[0.6] * 5, last) for seed, last in enumerate((0.95, 0.89, 0.7))]
@@ -84,6 +85,7 @@ def test_both_systems_train() -> None:
         assert 0 < points[0].seconds < points[1].seconds
 
 
+@pytest.mark.slow
 def test_a_run_with_a_file_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

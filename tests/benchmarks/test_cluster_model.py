@@ -38,6 +38,7 @@ def test_most_hosts_compute_for_the_share_that_is_asked_for() -> None:
     assert cluster_model.most_hosts(scheme, work, NETWORKS[2], 0.5) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "hosts"), [(SMA(), 1024), (ModelAveraging(tau=4), 128), (DiLoCo(tau=10), 16)], ids=str
 )

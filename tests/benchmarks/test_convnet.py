@@ -87,6 +87,7 @@ def test_a_batch_that_learners_cannot_share_is_refused() -> None:
         CrossbowRunner(NAME, 3, 2, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("network")
 @pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
 def test_pytorch_times_every_layer() -> None:

@@ -27,6 +27,7 @@ def test_calls_of_a_resnet_by_group(precision: str, batch: int, each: int) -> No
     assert calls.step == 1
 
 
+@pytest.mark.slow
 def test_calls_of_the_host() -> None:
     """One copy, one graph with the merge and the step, and an event that the host waits for."""
     counts = count_host_calls(NETWORKS["lenet-caffe"], 2, tasks=10)
@@ -35,6 +36,7 @@ def test_calls_of_the_host() -> None:
     assert sum(counts.values()) <= MOST_HOST_CALLS
 
 
+@pytest.mark.slow
 def test_calls_of_the_host_for_several_learners() -> None:
     """In addition, the learner's share of the end of the tick: a wait for its last task, the merge, and an event."""
     counts = count_host_calls(NETWORKS["lenet-caffe"], 2, tasks=5, learners=2)

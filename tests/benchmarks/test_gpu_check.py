@@ -159,6 +159,7 @@ def test_a_journal_whose_last_line_was_cut_off(tmp_path: Path) -> None:
     assert Journal.read(path, "first", start).rows == []
 
 
+@pytest.mark.slow
 def test_the_algorithms_of_convolutions_are_kept(fake: FakeCuda, tmp_path: Path) -> None:
     """Of every part, as soon as they are chosen, whether by timing or not."""
     kept: list[dict[str, Any]] = []
@@ -264,6 +265,7 @@ def test_parts_for_which_no_time_is_left_are_named(
 # Faults
 
 
+@pytest.mark.slow
 def test_an_operator_that_is_wrong_is_named(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_parts, "tolerance_of", lambda case, precision: -1.0)
     outcome = gpu_check.run_part("operators-tf32", replace(TINY, every=31))
@@ -294,6 +296,7 @@ def test_a_part_ends_when_its_time_is_over(fake: FakeCuda) -> None:
     assert fault.startswith("OutOfTimeError: the time was over after 0 of ")
 
 
+@pytest.mark.slow
 def test_memory_that_is_lost_is_a_leak(fake: FakeCuda) -> None:
     free = iter(range(80 << 30, 0, -(3 << 20)))
     fake.runtime.memGetInfo = lambda: (next(free), 96 << 30)

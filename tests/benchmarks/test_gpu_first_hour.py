@@ -61,6 +61,7 @@ def test_what_fails_or_hangs_leaves_the_others_alone(
     assert [line.split("|")[1].strip() for line in printed.splitlines()[-5:]] == [step.name for step in steps]
 
 
+@pytest.mark.slow
 def test_processes_of_a_step_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that do not listen, and hold its output open."""
     child = (
@@ -89,6 +90,7 @@ def test_what_does_not_fit_into_the_call_is_left_out(tmp_path: Path, monkeypatch
     assert [step["result"] for step in done] == ["was ended after 1 s", "left out for want of time"]
 
 
+@pytest.mark.slow
 def test_the_json_says_what_is_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "call-1.json"
     code = f"print(open({str(path)!r}).read().count('is running'))"
@@ -109,6 +111,7 @@ def test_a_step_is_told_its_time_and_places(tmp_path: Path, monkeypatch: pytest.
     assert done["tail"] == [str(["28", str(tmp_path), "cuda:2"])]
 
 
+@pytest.mark.slow
 def test_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run([python("check", f"sys.exit({NO_GPU})")], tmp_path, monkeypatch)[0] == NO_GPU
     assert run([python("tests", f"sys.exit({NO_GPU})")], tmp_path, monkeypatch)[0] == 1

@@ -528,6 +528,7 @@ def test_the_precision_of_pytorch(precision: str) -> None:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = before
 
 
+@pytest.mark.slow
 @needs_torch
 def test_resnet_50_is_the_same_in_pytorch() -> None:
     import torch

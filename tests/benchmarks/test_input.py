@@ -63,6 +63,7 @@ def test_ratios_are_computed_round_by_round() -> None:
     assert third[1:] == ("Crossbow, folders, 1", "2.50 (1.50–4.00)", "2.50 (1.00–5.00)", "1.8")
 
 
+@pytest.mark.slow
 def test_a_runner_loads_the_training_order() -> None:
     data = sequence([(np.full((1, 6, 6), n, np.uint8), n) for n in range(10)])
     runner = CrossbowRunner(data.train, batch=5, threads=2)

@@ -161,6 +161,7 @@ def test_rounds_on_cores_that_are_far_apart_are_measured_again(monkeypatch: pyte
         assert contest.handovers == pytest.approx([220e-9, 40e-9])  # without patience whatever comes counts
 
 
+@pytest.mark.slow
 def test_a_flag_gets_from_one_core_to_another() -> None:
     seconds = handover()
     assert (seconds is None) == (len(available_cores()) < 2)

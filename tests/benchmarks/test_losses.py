@@ -45,6 +45,7 @@ def test_an_unknown_rule(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Received: 'fastest'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_job_that_hangs_or_ends_too_early(ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "program"

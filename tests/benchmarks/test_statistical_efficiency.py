@@ -142,6 +142,7 @@ def test_a_file_that_is_not_whole_is_run_again(
     assert f"left out: {third}: expected the settings of this name. Received: those of " in printed
 
 
+@pytest.mark.slow
 @one_in(2)
 @pytest.mark.parametrize(
     "option",
@@ -210,6 +211,7 @@ def settings_of(
     return dataclasses.replace(settings, **others)
 
 
+@pytest.mark.slow
 @one_in(3)
 @pytest.mark.parametrize(
     ("target", "further", "expected"), [(1e-9, 2, 3), (1e-9, 0, 1), (1e-9, 9, 5), (1.0, 2, 5)], ids=str
@@ -660,6 +662,7 @@ def test_what_other_programs_did_to_runs_without_a_barrier_is_said_apart() -> No
     assert "- other programs: " not in only
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

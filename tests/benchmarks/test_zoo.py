@@ -31,6 +31,7 @@ TEXT = ModelDescription("text", "python -m models.transformer", 437_856, (64,), 
 RATINGS = ModelDescription("ratings", "python -m models.matrix_factorisation --users 9", 50_090, (2,), "")
 
 
+@pytest.mark.slow
 def test_networks_are_found_by_their_command() -> None:
     assert network_named("lenet-caffe") is NETWORKS["lenet-caffe"]
     network = network_named(SMALL.command)
@@ -92,6 +93,7 @@ def test_networks_are_chosen_by_name(patterns: Sequence[str], names: Sequence[st
     assert [model.name for model in zoo.chosen(patterns, [SMALL, LARGE, RATINGS])] == names
 
 
+@pytest.mark.slow
 def test_a_name_of_no_network_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match=r"of mlp, vgg, ratings\. Received: 'lenett'"):
         zoo.chosen(["vgg", "lenett"], [SMALL, LARGE, RATINGS])

@@ -27,6 +27,7 @@ def test_no_rank_can_join_with_mpi() -> None:
         check_fixed({"CROSSBOW_FAULT": "kill:1@5,join@20"})
 
 
+@pytest.mark.slow
 def test_a_fault_kills_its_process() -> None:
     process = multiprocessing.get_context("spawn").Process(target=Fault(0, 0).strike)
     process.start()

@@ -149,6 +149,7 @@ def test_an_error_of_its_own_is_called_so(
     assert ("mpirun has failed with exit status 255; its own messages are above" in capfd.readouterr().err) == own
 
 
+@pytest.mark.slow
 def test_what_it_leaves_behind_does_not_keep_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has its standard error still open, as a master of ssh."""
     fake(tmp_path, monkeypatch, f"sleep 100 & echo $! > {tmp_path}/left; exit 3")

@@ -113,6 +113,7 @@ def test_a_system_that_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert of_ranks(FakeNetwork(2, one_host=True)) == [None, None]
 
 
+@pytest.mark.slow
 def test_another_process_has_it() -> None:
     memory = SharedMemory.new(MARK)
     code = (

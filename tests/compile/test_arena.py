@@ -88,6 +88,7 @@ def test_no_value_of_the_fast_kernels_is_overwritten(kernels: str, head: Dataflo
         check_memory(compile_network(head, BATCH, phase=phase, library=Cpu(), dtype=np.float32))
 
 
+@pytest.mark.slow
 @quick
 @given(networks())
 def test_sharing_memory_changes_no_bit(head: DataflowNode) -> None:

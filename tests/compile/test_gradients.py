@@ -170,6 +170,7 @@ def test_a_second_task_starts_afresh() -> None:
         assert not np.array_equal(first[1][name], other[1][name])
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(networks(most=7))
 def test_gradients_of_random_networks(head: DataflowNode) -> None:

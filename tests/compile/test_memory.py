@@ -44,6 +44,7 @@ def largest_first(buffers: list[Lifetime]) -> int:
     return top * ALIGNMENT
 
 
+@pytest.mark.slow
 @given(lifetimes())
 def test_a_plan_is_never_larger_than_with_the_largest_first(buffers: list[Lifetime]) -> None:
     assert plan_memory(buffers).arena <= largest_first(buffers)

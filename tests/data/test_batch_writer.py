@@ -147,6 +147,7 @@ write_source(Path(sys.argv[1]), "train", EncodedExamples(Dataset((example, label
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="limits are those of POSIX")
 @pytest.mark.parametrize(("sizes", "name"), [(("5000", "1"), "train.examples.1"), (("1", "5000"), "train.labels.1")])
 def test_the_file_that_cannot_be_written_is_named(tmp_path: Path, sizes: tuple[str, str], name: str) -> None:

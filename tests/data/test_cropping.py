@@ -71,6 +71,7 @@ def expected(height: int, width: int, given: np.ndarray, seed: int, epoch: int, 
     return Window(0, 0, height, width, (224, 224), mirrored=mirrored)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOXES)
 def test_windows_are_those_of_the_definition(name: str) -> None:
     for n, (height, width) in enumerate(SIZES * 3):
@@ -87,6 +88,7 @@ def boxed_images(draw: st.DrawFn) -> tuple[int, int, np.ndarray]:
     return draw(sides), draw(sides), np.array(values, np.float32).reshape(-1, 4)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(boxed_images(), st.integers(0, 2**63), st.integers(0, 2**31), st.integers(0, 2**40))
 def test_any_window_satisfies_the_constraints(

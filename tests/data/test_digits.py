@@ -92,6 +92,7 @@ def test_enlarging_is_pytorch_s_bilinear_interpolation() -> None:
     np.testing.assert_allclose(enlarge(image.astype(np.float64), 28), theirs[:, 0].numpy(), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_scikit_learn_is_not_imported() -> None:
     program = "import sys; from crossbow.data import digits; digits(); print({'sklearn', 'scipy'} & set(sys.modules))"
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -230,6 +230,7 @@ encode(cifar(10, 2), ENCODINGS["cifar10"], Path(sys.argv[1]), 2)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are those of POSIX")
 def test_a_killed_encoder_leaves_no_mixture(tmp_path: Path) -> None:
     paths = encode(cifar(10, 1), ENCODINGS["cifar10"], tmp_path, 2)

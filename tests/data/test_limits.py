@@ -135,6 +135,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {Path(path).name: answer for path, answer in json.loads(done.stdout).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_file_that_asks_for_much(name: str, answers: dict[str, str]) -> None:
     assert answers.keys() == ANSWERS.keys()

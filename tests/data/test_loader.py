@@ -245,6 +245,7 @@ def test_as_many_batches_as_slots_may_be_held_and_one_release_is_enough_to_go_on
             timer.join()
 
 
+@pytest.mark.slow
 def test_the_loader_sleeps_while_the_ring_is_full_and_wakes_for_several_slots() -> None:
     made = loader(slots=8)
     made.start()

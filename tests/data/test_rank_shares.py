@@ -187,6 +187,7 @@ def small_run(directory: Path, *sharding: str) -> list[str]:
     return ["--dataset", "synthetic", "--classes", "3", *sizes, *system, "--data-sharding", *sharding]
 
 
+@pytest.mark.slow
 def test_the_option_of_scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "data_sharding"
     file.write_text("0 1\n")

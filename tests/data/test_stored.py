@@ -16,6 +16,7 @@ from crossbow.types import DataError
 from tests.data.small_sets import FLOATS, LABELS, assert_same, files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 5, 16])
 def test_batch_files_train_as_arrays_do(tmp_path: Path, batch_size: int) -> None:
     data = batch_files(*files(tmp_path, batch_size))

@@ -68,6 +68,7 @@ def test_every_row_of_the_table_of_operators() -> None:
         assert type(received.operator.kernel) is type(case.kernel)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", scripts(), ids=lambda script: script.name)
 def test_every_network_of_the_zoo(script: Any) -> None:
     """With the gradients, and so with the weights of all losses."""

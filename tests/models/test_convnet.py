@@ -106,6 +106,7 @@ def test_it_learns() -> None:
     check_learning(convnet(number_of_outputs=2, transform=transform), (3, 32, 32), learning_rate=0.001, epochs=30)
 
 
+@pytest.mark.slow
 def test_full_learns() -> None:
     dataflow = convnet("full", number_of_outputs=2, transform=DataTransform(mean=0.5, scale=255.0))
     check_descent(dataflow, (3, 32, 32), learning_rate=0.005, tasks=30, fraction=0.5)
@@ -124,6 +125,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert part in text
 
 
+@pytest.mark.slow
 def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = "--dataset synthetic --training-examples 16 --test-examples 4 --batch-size 8 --epochs 1 --learners 1"
     assert main([*arguments.split(), "--output-directory", str(tmp_path)]) == 0

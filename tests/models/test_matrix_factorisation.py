@@ -118,6 +118,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert option not in text
 
 
+@pytest.mark.slow
 def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = "--users 40 --items 50 --dataset synthetic --training-examples 512 --test-examples 64 --batch-size 64"
     assert main([*arguments.split(), "--epochs", "2", "--learners", "1", "--output-directory", str(tmp_path)]) == 0

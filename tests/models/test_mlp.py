@@ -80,6 +80,7 @@ def test_wrong_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "expected integers ≥ 1, as 512,512. Received: '512,x'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = "--hidden 512,512 --dataset synthetic --training-examples 32 --test-examples 8 --epochs 1 --learners 1"
     assert main([*arguments.split(), "--batch-size", "8", "--output-directory", str(tmp_path)]) == 0

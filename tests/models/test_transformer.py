@@ -74,6 +74,7 @@ def test_wrong_sizes(options: dict[str, Any], message: str) -> None:
         transformer(**options)
 
 
+@pytest.mark.slow
 def test_several_learners_learn_a_text_and_continue_it(tmp_path: Path) -> None:
     data = characters(TEXT, 16, alphabet="\n ,:abehinoqrstu")
     assert data.class_names is not None
@@ -134,6 +135,7 @@ def test_export(tmp_path: Path) -> None:
     np.testing.assert_allclose(received, expected, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = "--layers 1 --width 16 --heads 2 --training-examples 64 --test-examples 16 --batch-size 16"
     arguments = f"--dataset synthetic {sizes} --epochs 2 --learners 2 --output-directory {tmp_path}"
@@ -145,6 +147,7 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert predictor(np.zeros((3, 64), np.int32)).shape == (3, 96, 64)
 
 
+@pytest.mark.slow
 def test_it_trains_on_text_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "book.txt").write_text("It was a bright cold day in April. " * 300, "utf-8")
     sizes = "--layers 1 --width 16 --heads 2 --batch-size 16 --epochs 1 --learners 1"

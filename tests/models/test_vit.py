@@ -59,6 +59,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert part in text
 
 
+@pytest.mark.slow
 def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = "--layers 1 --width 16 --heads 2 --image-shape 3,16,16 --training-examples 32 --test-examples 8"
     arguments = f"--dataset synthetic {sizes} --batch-size 8 --epochs 1 --learners 2 --output-directory {tmp_path}"

@@ -68,6 +68,7 @@ def test_resumed_training_replaces_what_came_after_its_start(tmp_path: Path) -> 
     assert scalars(tmp_path)["loss/training"] == [(100, 3.0)]
 
 
+@pytest.mark.slow
 def test_a_record_after_the_checkpoint_is_dropped(tmp_path: Path) -> None:
     """An interrupted process writes a checkpoint, and then a record of its unfinished epoch at the same task."""
     first = TensorBoardMonitor(tmp_path)

@@ -176,6 +176,7 @@ def test_it_predicts_trains_and_is_saved(name: str, way: str, tmp_path: Path) ->
     np.testing.assert_allclose(run_crossbow(again, x), tuned, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @KERNELS
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_step_of_gradient_descent_is_pytorchs(name: str, kernels: str) -> None:

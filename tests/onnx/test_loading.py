@@ -266,6 +266,7 @@ def test_no_path(path: Any) -> None:
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
 
+@pytest.mark.slow
 @one_in(2)
 @pytest.mark.parametrize(
     ("name", "expected"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.test_public import python
 
 
+@pytest.mark.slow
 def test_without_the_package_one_sentence_names_the_extra() -> None:
     code = """
 import sys
@@ -20,6 +23,7 @@ print(hasattr(crossbow, "onnx"))
     assert python(code).splitlines() == [expected, "False"]
 
 
+@pytest.mark.slow
 def test_the_package_keeps_its_name() -> None:
     code = "import crossbow.onnx, onnx; print(onnx.__name__, crossbow.onnx.__name__, crossbow.onnx.load.__module__)"
     assert python(code) == "onnx crossbow.onnx crossbow.onnx.loading"

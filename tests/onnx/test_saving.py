@@ -82,6 +82,7 @@ def residual() -> Dataflow:
     return Dataflow(SubGraph(start)).set_phase(Phase.TRAIN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learners", [1, 2])
 def test_a_trained_network(tmp_path: Path, learners: int) -> None:
     """onnxruntime predicts as the context does, and load(save(x)) is x: operators, names, variables, outputs."""

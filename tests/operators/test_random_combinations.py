@@ -110,6 +110,7 @@ def test_fast_library_in_place(case: Case) -> None:
     test_table.test_in_place_changes_nothing(case, {"device": "cpu"})
 
 
+@pytest.mark.slow
 @with_pytorch
 @many
 @given(cases)

@@ -123,6 +123,7 @@ def test_fast_library_agrees_with_reference(case: Case, target: dict[str, Any]) 
     assert_close(tensors(run(case, **target)), tensors(exact(case)), case.tolerance)
 
 
+@pytest.mark.slow
 @one_in(3)
 @every_row
 @pytest.mark.parametrize("target", [CPU, *GPU_LAYOUTS], indirect=True)
@@ -193,6 +194,7 @@ def run_on_kinks(case: Case, **options: Any) -> tuple[list[Array], OperatorRun]:
     return inputs, run_operator(case.kernel, inputs, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", KINKED, ids=str)
 @pytest.mark.parametrize("target", [CPU, GPU], indirect=True)
 def test_fast_library_agrees_with_reference_at_kinks(case: Case, target: dict[str, Any]) -> None:

@@ -195,6 +195,7 @@ def test_it_has_no_gradient() -> None:
 # Values, worked out by hand.
 
 
+@pytest.mark.slow
 @devices
 def test_the_window_in_the_middle(device: str) -> None:
     def middle(x: Array, **values: Any) -> list[Any]:
@@ -440,6 +441,7 @@ def test_a_batch_may_hold_the_end_of_an_epoch_and_the_beginning_of_the_next(kern
     assert not rest - expected(2)
 
 
+@pytest.mark.slow
 @KERNELS
 @pytest.mark.parametrize("learners", [1, 3])
 def test_the_same_seed_gives_the_same_weights(kernels: str, learners: int) -> None:

@@ -63,6 +63,7 @@ def context(*layers: object, largest: int = 4) -> ExecutionContext:
     return ExecutionContext(network, data=data, model=ModelConf(batch_size=8))
 
 
+@pytest.mark.slow
 def test_integers_train_and_predict() -> None:
     with context(Embedding(5, 8)) as trained:
         losses = [record.loss for record in trained.train(30).records]

@@ -161,6 +161,7 @@ def test_settings_of_the_solver_and_the_model(model: ModelConf, solver: SolverCo
         assert losses(alone) == losses(each)
 
 
+@pytest.mark.slow
 @ON_ONE_HOST
 def test_restarts_where_the_learning_rate_steps_down(one_host: bool) -> None:
     """Ranks restart one after the other, and results of those that have gone on belong to the next stretch."""
@@ -212,6 +213,7 @@ def test_more_learners_than_batches_of_the_test() -> None:
     assert [losses(each) for each in found] == [losses(alone)] * 3
 
 
+@pytest.mark.slow
 def test_rank_0_ends_training_for_all_at_one_tick() -> None:
     """By the time that it measures, and by the losses of all ranks."""
     limits = Limits(count=10_000, seconds=0.3)
@@ -251,6 +253,7 @@ def test_bad_examples_are_left_out_and_all_ranks_know_them() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("threads", "choice"),
     [((1, 2), "for one thread"), ((2, 1), "for one thread"), ((1, 2), "for the processor")],

@@ -80,6 +80,7 @@ def test_rules_without_a_barrier_are_as_in_the_simulator(rule: Rule, learners: i
     np.testing.assert_allclose(z, made.base[-1], rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule", [AsynchronousSGD(), free.SSP(bound=1), Gossip(probability=1), free.Grouping(2)], ids=str
 )

@@ -113,6 +113,7 @@ def test_the_number_of_cores_does_not_matter_where_learners_have_equally_many_th
     assert same_weights(weights[2], weights[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["operators", "loader"])
 @pytest.mark.parametrize("rule", [SMA(), SSGD()], ids=str)
 def test_one_disturbance_at_a_time(rule: Any, where: str) -> None:

@@ -37,6 +37,7 @@ def test_a_second_one_is_refused_with_the_process(tmp_path: Path) -> None:
     DirectoryLock(directory).close()
 
 
+@pytest.mark.slow
 def test_a_killed_process_has_no_lock(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -56,6 +56,7 @@ def assert_equal(running: ExecutionContext, expected: Simulation) -> None:
     np.testing.assert_allclose(received.bias, expected.z.bias, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @one_in(4)
 @pairwise
 @pytest.mark.parametrize(
@@ -176,6 +177,7 @@ def test_the_loss_is_the_mean_of_the_tasks() -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule", [SMA(alpha=0.2, base_momentum=0.5), SSGD(), ModelAveraging(), PolyakRuppert(alpha=0.1)], ids=str
 )

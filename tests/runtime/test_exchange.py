@@ -28,6 +28,7 @@ class Merging:
         assert self.go.wait(SECONDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "together"),
     [(AsynchronousSGD(), False), (EASGD(), False), (Gossip(probability=1), False), (Hogwild(), True)],

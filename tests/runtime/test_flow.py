@@ -77,6 +77,7 @@ def test_how_much_is_submitted_ahead(
         monkeypatch.undo()
 
 
+@pytest.mark.slow
 @one_in(2)
 @pytest.mark.parametrize("rule", [SMA(), SMA(tau=3), SSGD()], ids=str)
 @pytest.mark.parametrize("learners", [1, 2, 3])
@@ -128,6 +129,7 @@ def test_it_begins_with_two_ahead(learners: int, monkeypatch: pytest.MonkeyPatch
         assert most[0] == 2 * learners
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learners", [1, 2, 3])
 def test_nothing_is_left_behind(learners: int) -> None:
     with context(learners=learners) as running:

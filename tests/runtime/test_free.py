@@ -356,6 +356,7 @@ class Held:
                     self.enough.set()
 
 
+@pytest.mark.slow
 @one_in(6)
 @pytest.mark.parametrize(
     ("rule", "done"),
@@ -382,6 +383,7 @@ def test_a_slow_learner_keeps_back_the_others_as_far_as_the_rule_says(rule: Rule
     assert held.found >= done if done == 400 else held.found == done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("slack", "done"), [(0, 1), (2, 5)])
 def test_slack_bounds_how_far_tasks_run_ahead(slack: int, done: int) -> None:
     """With ticks of two tasks learner 1 does the other task of learner 0's tick, and `slack` whole ticks."""
@@ -529,6 +531,7 @@ def test_a_test_that_fails_forgets_no_task() -> None:
         assert running.test().examples == 13
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_a_learner_waits_for_another() -> None:
     """As the second Ctrl-C, which is raised at once."""
 

@@ -137,6 +137,7 @@ def until_grouped(running: ExecutionContext, groups: set[tuple[int, ...]]) -> li
     return decisions
 
 
+@pytest.mark.slow
 @one_in(2)
 @KERNELS
 @pytest.mark.usefixtures("soon")

@@ -337,6 +337,7 @@ def test_a_directory_in_use_and_one_with_an_older_run(tmp_path: Path) -> None:
     assert files(tmp_path) == [2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 def test_a_signal_ends_training_after_a_checkpoint(number: signal.Signals, tmp_path: Path) -> None:
     before = signal.getsignal(number)

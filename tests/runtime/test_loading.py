@@ -85,6 +85,7 @@ def trained(data: Dataset, **system: Any) -> dict[str, np.ndarray]:
 # Threads and order
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["examples", "files"])
 def test_weights_do_not_depend_on_the_number_of_threads(order: str) -> None:
     one = trained(dataset(), order=order)

@@ -183,6 +183,7 @@ print((time.process_time() - process - own) / own)
 """
 
 
+@pytest.mark.slow
 def test_the_distance_keeps_no_other_thread_busy() -> None:
     """The learners need the cores: NumPy's threads for dot products keep them for a while after each."""
     own_threads = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}

@@ -298,6 +298,7 @@ def _part(
         engine.close()
 
 
+@pytest.mark.slow
 @one_in(2)
 @pytest.mark.parametrize(
     "rule",
@@ -342,6 +343,7 @@ def test_a_rank_that_is_lost_while_others_wait_for_its_exchange(
     assert same_weights(results[0][0], results[2][0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [SMA(), TwoLevel(SMA(), ModelAveraging(tau=2))], ids=str)
 def test_a_rank_that_leaves_takes_no_result_with_it(monkeypatch: pytest.MonkeyPatch, rule: Rule | TwoLevel) -> None:
     model = replace(MODEL, rule=rule)
@@ -494,6 +496,7 @@ def test_a_rank_joins_at_a_tick(monkeypatch: pytest.MonkeyPatch, size: int, rule
     assert len(set(last)) == 1
 
 
+@pytest.mark.slow
 def test_a_rank_joins_two_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     model = replace(MODEL, rule=TwoLevel(SMA(), ModelAveraging(tau=2)))
     results, events = train_and_join(monkeypatch, "join@4", 2, model)
@@ -502,6 +505,7 @@ def test_a_rank_joins_two_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(same_weights(weights, expected) for weights, _ in results)
 
 
+@pytest.mark.slow
 @one_in(2)
 @pytest.mark.parametrize("faults", ["join@4", "join@35", "join@35,kill:0@40", "join@30"])
 def test_a_rank_joins_any_training_call(monkeypatch: pytest.MonkeyPatch, faults: str) -> None:
@@ -635,6 +639,7 @@ def test_training_goes_on_as_in_the_simulator(
         np.testing.assert_allclose(weights, expected.base[-1], rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("faults", ["kill:1@4", "join@4"])
 def test_groups_in_a_sequence_are_fitted(monkeypatch: pytest.MonkeyPatch, faults: str) -> None:
     """Phases of Grouping(…) with two groups of a learner, or of two; without a barrier, all weights are z."""
@@ -841,6 +846,7 @@ def test_without_a_server_the_others_go_on(monkeypatch: pytest.MonkeyPatch, rule
         assert history.records[-1].loss < math.log(3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [AsynchronousSGD(), SSP(bound=1)], ids=str)
 def test_of_a_lost_servers_part_the_newest_copy_is_left(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> None:
     kept, restored, events = dict[int, tuple[int, int, Any, Any]](), list[tuple[Any, Any]](), Departures()
@@ -885,6 +891,7 @@ def test_of_a_lost_servers_part_the_newest_copy_is_left(monkeypatch: pytest.Monk
     assert departure.lost_merges == kept[0][0] - max(kept[0][1], kept[2][1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "tasks_per_tick"),
     [

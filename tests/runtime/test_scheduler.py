@@ -87,6 +87,7 @@ def test_results_are_handed_on_while_ticks_run() -> None:
     assert len(results) == 30
 
 
+@pytest.mark.slow
 @in_turn
 @pytest.mark.parametrize(
     "model", [{"rule": SMA(tau=50_000)}, {"wpc": 10**9}, {"wpc": 10**9, "rule": SSGD()}, {"rule": SMA(tau=10**30)}]

@@ -202,6 +202,7 @@ def test_partially_synchronous_learners_drift_and_wait_as_in_the_simulator(
         np.testing.assert_allclose(z, made.base[-1], rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @one_in(6)
 @pytest.mark.parametrize(("most", "servers"), [(1, 1), (2, 1), (5, 1), (1, 2), (2, 2)])
 @pytest.mark.parametrize("slow", [0, 1, 2])
@@ -235,6 +236,7 @@ def same_bits(rule: Rule, events: Sequence[int], solver: SolverConf, tasks: int,
     return first
 
 
+@pytest.mark.slow
 @one_in(3)
 @pytest.mark.parametrize("rule", [*RULES, PartiallySynchronous(2)], ids=str)
 def test_several_servers_have_the_bits_of_one(rule: Rule) -> None:
@@ -244,6 +246,7 @@ def test_several_servers_have_the_bits_of_one(rule: Rule) -> None:
     np.testing.assert_allclose(z, made.base[-1], rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "solver", "options"),
     [
@@ -262,6 +265,7 @@ def test_several_servers_have_the_bits_of_one_on_the_fast_kernels(
     same_bits(rule, [0, 1, 2] * (18 // 3 // rule.tau), solver, 18, system=fast, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [AsynchronousSGD(sends="gradient"), EASGD(), WeedOut(), SSP(bound=3)], ids=str)
 def test_several_servers_keep_the_order_of_rank_0(rule: Rule) -> None:
     draws = np.random.default_rng(7)
@@ -317,6 +321,7 @@ def test_restarts_where_the_learning_rate_steps_down(rule: Rule, servers: int) -
 BY_MERGES = SolverConf(learning_rate=0.02, policy="multistep", step_values=(20, 60), learning_rate_step_unit="merges")
 
 
+@pytest.mark.slow
 @one_in(3)
 @pytest.mark.parametrize(
     ("rule", "tasks_of_merge"),
@@ -359,6 +364,7 @@ def test_all_ranks_count_merges_alike(monkeypatch: pytest.MonkeyPatch, rule: Any
     assert counted[-1][1] > counted[-1][0] // tasks_of_merge // 2
 
 
+@pytest.mark.slow
 @in_turn
 @pytest.mark.parametrize(
     "rule", [*RULES, Hogwild(), PartiallySynchronous(), PartiallySynchronous(max_advance=2, tau=2)], ids=str
@@ -416,6 +422,7 @@ def test_every_contribution_is_merged_once(rule: Rule, tasks: int, merges: int, 
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_no_session_begins_before_all_have_ended_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Server 1 hears late that server 2 has ended, when server 0 has. The model has no statistics."""
     send, settle, settled = Messages.send, ServedExchange.settle, dict[int, list[Any]]()
@@ -470,6 +477,7 @@ def test_local_variables_are_the_means_of_all_learners(servers: int) -> None:
     np.testing.assert_allclose(first[name], np.mean(biases, axis=0), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "solver"),
     [

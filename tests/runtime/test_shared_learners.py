@@ -171,6 +171,7 @@ def test_a_rank_reads_its_base_model_before_another_one_changes_it() -> None:
     assert on_ranks([1, 1], work) == [True, True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failing", [0, 1])
 def test_after_a_failure_every_rank_has_a_whole_base_model(failing: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks may be at different ticks. What one does then is not seen by the others."""

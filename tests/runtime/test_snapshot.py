@@ -130,6 +130,7 @@ def test_rules_with_a_barrier_with_several_learners(
     check_checkpoints(tmp_path, maker(made(name), learners=3, solver=solver), every=every)
 
 
+@pytest.mark.slow
 @one_in(2)
 @pytest.mark.parametrize(
     ("rule", "solver"),
@@ -146,12 +147,14 @@ def test_several_devices(rule: Any, solver: SolverConf, tmp_path: Path) -> None:
     check_checkpoints(tmp_path, maker(rule, learners=2, devices="cpu:0/2,cpu:1/2", solver=solver))
 
 
+@pytest.mark.slow
 @EVERY
 def test_a_sequence_of_rules(tmp_path: Path, *, every: bool) -> None:
     sequence = RuleSequence(((SMA(base_momentum=0.4), 3), (SSGD(), 2), (EASGD(), 1)))
     check_checkpoints(tmp_path, maker(sequence, restart=False), every=every)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernels", ["reference", FAST])
 def test_random_operators_and_statistics(kernels: str, tmp_path: Path) -> None:
     """Dropout and random windows depend on the task; batch norm has running statistics."""
@@ -206,6 +209,7 @@ def test_the_state_of_another_method_is_not_kept(before: str, after: str, exact:
         assert resumed.resumed.exact == exact
 
 
+@pytest.mark.slow
 @one_in(6)
 @pytest.mark.parametrize(
     ("rule", "options"),

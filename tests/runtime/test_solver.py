@@ -114,6 +114,7 @@ def replica(running: ExecutionContext, member: Member) -> Model:
     return Model(variables["InnerProduct0.weights"], variables["InnerProduct0.bias"])
 
 
+@pytest.mark.slow
 @one_in(4)
 @pairwise
 @RULES
@@ -223,6 +224,7 @@ def test_a_limit_that_no_gradient_reaches_changes_nothing(rule: SMA | SSGD, devi
     assert same_weights(*models)
 
 
+@pytest.mark.slow
 @one_in(2)
 @pairwise
 @RULES

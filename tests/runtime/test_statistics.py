@@ -172,6 +172,7 @@ def test_the_base_models_are_the_mean_of_the_learners(
             assert first.statistics[1].tobytes() == other.statistics[1].tobytes()
 
 
+@pytest.mark.slow
 @one_in(6)
 @pairwise
 @KERNELS
@@ -229,6 +230,7 @@ def test_a_drop_of_the_learning_rate_gives_the_learners_the_base_models(
         assert_learners(running, expected.w)
 
 
+@pytest.mark.slow
 @one_in(3)
 @pairwise
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
@@ -310,6 +312,7 @@ def test_those_of_a_batch_that_is_not_a_number_are_forgotten(rule: Any, devices:
         assert running.test().examples == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 @pytest.mark.parametrize("learner", [0, 1])
 def test_a_step_back_finds_them_whole(learner: int, devices: str) -> None:

@@ -79,6 +79,7 @@ def test_only_the_devices_packages_know_their_device() -> None:
     assert knowing == {"building.py"}
 
 
+@pytest.mark.slow
 def test_no_thread_keeps_a_process_alive() -> None:
     package, found = ROOT.parent, 0
     for file in sorted(package.rglob("*.py")):

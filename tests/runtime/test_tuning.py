@@ -114,6 +114,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [SMA(), SMA(tau=2), SSGD(), AsynchronousSGD()], ids=str)
 def test_no_batch_is_left_out_or_taken_twice(rule: Any, starts: list[int]) -> None:
     with scripted(2, 1, 3, 1, 2, rule=rule) as running:
@@ -138,6 +139,7 @@ def test_no_batch_is_left_out_or_taken_twice(rule: Any, starts: list[int]) -> No
         assert all(np.isfinite(value).all() for value in running.variables.values())
 
 
+@pytest.mark.slow
 def test_learners_go_on_from_the_base_model() -> None:
     with scripted(2, 1, 3, 2, data=blobs(examples=60)) as running:
         losses = [running.train_and_test(20).loss for _ in range(3)]
@@ -239,6 +241,7 @@ def test_a_task_that_fails_ends_the_run_and_the_context_stays_usable() -> None:
         running.train(20, TASKS)
 
 
+@pytest.mark.slow
 def test_closing_from_another_thread() -> None:
     with scripted(*[1, 2] * 500) as running:
         closing = threading.Timer(0.1, running.close)
@@ -251,6 +254,7 @@ def test_closing_from_another_thread() -> None:
 # With the real tuner
 
 
+@pytest.mark.slow
 def test_it_settles_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     class Listener(Monitor):
         def __init__(self) -> None:
@@ -316,6 +320,7 @@ def test_what_is_not_tuned() -> None:
         assert isinstance(running.engine, Engine)
 
 
+@pytest.mark.slow
 def test_on_gpus() -> None:
     with fake_cuda(), context(perceptron(), devices="cuda:0", kernels="auto", learners="auto", threads=None) as running:
         assert learners_of(running) == 4

@@ -122,6 +122,7 @@ def train_with_script(
 TWO_LEVELS = TwoLevel(SMA(), DiLoCo(tau=3))
 
 
+@pytest.mark.slow
 @one_in(3)
 @pytest.mark.parametrize("rule", [SMA(), SMA(tau=2), TWO_LEVELS, SSGD(), AsynchronousSGD(), EASGD(), Gossip()], ids=str)
 def test_all_ranks_change_at_one_tick(rule: Rule) -> None:
@@ -135,6 +136,7 @@ def test_all_ranks_change_at_one_tick(rule: Rule) -> None:
     assert [each.tasks for each in first.history.records] == [each.tasks for each in second.history.records]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [SSGD(), TWO_LEVELS, EASGD()], ids=str)
 def test_each_rank_goes_through_its_part_without_a_gap(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     done: dict[int, dict[int, int]] = {0: {}, 1: {}}
@@ -269,6 +271,7 @@ def chosen(history: History) -> list[int]:
     return [decision.chosen for decision in history.decisions if isinstance(decision, Decision)]
 
 
+@pytest.mark.slow
 @one_in(2)
 @pytest.mark.parametrize("rule", [SMA(), AsynchronousSGD(), TWO_LEVELS], ids=str)
 def test_all_ranks_have_the_decisions(speeds: dict[int, float], rule: Rule) -> None:

@@ -198,6 +198,7 @@ def test_gpus_have_one_level(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose(60.0, monkeypatch, gpus) == (gpus.model, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("faults", ["join@8", "join@8,kill:0@30"])
 def test_a_rank_that_begins_alone_measures_when_another_joins(faults: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []

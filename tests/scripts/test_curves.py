@@ -18,6 +18,7 @@ def record(epoch: float, *, loss: float = 1.0, accuracy: float | None = None, te
     return Record(epoch, int(epoch * 10), epoch, loss, accuracy, 100.0, 0.1, test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "records",
     [
@@ -38,6 +39,7 @@ def test_a_whole_png(records: list[Record], tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure in the middle leaves the older picture, and nothing beside it."""
     path = tmp_path / "curves.png"

@@ -60,6 +60,7 @@ def test_a_synthetic_data_set_of_any_shape() -> None:
     assert (len(data.train), len(data.check)) == (60, 40)
 
 
+@pytest.mark.slow
 @one_in(3)
 @pytest.mark.parametrize(("name", "known"), KNOWN.items())
 def test_what_is_known_of_a_data_set_is_so(
@@ -201,6 +202,7 @@ def test_names_of_classes_may_outnumber_the_examples(tmp_path: Path) -> None:
     assert given.data.number_of_classes == 1000
 
 
+@pytest.mark.slow
 def test_a_script_trains_on_batch_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     encode(synthetic((1, 28, 28), training=64, check=20), ENCODINGS["digits"], tmp_path, 7)
     arguments = f"--dataset batch_files --data-directory {tmp_path} --epochs 2 --output-directory {tmp_path / 'out'}"
@@ -239,6 +241,7 @@ def record_set(directory: Path, count: int = 40) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dataset", "write_files"), [("image_folder", folders), ("records", record_set)])
 def test_a_script_trains_on_image_files(
     dataset: str, write_files: Callable[[Path], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -272,6 +275,7 @@ def own_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "modules", {**sys.modules})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_modules")
 def test_a_script_trains_on_python_sequences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`dataset.py` may define data classes, and import what lies beside it."""

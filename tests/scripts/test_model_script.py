@@ -138,6 +138,7 @@ print(before, full, peak_memory())
 """
 
 
+@pytest.mark.slow
 def test_peak_memory_is_measured() -> None:
     """In a process of its own: twice of what this one has ever had takes long to fill."""
     done = subprocess.run([sys.executable, "-c", PEAKS], cwd=ROOT, capture_output=True, encoding="utf-8", timeout=120)
@@ -147,6 +148,7 @@ def test_peak_memory_is_measured() -> None:
     assert after > before + (32 << 20), "it is the peak, not the present"
 
 
+@pytest.mark.slow
 def test_a_system_that_does_not_know_the_peak(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +200,7 @@ def test_nobody_reads_the_output(tmp_path: Path) -> None:
     assert done.stdout.startswith("model")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -261,6 +264,7 @@ def test_any_rule(options: str, text: str, tmp_path: Path, capsys: pytest.Captur
     assert out.count("\nepoch ") == 2
 
 
+@pytest.mark.slow
 def test_the_reference_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from models.logistic_regression import main
 
@@ -365,6 +369,7 @@ def broken(dataflow: Dataflow, **options: object) -> ModelScript:
     )
 
 
+@pytest.mark.slow
 def test_a_broken_operator_shows_its_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trap = Trap(raising(ZeroDivisionError("by my own code")), call=40)
     script = broken(perceptron(Probe(action=trap), classes=10))
@@ -388,6 +393,7 @@ def test_without_the_picture(
     assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 3
 
 
+@pytest.mark.slow
 def test_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: JsonLinesMonitor, record: object) -> None:
         raise self._unwritable(OSError(28, "No space left on device"))
@@ -401,6 +407,7 @@ def test_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert len(error.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_monitor_that_breaks_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -430,6 +437,7 @@ def test_logs_in_other_formats_and_patience(tmp_path: Path, capsys: pytest.Captu
     assert (status["running"], status["epochs"]) == (False, 9)
 
 
+@pytest.mark.slow
 def test_without_the_summary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -524,6 +532,7 @@ def test_mnist_99_percent(tmp_path: Path) -> None:
     assert outcome.log[-1]["test_accuracy"] >= 0.99
 
 
+@pytest.mark.slow
 def test_synthetic_images_of_a_shape_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The model is built for their classes, and learns them."""
     from models.logistic_regression import main
@@ -557,6 +566,7 @@ def test_the_help_names_the_paper(script: str, paper: str, capsys: pytest.Captur
 # Loading
 
 
+@pytest.mark.slow
 def test_bad_records_are_skipped_listed_and_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -591,6 +601,7 @@ def test_bad_records_are_skipped_listed_and_counted(
     assert capsys.readouterr().err.endswith("record 11: expected an image. Received: nothing\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "hints"), [(0.5, True), (0.1, False)])
 def test_a_hint_for_slow_data(
     share: float, hints: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

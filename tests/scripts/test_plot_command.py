@@ -12,6 +12,7 @@ from tests.scripts.run_files import record, write_run
 from tests.scripts.runs import PNG
 
 
+@pytest.mark.slow
 def test_runs_in_one_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = write_run(tmp_path / "first" / "run", [record(1, 0.5), record(2, 0.8)])
     second = write_run(tmp_path / "second", [record(1, None)])
@@ -25,6 +26,7 @@ def test_runs_in_one_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert (tmp_path / "curves.png").read_bytes().startswith(PNG)
 
 
+@pytest.mark.slow
 def test_the_other_runs_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, empty = write_run(tmp_path / "run", [record(1, 0.5)]), write_run(tmp_path / "empty", [])
     path = tmp_path / "curves.svg"

@@ -64,6 +64,7 @@ def test_a_finished_run_goes_on_with_more_epochs(tmp_path: Path, capsys: pytest.
     assert sum("run" in json.loads(line) for line in lines) == 1
 
 
+@pytest.mark.slow
 def test_runs_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(tmp_path / "a", "--epochs", "2")
     train(tmp_path / "b" / "c", "--epochs", "1")
@@ -145,6 +146,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told(
         assert re.search(r"no checkpoint after \d+ tasks, training goes on: No space left on device", said)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["resume", str(tmp_path)]) == 2
     assert "expected the directory of a run" in capsys.readouterr().err

@@ -134,6 +134,7 @@ def log_of(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (directory / "log.jsonl").read_text("utf-8").splitlines()]
 
 
+@pytest.mark.slow
 def test_the_run_of_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its best model on its own data set, as the log has it."""
     options = ["--dataset", "synthetic", "--training-examples", "40", "--test-examples", "25", "--epochs", "2"]

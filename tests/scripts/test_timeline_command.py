@@ -32,6 +32,7 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_where_the_time_went(run_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["timeline", str(run_directory)]) == 0
     output = capsys.readouterr().out
@@ -52,6 +53,7 @@ def test_a_file_as_json(run_directory: Path, capsys: pytest.CaptureFixture[str])
     assert [each["share"] for each in found["losses"]] == [each.share for each in made.losses()]
 
 
+@pytest.mark.slow
 def test_a_script_prints_the_slowest_operators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An older timeline does not outlive a run without one."""
     arguments = [*SHORT, "--output-directory", str(tmp_path)]

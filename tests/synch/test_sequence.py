@@ -260,6 +260,7 @@ def test_a_long_phase_is_its_rule(rule: Any, seed: int) -> None:
         np.testing.assert_array_equal(getattr(made, name), getattr(alone, name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [rule for rule in SINGLE if rule.tau == 1], ids=str)
 def test_all_tasks_are_finished_whoever_leaves_and_joins(rule: Any) -> None:
     computed = set[int]()
@@ -321,6 +322,7 @@ def test_examples() -> None:
 # In the engine.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learners", [1, 2, 3])
 def test_the_engine_changes_the_rule(learners: int) -> None:
     """Rules with a barrier in turn, as one context after the other: what a restart leaves is z alone."""

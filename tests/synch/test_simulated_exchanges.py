@@ -168,6 +168,7 @@ def test_all_tasks_are_finished_though_some_are_done_twice() -> None:
     assert len(made.base) == 6
 
 
+@pytest.mark.slow
 @one_in(7)
 @pytest.mark.parametrize("rule", ELSE, ids=str)
 @given(speeds, moments, st.sampled_from([0.0, 0.3, 2.0]))

@@ -228,6 +228,7 @@ def test_who_waits_to_join_goes_on_when_all_others_are_lost() -> None:
     np.testing.assert_array_equal(made.base, plain.base)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", LEVELS, ids=str)
 def test_all_tasks_are_finished_whoever_leaves_and_joins(rule: TwoLevel) -> None:
     computed = set[int]()

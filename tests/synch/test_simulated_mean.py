@@ -15,6 +15,7 @@ def plain_sum(terms: dict[int, Any]) -> Any:
     return sum((terms[term] for term in sorted(terms)), np.zeros(len(next(iter(terms.values())))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("elements", [1, 2, 5])
 @pytest.mark.parametrize("first", [2, 40, BLOCK, 300])
 def test_a_mean_is_the_sum_of_its_terms(first: int, elements: int) -> None:

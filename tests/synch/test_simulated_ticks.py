@@ -152,6 +152,7 @@ def test_who_waits_to_join_goes_on_when_the_last_learner_is_lost() -> None:
     np.testing.assert_array_equal(made.base, plain.base)
 
 
+@pytest.mark.slow
 @every_rule
 def test_all_tasks_are_finished_whoever_leaves_and_joins(rule: BarrierRule) -> None:
     """As long as one learner is there."""

@@ -172,6 +172,7 @@ def test_groups_of_one_are_asynchronous_sgd_by_staleness(order: tuple[int, list[
     np.testing.assert_allclose(run(single, learners, events).base, run(other, learners, events).base, atol=1e-12)
 
 
+@pytest.mark.slow
 @given(orders, SOLVERS)
 def test_one_group_is_synchronous_sgd(order: tuple[int, list[int]], solver: SolverConf) -> None:
     learners, _ = order

@@ -204,6 +204,7 @@ def trained(
         return running, running.variables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "devices"),
     [
@@ -290,6 +291,7 @@ def test_a_file_that_cannot_be_written_does_not_end_training(tmp_path: Path) -> 
     assert running.history.records[-1].tasks == 40
 
 
+@pytest.mark.slow
 def test_a_slow_learner_is_the_largest_loss(tmp_path: Path) -> None:
     """Learner 1 takes 20 ms more in every task: learner 0 waits for it."""
 

@@ -38,6 +38,7 @@ def begin() -> tuple[subprocess.Popen[str], str]:
     return launcher, mark
 
 
+@pytest.mark.slow
 def test_processes_of_a_killed_launcher_are_killed() -> None:
     launcher, mark = begin()
     with launcher:
@@ -45,6 +46,7 @@ def test_processes_of_a_killed_launcher_are_killed() -> None:
     until(lambda: not marked(mark))
 
 
+@pytest.mark.slow
 def test_processes_of_a_launcher_that_ends_go_on() -> None:
     launcher, mark = begin()
     with launcher:

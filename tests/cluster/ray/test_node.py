@@ -65,6 +65,7 @@ def test_it_ends_its_command(by_signal: bool) -> None:
         assert not Path(given[3]).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="needs /proc")
 def test_its_command_does_not_outlive_it_if_it_is_killed() -> None:
     with begin(WAITS) as process:
@@ -81,6 +82,7 @@ def test_its_command_does_not_outlive_it_if_it_is_killed() -> None:
         assert not lives
 
 
+@pytest.mark.slow
 def test_it_ends_with_its_command() -> None:
     with begin("raise SystemExit(7)") as process:
         assert process.wait(60) == 7

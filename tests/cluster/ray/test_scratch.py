@@ -38,6 +38,7 @@ def test_a_directory_is_removed_at_the_end(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_those_of_killed_processes_are_removed(tmp_path: Path) -> None:
     others = [tmp_path / "some-file", tmp_path / "another", tmp_path / "some-link"]
     others[0].touch()

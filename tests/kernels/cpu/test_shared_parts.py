@@ -100,6 +100,7 @@ def test_one_thread_computes_all_parts(count: int) -> None:
     squared(count, Squares(), [])
 
 
+@pytest.mark.slow
 def test_helpers_compute_every_part_once(thread: Thread) -> None:
     thread.proceed.set()
     own, other = Squares(), Squares()

@@ -109,6 +109,7 @@ def cupy() -> dict[str, Any]:
     return {"runtime": runtime, "driver": driver, "nccl": nccl, "communicator": nccl.NcclCommunicator}
 
 
+@pytest.mark.slow
 def test_what_is_called_is_there_and_takes_what_it_is_given(cupy: dict[str, Any]) -> None:
     wrong = []
     for used in all_used():

@@ -317,6 +317,7 @@ def test_powers_of_two() -> None:
     assert [launch.power_of_two(value) for value in (1, 2, 3, 4, 5, 8, 9)] == [1, 2, 4, 4, 8, 8, 16]
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_blocks_have_every_value_once(data: st.DataObject) -> None:

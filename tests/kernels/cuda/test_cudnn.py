@@ -94,6 +94,7 @@ def random_problem(choose: Callable[[int, int], int]) -> convolution.Problem | N
     )[0]
 
 
+@pytest.mark.slow
 def test_convolutions_have_the_shapes_of_our_operator(library: Any) -> None:
     """Also those that it is asked for in the place of convolutions with one spatial axis or unlike padding."""
     generator = np.random.default_rng(0)
@@ -156,6 +157,7 @@ def answer_of_fake(fake: FakeCuda, x: Shape, w: Shape, windows: Windows, groups:
     return sizes
 
 
+@pytest.mark.slow
 def test_the_fake_answers_as_the_library(library: Any, fake: FakeCuda) -> None:
     generator, refused = np.random.default_rng(2), 0
 

@@ -86,6 +86,7 @@ def test_a_launch_that_fails_is_an_error() -> None:
         dependent_launch.launch(1, 1, 1, 0, 0, 0)
 
 
+@pytest.mark.slow
 @one_in(3)
 @needs_nvrtc
 @pytest.mark.parametrize("name", ["activation", "batch_norm", "end of a classifier"])

@@ -50,6 +50,7 @@ def test_the_mask(
     np.testing.assert_array_equal(y, expected)
 
 
+@pytest.mark.slow
 def test_more_than_the_threads_of_a_grid() -> None:
     tensor = Tensor((4096 * 256 * 4 + 9,), np.dtype(np.float32))
     x, outputs = np.ones(tensor.shape, np.float32), []

@@ -96,6 +96,7 @@ def test_products_of_many(number: int, in_place: bool) -> None:
         agree(backward, *inputs(number), 2e-6, in_place=in_place)
 
 
+@pytest.mark.slow
 @dtypes
 @places
 @pytest.mark.parametrize("number", [*MANY, 256])
@@ -124,6 +125,7 @@ def test_maxima_of_many_with_ties_and_numbers_that_are_none(number: int, in_plac
         agree(backward, tensors, values, in_place=in_place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("length", [1, 3, 8, 13])
 def test_elements_at_any_address_count_once(length: int, dtype: str) -> None:

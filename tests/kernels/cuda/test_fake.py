@@ -528,6 +528,7 @@ def test_every_missing_wait_is_reported(rule: str, devices: str, small: int, mon
         assert isinstance(caught.value.__cause__, RaceError), ignored
 
 
+@pytest.mark.slow
 def test_a_copy_on_another_stream_that_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A learner alone, whose small batches need no events as long as its own stream copies them."""
     submit = Input._submit
@@ -546,6 +547,7 @@ def test_a_copy_on_another_stream_that_is_not_waited_for(monkeypatch: pytest.Mon
     assert isinstance(caught.value.__cause__, RaceError)
 
 
+@pytest.mark.slow
 def test_a_slot_that_is_given_back_before_it_was_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loader fills it again, and the next task's state goes there."""
     submit, result = CudaLearner.submit, CudaLearner._result
@@ -581,6 +583,7 @@ def test_results_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(caught.value.__cause__, RaceError)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the error ends the watcher
 def test_results_that_are_read_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     original = CudaLearner._result
@@ -594,6 +597,7 @@ def test_results_that_are_read_too_early(monkeypatch: pytest.MonkeyPatch) -> Non
         train("cuda:0")
 
 
+@pytest.mark.slow
 def test_numbers_of_the_host_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeRuntime, "deviceSynchronize", lambda runtime: None)
     with pytest.raises(TaskError, match=r"a race: .* uses, and neither waits for the other"):

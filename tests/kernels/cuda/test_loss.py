@@ -90,6 +90,7 @@ def measure(top_k: int, ignored: int | None) -> Prepare:
     return prepare
 
 
+@pytest.mark.slow
 @pairwise
 @shapes
 @dtypes
@@ -111,6 +112,7 @@ def loss_of_logits(ignored: int | None, normalisation: str) -> Prepare:
     return prepare
 
 
+@pytest.mark.slow
 @shapes
 @dtypes
 def test_softmax_loss_of_logits(shape: Shape, layout: Layout, dtype: type) -> None:
@@ -208,6 +210,7 @@ def test_euclidean_loss(shape: Shape, layout: Layout, dtype: type, target: type,
     agree(backward, *given, exact)
 
 
+@pytest.mark.slow
 @dtypes
 @pytest.mark.parametrize("examples", [0, 2, 4])
 @pytest.mark.parametrize(("shape", "layout"), [((4, 3), PLAIN), ((4,), PLAIN), ((4, 5, 20, 30), LAST)])

@@ -36,6 +36,7 @@ def backward(ignored: int | None, normalisation: str, targets: Targets) -> Prepa
     return prepare
 
 
+@pytest.mark.slow
 @one_in(2)
 @pairwise
 @shapes

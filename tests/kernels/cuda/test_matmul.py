@@ -66,6 +66,7 @@ def stacks(draw: st.DrawFn) -> tuple[Shape, Shape, tuple[bool, bool]]:
     return (*a_stack, *a), (*b_stack, *b), (a_turned, b_turned)
 
 
+@pytest.mark.slow
 @settings(max_examples=75, deadline=None)
 @given(stacks(), st.sampled_from([FLOAT32, FLOAT64]), st.tuples(*[st.sampled_from(Layout)] * 3))
 def test_random_stacks(
@@ -75,6 +76,7 @@ def test_random_stacks(
         compare(*shapes, dtype, layouts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)], ids=str)
 def test_repeated_crosswise(fake: FakeCuda, transposed: tuple[bool, bool]) -> None:
     """Neither factor's matrices lie at equal distances, on too many axes for calls of their own."""

@@ -96,6 +96,7 @@ def test_nan_stays_nan(name: str) -> None:
 # Operators
 
 
+@pytest.mark.slow
 @one_in(4)
 @pytest.mark.parametrize(
     ("case", "name", "channels_last"),

@@ -105,6 +105,7 @@ def test_the_gradient_of_a_relu_before_a_maximum(layout: Layout, dtype: Any, ker
     assert np.isnan(results[0]).any()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     case=cases(),
@@ -132,6 +133,7 @@ def test_a_dilated_window_as_large_as_the_image(sizes: Shape, method: str) -> No
         compare(draw(3, 5, *sizes, dtype=np.float32), (1, 1), g, layout)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(case=cases(), layout=st.sampled_from(Layout), channels=st.sampled_from([5, 8]))
 def test_stochastic_pooling_picks_what_the_reference_picks(
@@ -142,6 +144,7 @@ def test_stochastic_pooling_picks_what_the_reference_picks(
     compare(draw(3, channels, *sizes, dtype=np.float32), windows, replace(geometry, method="stochastic"), layout)
 
 
+@pytest.mark.slow
 @one_in(2)
 @layouts
 @pytest.mark.parametrize("method", ["max", "average", "stochastic"])
@@ -167,6 +170,7 @@ def test_the_average_of_whole_images(shape: Shape, layout: Layout) -> None:
     assert call.blocks >= -(-n * channels // 32)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_the_sum_over_whole_images_is_float64() -> None:
     shape = (1, 1, 1500, 1500)
     x = np.full(shape, 0.1, np.float32)
@@ -174,6 +178,7 @@ def test_the_sum_over_whole_images_is_float64() -> None:
     assert mean == np.float32(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [4, 20], ids=["of a thread", "of a block"])
 def test_large_windows_with_padding_and_dilation(size: int) -> None:
     g = PoolingGeometry((size, size), (3, 2), ((3, 2), (1, 3)), (2, 1))

@@ -10,6 +10,7 @@ from tests.runtime.cuda.test_training import context
 from tests.support import blobs, perceptron
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graphs", [True, False])
 def test_tasks_and_operators_are_ranges(graphs: bool) -> None:
     with fake_cuda() as cuda, context("cuda:0", system={"nvtx": True, "graphs": graphs}) as running:
@@ -30,6 +31,7 @@ def test_tasks_and_operators_are_ranges(graphs: bool) -> None:
         assert {"batch", "average", "optimiser"} <= operators
 
 
+@pytest.mark.slow
 def test_without_the_option_nothing_is_named() -> None:
     with fake_cuda() as cuda, context("cuda:0") as running:
         running.train(4, TrainingUnit.TASKS)

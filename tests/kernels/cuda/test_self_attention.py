@@ -12,6 +12,7 @@ from crossbow.types import Phase, Shape
 from tests.kernels.cuda.fake import fake_cuda
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "heads"), [((1, BLOCK + 5, 3), 1), ((1, 3, 3 * (BLOCK + 5)), 1), ((2, 1, 12), 4), ((2, 9, 42), 2)]
 )

@@ -196,6 +196,7 @@ def test_compiles_without_a_warning_and_uses_little(name: str, source: str, arch
     assert "of large tensors" in name or not re.search(r"\b(?:div|rem)\.[su]64\b", ptx)
 
 
+@pytest.mark.slow
 @needs_nvrtc
 def test_what_a_kernel_uses_is_read() -> None:
     source = """
@@ -253,6 +254,7 @@ def test_what_is_no_kernel_is_noticed() -> None:
     assert "warning" in log
 
 
+@pytest.mark.slow
 @needs_nvrtc
 @pytest.mark.parametrize(("dtype", "lanes"), [(np.float32, 4), (np.float64, 2)])
 @pytest.mark.parametrize(
@@ -268,6 +270,7 @@ def test_combinations_move_16_bytes_at_once(name: str, read: int, written: int, 
     assert not re.search(r"\bfma\.", body)
 
 
+@pytest.mark.slow
 @one_in(3)
 @needs_nvrtc
 @pytest.mark.parametrize("run", [" of adjacent values", " of adjacent channels"])
@@ -282,6 +285,7 @@ def test_kernels_of_channels_move_16_bytes_at_once(run: str, dtype: str) -> None
         assert bool(re.search(WHOLE_PACK.format("st"), body)) == stores, kernel
 
 
+@pytest.mark.slow
 @one_in(4)
 @needs_nvrtc
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])

@@ -41,6 +41,7 @@ def test_agrees_with_reference(case: Case, channels_last: bool, monkeypatch: pyt
     assert_close(tensors(run(case, device="cuda:0")), tensors(expected), case.tolerance)
 
 
+@pytest.mark.slow
 @one_in(2)
 @every_row_in(CHANNELS_LAST, PLAIN)
 def test_agrees_with_reference_when_checking(case: Case, channels_last: bool, monkeypatch: pytest.MonkeyPatch) -> None:

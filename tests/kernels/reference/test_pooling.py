@@ -4,6 +4,7 @@ import itertools
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -80,6 +81,7 @@ def cases(draw_from: st.DrawFn) -> tuple[Shape, Shape, PoolingGeometry]:
     return sizes, windows, g
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(case=cases(), layout=st.sampled_from(Layout), ties=st.booleans(), dtype=st.sampled_from(DTYPES))
 def test_against_loops(case: tuple[Shape, Shape, PoolingGeometry], layout: Layout, ties: bool, dtype: Any) -> None:

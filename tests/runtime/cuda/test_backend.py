@@ -43,12 +43,14 @@ def test_a_gpu_that_is_not_there() -> None:
         context("cuda:2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learners", [1, 3])
 def test_the_learners_of_a_gpu(learners: int) -> None:
     with fake_cuda(), context("cuda:0", learners=learners) as running:
         assert len(running.engine.members) == learners
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 3])
 def test_batches_are_filled_by_as_many_threads_as_asked_for(threads: int) -> None:
     with fake_cuda(), context("cuda:0", learners=2, system={"loader_threads": threads}) as running:

@@ -27,6 +27,7 @@ from tests.runtime.fake_parts import TickingClock
 from tests.support import SECONDS, engine_of, raising
 
 
+@pytest.mark.slow
 def test_a_call_that_fails_names_operator_and_task(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Work._call
 
@@ -53,6 +54,7 @@ def test_a_call_that_fails_names_operator_and_task(monkeypatch: pytest.MonkeyPat
 OTHER_TIMES = [pytest.param(seconds, marks=pytest.mark.slow) for seconds in (0.03, 0.1, 0.15, 0.2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.06, *OTHER_TIMES])
 def test_what_is_closed_from_another_thread_gives_no_handle_back_while_it_is_used(seconds: float) -> None:
     with fake_cuda(), context("cuda:0") as running:
@@ -126,6 +128,7 @@ def test_tasks_without_a_step_give_their_turns_back(monkeypatch: pytest.MonkeyPa
         assert [learner._turns._free.qsize() for learner in learners] == [TURNS, TURNS]
 
 
+@pytest.mark.slow
 def test_only_a_test_has_an_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
     original, found = CudaLearner._result, list[tuple[str, bool]]()
 
@@ -142,6 +145,7 @@ def test_only_a_test_has_an_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(measured == (purpose == "check") for purpose, measured in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("busy", "timeouts"), [((), [3, 1]), (("compute",), [3]), (("copies",), [3, 1])])
 def test_both_streams_together_have_some_time(
     busy: tuple[str, ...], timeouts: list[float], monkeypatch: pytest.MonkeyPatch

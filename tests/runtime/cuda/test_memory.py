@@ -54,6 +54,7 @@ def test_one_learner_fewer_fits() -> None:
             running.train(1, TrainingUnit.TASKS)
 
 
+@pytest.mark.slow
 def test_every_gpu_is_asked() -> None:
     """Somebody else has most of the second one."""
     with fake_cuda(2) as fake:
@@ -120,6 +121,7 @@ def test_a_plan_is_what_is_taken(
             assert taken - libraries <= sum(needs.values()) <= 1.3 * (taken - libraries)
 
 
+@pytest.mark.slow
 @one_in(2)
 @pytest.mark.parametrize("rule", [AsynchronousSGD(), Gossip(probability=1)], ids=str)
 def test_a_plan_without_a_barrier_is_what_is_taken(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +185,7 @@ def test_when_warm_nothing_is_allocated_and_the_scheduler_waits_for_nothing(
     assert (allocated, ticks) == ([], [[]] * len(ticks))
 
 
+@pytest.mark.slow
 @one_in(2)
 @pytest.mark.parametrize(("rule", "kind", "name"), [(SMA(), CudaLearner, "_copy"), (STALE, DeviceNumbers, "send")])
 def test_what_is_allocated_in_training_would_be_seen(

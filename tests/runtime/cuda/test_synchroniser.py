@@ -49,6 +49,7 @@ class Counted:
         return found
 
 
+@pytest.mark.slow
 @one_in(2)
 @pytest.mark.parametrize(
     ("rule", "waits", "steps", "events"), [(SMA(), 0, 0, 1), (SSGD(), 1, 0, 2), (ModelAveraging(), 1, 1, 2)]
@@ -79,6 +80,7 @@ def test_the_calls_that_submit_a_tick(rule: Any, waits: int, steps: int, events:
     assert done[1] - done[0] == {name: 2 * count for name, count in tick.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [SMA(), SSGD()], ids=str)
 def test_the_calls_that_submit_a_task_of_a_learner_alone(rule: Any) -> None:
     with fake_cuda() as cuda, context("cuda:0", learners=1, rule=rule) as running:
@@ -95,6 +97,7 @@ def test_the_calls_that_submit_a_task_of_a_learner_alone(rule: Any) -> None:
     assert done[1] - done[0] == dict.fromkeys(calls, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", ["cuda:0", "cuda:0,cuda:1"])
 def test_no_graph_outlives_the_context(devices: str) -> None:
     clipped = {"clip_gradient_norm": 1.0}  # the end of a tick is then long enough for a graph
@@ -105,6 +108,7 @@ def test_no_graph_outlives_the_context(devices: str) -> None:
         assert not cuda.runtime._executables
 
 
+@pytest.mark.slow
 def test_after_a_failure_no_tick_is_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_cuda(), context("cuda:0") as running:
         running.train(4, TrainingUnit.TASKS)
@@ -204,6 +208,7 @@ def test_all_devices_together_have_some_time(
     assert given == timeouts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failed", ["", "clip"])
 def test_a_failure_of_a_merge_is_that_of_the_tick(failed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It names the operator that failed, if that is known, and training can go on."""

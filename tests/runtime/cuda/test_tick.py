@@ -44,6 +44,7 @@ def test_graphs_and_the_order_of_streams_change_no_bit(rule: Any) -> None:
             np.testing.assert_array_equal(other[name], value)
 
 
+@pytest.mark.slow
 @one_in(2)
 @pytest.mark.parametrize(
     ("rule", "tasks", "end", "after"),
@@ -86,6 +87,7 @@ ALONE: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @one_in(2)
 @pytest.mark.parametrize("name", ALONE)
 def test_a_learner_alone_has_the_weights_of_the_cpu(name: str) -> None:
@@ -93,6 +95,7 @@ def test_a_learner_alone_has_the_weights_of_the_cpu(name: str) -> None:
     assert_same(train("cuda:0", **options), train("cpu", **options))
 
 
+@pytest.mark.slow
 @one_in(2)
 @pytest.mark.parametrize("rule", [SMA(), SMA(tau=2), SSGD(), ModelAveraging()], ids=str)
 def test_a_learner_alone_merges_in_its_task(rule: Any) -> None:
@@ -112,6 +115,7 @@ def test_a_learner_alone_merges_in_its_task(rule: Any) -> None:
         assert "linear_combination" not in made
 
 
+@pytest.mark.slow
 def test_a_learner_alone_restarts_from_z_after_a_failure() -> None:
     with fake_cuda(), context("cuda:0", learners=1, learning_rate=1e30) as running:
         with pytest.raises(NonFiniteLossError):
@@ -119,6 +123,7 @@ def test_a_learner_alone_restarts_from_z_after_a_failure() -> None:
         assert all(np.isfinite(value).all() for value in running.variables.values())
 
 
+@pytest.mark.slow
 def test_a_run_of_a_learner_alone_is_recorded(tmp_path: Path) -> None:
     """Its tasks contain the merge, so there is no synchroniser's track."""
     profile = Profile(tmp_path / "trace.json.gz", tasks=6, warm_up=6)
@@ -132,6 +137,7 @@ def test_a_run_of_a_learner_alone_is_recorded(tmp_path: Path) -> None:
     assert_same(variables, train("cuda:0", learners=1), 0)
 
 
+@pytest.mark.slow
 def test_learners_that_compute_with_z_read_the_buffer_of_the_tick() -> None:
     """S-SGD: what odd ticks read is the second buffer."""
     assert_same(train("cuda:0", rule=SSGD(), tasks=6), train("cpu", rule=SSGD(), tasks=6))

@@ -148,6 +148,7 @@ def test_dependent_launches_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> No
 # The rest of what a context does
 
 
+@pytest.mark.slow
 def test_testing_predicting_saving_and_loading(tmp_path: Any) -> None:
     path = tmp_path / "model.safetensors"
     with context("cpu") as running:
@@ -182,6 +183,7 @@ def test_all_metrics(metrics: tuple[int, ...], tmp_path: Any) -> None:
         assert running.test().metrics["top2"] > 0
 
 
+@pytest.mark.slow
 def test_training_goes_on_where_it_stopped() -> None:
     with fake_cuda(), context("cuda:0") as running:
         running.train(6, TrainingUnit.TASKS)
@@ -192,11 +194,13 @@ def test_training_goes_on_where_it_stopped() -> None:
     assert_same(received, train("cpu", tasks=done))
 
 
+@pytest.mark.slow
 def test_a_learning_rate_that_drops_restarts_the_learners() -> None:
     policy = {"policy": "multistep", "step_values": (4, 10), "learning_rate_step_unit": "tasks"}
     assert_same(train("cuda:0", **policy), train("cpu", **policy))
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_ends_the_run_and_the_context_stays_usable() -> None:
     with fake_cuda(), context("cuda:0", learning_rate=1e30) as running:
         with pytest.raises(NonFiniteLossError, match=r"became (nan|inf) in task|not finite after task"):
@@ -253,12 +257,14 @@ def with_residuals() -> Dataflow:
     return classifier(first, add("ip", InnerProduct(number_of_outputs=3), x))
 
 
+@pytest.mark.slow
 @one_in(2)
 @pytest.mark.parametrize("build", [with_an_operator_from_outside, with_an_operator_that_is_used_twice, with_residuals])
 def test_other_networks(build: Callable[[], Dataflow]) -> None:
     assert_same(train("cuda:0", build=build), train("cpu", build=build))
 
 
+@pytest.mark.slow
 def test_the_second_gpu_alone() -> None:
     with fake_cuda(2), context("cuda:1") as running:
         running.train(8, TrainingUnit.TASKS)
@@ -268,6 +274,7 @@ def test_the_second_gpu_alone() -> None:
     assert_same(received, train("cpu", tasks=8))
 
 
+@pytest.mark.slow
 def test_contexts_that_nobody_closes_leave_no_threads() -> None:
     before = set(threading.enumerate())
     with fake_cuda():

@@ -26,6 +26,7 @@ GPUS: dict[str, Any] = {"threads_per_learner": None}
 TWO_EACH = ("cuda:0,cuda:1", "cuda:2,cuda:3")
 
 
+@pytest.mark.slow
 @one_in(3)
 @pytest.mark.parametrize(
     ("rule", "hosts", "devices"),
@@ -44,6 +45,7 @@ def test_as_the_simulator(rule: TwoLevel, hosts: list[int], devices: tuple[str, 
         check_as_simulated(rule, hosts, sum(hosts) * rule.tau * 3, SOLVER, devices=devices, **GPUS)
 
 
+@pytest.mark.slow
 def test_numbers_are_checked() -> None:
     """No rank waits for another on its GPU, so a failure in one cannot keep the others there."""
     with fake_cuda(2, threads_tell=True):
@@ -59,6 +61,7 @@ def test_local_variables_in_a_sequence() -> None:
         check_as_simulated(RuleSequence(tuple(levels)), [2, 1], 18, SOLVER, devices=devices, local=("*bias",), **GPUS)
 
 
+@pytest.mark.slow
 def test_all_gpus_test_z_with_its_statistics() -> None:
     """The check set has five batches."""
     rule = TwoLevel(SMA(), SMA(tau=2))

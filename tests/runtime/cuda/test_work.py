@@ -20,6 +20,7 @@ from tests.runtime.cuda.test_training import assert_same, context, network, trai
 from tests.support import engine_of
 
 
+@pytest.mark.slow
 @one_in(3)
 @pytest.mark.parametrize("build", [network, with_residuals])
 def test_joined_kernels_change_no_bit(build: Callable[[], Dataflow], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,6 +29,7 @@ def test_joined_kernels_change_no_bit(build: Callable[[], Dataflow], monkeypatch
     assert_same(train("cuda:0", build=build), joined, 0)
 
 
+@pytest.mark.slow
 def test_work_that_cannot_be_captured_runs_call_by_call(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = train("cuda:0")
 
@@ -40,6 +42,7 @@ def test_work_that_cannot_be_captured_runs_call_by_call(monkeypatch: pytest.Monk
     assert_same(received, expected, 0)
 
 
+@pytest.mark.slow
 def test_a_capture_ends_where_a_call_fails_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else nothing more would be done in that stream. As above, the work then runs call by call."""
     expected, original = train("cuda:0"), Work._call
@@ -108,6 +111,7 @@ def test_without_a_graph_calls_are_made_every_time(reason: str, stream: CudaStre
         assert len(done) == run * len(steps)
 
 
+@pytest.mark.slow
 def test_graphs_that_are_never_launched_are_not_captured() -> None:
     """With τ = 1, the input buffers change with the parity, so half of the tasks are never run."""
     with fake_cuda() as cuda, context("cuda:0", learners=1) as running:

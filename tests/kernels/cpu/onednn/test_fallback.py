@@ -89,6 +89,7 @@ def _note_calls(patch: pytest.MonkeyPatch) -> set[str]:
     return called
 
 
+@pytest.mark.slow
 @one_in(3)
 @pytest.mark.parametrize("name", DESCRIPTORS)
 def test_any_refusal(name: str, asking: dict[str, list[Case]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +105,7 @@ def test_any_refusal(name: str, asking: dict[str, list[Case]], monkeypatch: pyte
     assert asking[name], f"no operator calls {name}"
 
 
+@pytest.mark.slow
 @one_in(3)
 @pytest.mark.parametrize("case", _sample(), ids=str)
 def test_every_operator_without_onednns_primitives(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +148,7 @@ def test_the_pass_comes_before_the_reference(monkeypatch: pytest.MonkeyPatch) ->
     assert kernel.name.startswith("softmax_forward numba (fallback: dnnl_softmax_forward_")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "operator", "kernel"),
     [

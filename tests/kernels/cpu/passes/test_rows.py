@@ -82,6 +82,7 @@ WIDTHS = [1, 15, 16, 17, 64, 100]
 """Single columns, one vector, several vectors, and remainders."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(("rows", "height"), [(1, 64), (7, 64), (64, 64), (65, 64), (200, 16), (3, 1)])
 def test_sums_down_the_columns_are_added_to_what_is_there(width: int, rows: int, height: int) -> None:
@@ -92,6 +93,7 @@ def test_sums_down_the_columns_are_added_to_what_is_there(width: int, rows: int,
     assert totals[-1] == width
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(("rows", "height"), [(1, 64), (65, 64), (200, 16)])
 def test_moments_are_of_deviations_from_the_second_parameter(width: int, rows: int, height: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from tests.kernels.cpu.buffers import COMPILED, REFERENCE, close, draw, execute,
 from tests.kernels.cpu.passes.test_pooling import ANY, drawn_pool
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_stochastic_pooling_picks_what_the_reference_picks(data: st.DataObject) -> None:

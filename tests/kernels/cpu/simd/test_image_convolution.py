@@ -140,6 +140,7 @@ def clear(block: Any) -> int:
     return 0
 
 
+@pytest.mark.slow
 def test_images_are_copied_into_their_padding_and_back() -> None:
     images = PaddedImages(3, 4, 5, 2, ((1, 2), (3, 0)))
     x, back = draw((3, 4, 5, 2)), np.full((3, 4, 5, 2), np.nan, np.float32)

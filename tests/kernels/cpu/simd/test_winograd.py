@@ -308,6 +308,7 @@ def test_one_thread_trains_as_two_do(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_allclose(results[1][name], value, rtol=0, atol=1e-4 * scale, err_msg=name)
 
 
+@pytest.mark.slow
 @FIRST
 @pytest.mark.parametrize("learners", [1, 2, 3])
 def test_the_same_seed_gives_the_same_weights(learners: int, monkeypatch: pytest.MonkeyPatch) -> None:
