@@ -39,6 +39,7 @@ def test_no_public_class_name_is_defined_twice() -> None:
     assert not PENDING - set(repeated), "no longer repeated: remove them from PENDING"
 
 
+@pytest.mark.slow
 def test_classes_of_the_glossary_exist() -> None:
     rows = [line.split("|") for line in (ROOT / "docs/glossary.md").read_text("utf-8").splitlines() if line[:2] == "| "]
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row[3])}

@@ -48,6 +48,7 @@ def test_the_report_compares_the_medians_of_the_last_epochs() -> None:
     assert "difference" not in report(ours)
 
 
+@pytest.mark.slow
 def test_both_systems_have_the_same_rate_at_the_same_epoch() -> None:
     solver = SETTING.solver
     assert (solver.policy, solver.decay_steps, solver.learning_rate_step_unit) == ("cosine", 2, "epochs")

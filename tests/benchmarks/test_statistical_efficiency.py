@@ -232,6 +232,7 @@ def test_a_run_ends_behind_its_target_or_at_its_end(target: float, further: int,
     assert result.date
 
 
+@pytest.mark.slow
 def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
     result = train(settings_of(batch_size=4, max_epochs=1, target=1.0), pictures(8, 4), network)
     write_result(tmp_path, result)

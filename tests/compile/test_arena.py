@@ -96,6 +96,7 @@ def test_sharing_memory_changes_no_bit(head: DataflowNode) -> None:
     check_sharing(compile_network(head, BATCH, library=hungry_library()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernels", [FAST])
 @settings(max_examples=12)
 @given(head=networks())

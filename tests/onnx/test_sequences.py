@@ -14,6 +14,7 @@ from crossbow.ops import Embedding, InnerProduct, LayerNorm, SelfAttention, Soft
 from tests.onnx.models import run_onnx
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_network_is_read_as_it_was_written(causal: bool, tmp_path: Path) -> None:
     """The operators with their training settings; onnxruntime predicts the same, with the mask."""

@@ -75,6 +75,7 @@ def exported(network: Any, *, fold: bool = False, shape: Shape = (2, 1, 16, 16))
     return onnx.load_from_string(file.getvalue())
 
 
+@pytest.mark.slow
 @KERNELS
 @pytest.mark.parametrize("fold", [False, True])
 def test_a_network_from_pytorch_predicts_the_same_and_trains_on(tmp_path: Path, kernels: str, fold: bool) -> None:

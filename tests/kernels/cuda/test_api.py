@@ -123,6 +123,7 @@ def test_what_is_called_is_there_and_takes_what_it_is_given(cupy: dict[str, Any]
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
 def test_the_fake_takes_nothing_that_cupy_does_not(cupy: dict[str, Any]) -> None:
     """No more arguments, and no fewer."""
     fake = FakeCuda()

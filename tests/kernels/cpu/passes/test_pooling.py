@@ -81,6 +81,7 @@ def test_random_shapes(windows: Windows, data: st.DataObject) -> None:
     compare(draw(shape), pool.output_shape(shape), pool.geometry(shape))
 
 
+@pytest.mark.slow
 @windows
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
