@@ -69,6 +69,8 @@ CONVOLUTIONS = (
     Convolution(8, 64, 7, 64, 3, 1),
     Convolution(32, 512, 4, 512, 3, 1),
     Convolution(37, 512, 8, 512, 3, 1),
+    Convolution(8, 256, 14, 256, 3, 1),
+    Convolution(8, 512, 7, 512, 3, 1),
     Convolution(8, 32, 12, 64, 5, 0),
     Convolution(32, 1, 28, 20, 5, 0),
     Convolution(32, 20, 12, 50, 5, 0),

@@ -167,10 +167,11 @@ class Simulation(ABC):
         self.steps[learner] += 1
         self.finish(learner)
 
-    def take_moves(self) -> list[Move]:
-        """The changes of the learners' weights since the last call."""
+    def take_moves(self) -> tuple[Move, ...]:
+        """The changes of the learners' weights since the last call. They are tuples, because the garbage collector
+        examines each of many small lists again and again."""
         moves, self.gone = self.gone, []
-        who = [learner for learner in self.moved if learner in self.position]
+        who = tuple(learner for learner in self.moved if learner in self.position)
         self.moved.clear()
         if self.rule.reads_base:
             if who or self.logged != (len(self.bases), self.members):
@@ -178,7 +179,7 @@ class Simulation(ABC):
             self.logged = len(self.bases), self.members
         elif who:
             moves.append((who, np.array([self.own[learner]["weights"] for learner in who])))
-        return moves
+        return tuple(moves)
 
     def start(self, learner: int, delay: float = 0.0) -> None:
         """Begin the learner's next task after this delay, if there is a task. It sees its weights as they are now."""
