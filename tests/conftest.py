@@ -103,8 +103,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def _left_out(config: pytest.Config) -> set[str]:
-    """Marks of what is not collected: what needs a GPU, without --device, and what is slow, in a whole run without -m. A
-    slow test that is named is deselected, not unknown."""
+    """Marks of tests that are not collected: `gpu` without --device, and `slow` in a whole run without -m. A slow test
+    that is named is deselected, because pytest says of one that is not collected that it does not exist."""
     left_out = {"gpu"} if config.getoption("--device") is None else set()
     return left_out | ({"slow"} if is_whole(config) and config.option.markexpr == "not slow" else set())
 
