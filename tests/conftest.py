@@ -99,19 +99,19 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"GPU: {device or 'none; tests that need one are not collected (--device cuda:0 runs them)'}"
 
 
-# What is not run is not even collected: tens of thousands of items that are deselected take their time, too.
+# In a whole run, what is not run is not even collected: to deselect tens of thousands of items takes its time, too.
 
 
 def _left_out(config: pytest.Config) -> set[str]:
-    """Marks of tests that are not collected: `gpu` without --device, and `slow` in a whole run without -m. A slow test
-    that is named is deselected, because pytest says of one that is not collected that it does not exist."""
+    """Marks of tests that are not collected: `gpu` without --device, and `slow` in a whole run, unless -m asks for it.
+    A slow test that is named is deselected, because pytest says of one that is not collected that it does not exist."""
     left_out = {"gpu"} if config.getoption("--device") is None else set()
     return left_out | ({"slow"} if is_whole(config) and config.option.markexpr == "not slow" else set())
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector: pytest.Collector, obj: Any) -> list[pytest.Item] | None:
-    """Leave out whole tests."""
+    """Leave out tests that are marked, as a whole or in all of their parameters."""
     left_out, own = _left_out(collector.config), getattr(obj, "pytestmark", [])
     if any(mark.name in left_out for mark in (*collector.iter_markers(), *own)):
         return []
@@ -126,7 +126,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for place, mark in enumerate(marks):
         if mark.name == "parametrize":
             names, values, *rest = mark.args
-            marks[place] = pytest.mark.parametrize(names, _kept(values, left_out), *rest, **mark.kwargs).mark
+            kept = _kept(values, left_out)
+            if isinstance(mark.kwargs.get("ids"), Sequence) and len(kept) < len(values):
+                raise pytest.UsageError(f"{metafunc.definition.nodeid}: give marked parameters an `id` each, not `ids`")
+            marks[place] = pytest.mark.parametrize(names, kept, *rest, **mark.kwargs).mark
 
 
 def _kept(values: Iterable[Any], left_out: set[str]) -> list[Any]:

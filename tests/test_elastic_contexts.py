@@ -299,6 +299,7 @@ def test_two_ranks_are_lost_one_after_the_other(monkeypatch: pytest.MonkeyPatch)
     assert [tasks for tasks, _ in found[0][2]][-1] > 21
 
 
+@pytest.mark.slow
 def test_a_model_that_not_all_ranks_use_does_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CROSSBOW_FAULT", "kill:1@5")
 
@@ -375,6 +376,7 @@ def test_another_context_goes_on_after_an_operator_that_failed(monkeypatch: pyte
     assert first[1:] == second[1:]
 
 
+@pytest.mark.slow
 def test_bad_examples_are_known_after_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also to another model, and monitors hear of each once."""
 

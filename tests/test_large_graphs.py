@@ -151,6 +151,7 @@ def check_linear(work: Callable[[int], object]) -> None:
     assert sum(large.values()) > 100 * NODES
 
 
+@pytest.mark.slow
 @one_in(5)
 @pytest.mark.parametrize(
     ("build", "example"),

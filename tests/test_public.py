@@ -92,7 +92,6 @@ def test_importing_crossbow_imports_no_optional_package() -> None:
     assert python(code) == ""
 
 
-@pytest.mark.slow
 def test_crossbow_works_where_no_optional_package_is() -> None:
     """They cannot even be found; a small network trains nevertheless, on the reference kernels."""
     code = f"""

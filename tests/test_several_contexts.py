@@ -50,6 +50,7 @@ def test_one_after_the_other(kernels: str) -> None:
             np.testing.assert_array_equal(running.predict(DATA.train.images), prediction)
 
 
+@pytest.mark.slow
 @KERNELS
 def test_both_open(kernels: str) -> None:
     """They take turns; the one that was opened first goes on when the other is closed."""

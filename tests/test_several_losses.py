@@ -74,6 +74,7 @@ def by_pytorch(
     return losses, accuracies, {name: value.detach().numpy() for name, value in w.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernels", "precision", "tolerance"),
     [("reference", "float64", 1e-9), pytest.param("onednn", "float32", 1e-4, marks=FAST.marks)],

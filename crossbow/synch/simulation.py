@@ -168,8 +168,8 @@ class Simulation(ABC):
         self.finish(learner)
 
     def take_moves(self) -> tuple[Move, ...]:
-        """The changes of the learners' weights since the last call. They are tuples, because the garbage collector
-        examines each of many small lists again and again."""
+        """The changes of the learners' weights since the last call. They are tuples: the garbage collector stops
+        examining tuples of numbers and arrays, but not lists."""
         moves, self.gone = self.gone, []
         who = tuple(learner for learner in self.moved if learner in self.position)
         self.moved.clear()

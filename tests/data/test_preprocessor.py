@@ -81,7 +81,6 @@ def test_an_image_does_not_depend_on_those_before_it() -> None:
         np.testing.assert_array_equal(preprocessed(preprocessor, FILES[index]), alone[index])
 
 
-@pytest.mark.slow
 @REAL
 @pytest.mark.parametrize("kind", ["odd", "exif", "photos"])
 def test_check_images_of_real_files_equal_pillow_within_one_level(kind: str) -> None:

@@ -114,7 +114,6 @@ def test_a_model_that_computes_gradients_follows_the_native_network(rule: Rule) 
         np.testing.assert_allclose(mine, other, rtol=0, atol=1e-12)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     [EASGD(alpha=0.3), Gossip(probability=0.5), RuleSequence((RulePhase(SMA(), 6), RulePhase(EASGD(), 6)))],

@@ -102,7 +102,6 @@ def test_json() -> None:
     assert second["paper"] == ""
 
 
-@pytest.mark.slow
 def test_the_readme_lists_the_same() -> None:
     readme = (Path(models.__file__).parents[1] / "README.md").read_text("utf-8")
     found = descriptions()

@@ -128,6 +128,7 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "accuracy" not in out
 
 
+@pytest.mark.slow
 def test_ratings_are_read_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """User and item as integers, as the original's encoder writes them, and ratings as numbers."""
     pairs = np.array([[0, 1], [2, 0], [1, 1], [2, 2]], np.int32)

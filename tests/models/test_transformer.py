@@ -147,7 +147,6 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert predictor(np.zeros((3, 64), np.int32)).shape == (3, 96, 64)
 
 
-@pytest.mark.slow
 def test_it_trains_on_text_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "book.txt").write_text("It was a bright cold day in April. " * 300, "utf-8")
     sizes = "--layers 1 --width 16 --heads 2 --batch-size 16 --epochs 1 --learners 1"

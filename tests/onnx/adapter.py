@@ -163,7 +163,7 @@ def _run_each(case: OnnxCase, inputs: Sequence[Any], device: str) -> dict[str, A
     for value in values:
         entry = onnx.helper.make_tensor_value_info(model.graph.input[0].name, onnx.TensorProto.FLOAT, value.shape)
         model.graph.input[0].CopyFrom(entry)
-        alone = OnnxCase(case.suite, case.name, model, [])
+        alone = OnnxCase(case.suite, case.name, model, list)
         results.append(next(iter(run(alone, [value], device).values())))
     return {case.model.graph.output[0].name: results}
 

@@ -7,7 +7,6 @@ import pytest
 from tests.test_public import python
 
 
-@pytest.mark.slow
 def test_without_the_package_one_sentence_names_the_extra() -> None:
     code = """
 import sys

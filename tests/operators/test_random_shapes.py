@@ -140,6 +140,7 @@ def test_convolution(drawn: tuple[Conv, Shape]) -> None:
     compare_with_fast_library(*drawn)
 
 
+@pytest.mark.slow
 @fast
 @modest
 @given(transposed())

@@ -27,6 +27,7 @@ def pool(x: Any, device: str, layer: Pool = POOL, **options: Any) -> Numbers:
     return run_operator(layer, [np.asarray(x, np.float32)], device=device, **options).outputs[0]
 
 
+@pytest.mark.slow
 @devices
 @pytest.mark.parametrize("task", [0, 7, 2**32 + 3])
 @pytest.mark.parametrize("seed", [0, 2**40 + 1])

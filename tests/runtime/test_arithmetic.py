@@ -103,6 +103,7 @@ def trained(
             return context.variables
 
 
+@pytest.mark.slow
 @one_in(5)
 @pytest.mark.parametrize("rule", [SMA(), SMA(tau=3)], ids=str)
 @pytest.mark.parametrize("solver", [PLAIN, LOOKING_AHEAD, ADAM], ids=["plain", "nesterov-l1", "adam"])
@@ -116,6 +117,7 @@ def test_blocks_give_the_weights_that_the_whole_gradient_gives(
         np.testing.assert_allclose(blocks[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_a_sum_is_there_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of a shared operator's; that of the layer before it comes in blocks."""
 
@@ -128,6 +130,7 @@ def test_a_gradient_that_is_a_sum_is_there_as_a_whole(monkeypatch: pytest.Monkey
         np.testing.assert_allclose(blocks[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_clipped_is_there_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """The norm has to be known before the first block is used."""
     clipping = dataclasses.replace(PLAIN, clip_gradient_norm=1e9)

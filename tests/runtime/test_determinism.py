@@ -131,6 +131,7 @@ def test_training_and_testing_by_turns(kernels: str) -> None:
     assert_same(train, "everywhere", rule=SMA(), learners=2, kernels=kernels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "learners", "tau", "target"),
     covering(

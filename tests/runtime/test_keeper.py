@@ -284,6 +284,7 @@ def test_a_checkpoint_on_request(tmp_path: Path) -> None:
         assert len(resumed.train(1).records) == 1
 
 
+@pytest.mark.slow
 def test_pauses_do_not_count_as_training(tmp_path: Path) -> None:
     """No stretch ends before its time, and the duration is reached."""
     settings = Checkpoints(tmp_path, interval="2tasks", keep=1)
@@ -337,7 +338,6 @@ def test_a_directory_in_use_and_one_with_an_older_run(tmp_path: Path) -> None:
     assert files(tmp_path) == [2]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 def test_a_signal_ends_training_after_a_checkpoint(number: signal.Signals, tmp_path: Path) -> None:
     before = signal.getsignal(number)

@@ -332,6 +332,7 @@ def fail_in_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HostExchange, "exchange", fail)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sum_order", ["chain", "tree"])
 def test_a_rank_that_is_lost_while_others_wait_for_its_exchange(
     monkeypatch: pytest.MonkeyPatch, sum_order: Any
@@ -381,6 +382,7 @@ def test_without_others_rank_0_ends_training(monkeypatch: pytest.MonkeyPatch) ->
         train_and_lose(monkeypatch, "kill:1@2,leave:0@5", 2)
 
 
+@pytest.mark.slow
 def test_ranks_take_the_place_of_rank_0_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     results, departures = train_and_lose(monkeypatch, "kill:0@2,kill:0@5", 3)
     assert [weights is None for weights, _ in results] == [True, True, False]
@@ -401,6 +403,7 @@ def test_a_rank_that_others_have_given_up_ends_itself(
     assert all(same_weights(results[rank][0], continued(MODEL, 3, 2, 3)) for rank in (0, 2))
 
 
+@pytest.mark.slow
 def test_rank_0_goes_on_alone_after_two_losses(monkeypatch: pytest.MonkeyPatch) -> None:
     results, departures = train_and_lose(monkeypatch, "kill:1@2,kill:1@5", 3)
     assert [weights is None for weights, _ in results] == [False, True, True]
@@ -592,6 +595,7 @@ def test_a_rank_for_which_there_is_no_place_leaves_although_others_had_to_begin_
 IN_TURN = RuleSequence(((TwoLevel(SMA(), DiLoCo(tau=2)), 3), (TwoLevel(SSGD(), PolyakRuppert(0.25, tau=2)), 4)))
 
 
+@pytest.mark.slow
 @one_in(2)
 @pytest.mark.parametrize(
     ("rule", "fault"),
@@ -787,6 +791,7 @@ def test_without_a_barrier_rank_0_is_replaced(monkeypatch: pytest.MonkeyPatch, r
         assert history.records[-1].loss < math.log(3)  # that of a guess among three classes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [EASGD(tau=2), AsynchronousSGD(tau=2)], ids=str)
 def test_without_rank_0_z_is_what_learners_have_of_it(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> None:
     """The weights of the learner that has read it last or, if they do not continue with it, their mean."""

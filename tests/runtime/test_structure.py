@@ -45,6 +45,7 @@ def test_a_class_has_one_parent_at_the_most() -> None:
         assert len([base for base in bases if base not in NOT_PARENTS]) <= 1, (name, node.name, bases)
 
 
+@pytest.mark.slow
 def test_an_object_assigns_to_its_own_attributes_only() -> None:
     for kind in (ast.Assign, ast.AugAssign, ast.AnnAssign):
         for name, node in nodes(kind):

@@ -241,7 +241,6 @@ def record_set(directory: Path, count: int = 40) -> None:
         )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("dataset", "write_files"), [("image_folder", folders), ("records", record_set)])
 def test_a_script_trains_on_image_files(
     dataset: str, write_files: Callable[[Path], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -77,7 +77,6 @@ def test_bad_input(
     assert not (tmp_path / "out" / "log.jsonl").exists()
 
 
-@pytest.mark.slow
 def test_training_begins_with_these_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The script's own model, trained on: the first loss is lower than that of a new one."""
     assert run(tmp_path) == 0

@@ -14,7 +14,6 @@ MODEL = ["-m", "models.mlp", "--hidden", "16", "--dataset", "digits", "--batch-s
 MODEL += ["--learners", "2", "--threads-per-learner", "1"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_a_picture_and_a_rate(ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture, numbers = tmp_path / f"rates.{ending}", tmp_path / "rates.json"

@@ -12,7 +12,6 @@ from tests.scripts.run_files import record, write_run
 from tests.scripts.runs import PNG
 
 
-@pytest.mark.slow
 def test_runs_in_one_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = write_run(tmp_path / "first" / "run", [record(1, 0.5), record(2, 0.8)])
     second = write_run(tmp_path / "second", [record(1, None)])

@@ -64,7 +64,6 @@ def test_a_finished_run_goes_on_with_more_epochs(tmp_path: Path, capsys: pytest.
     assert sum("run" in json.loads(line) for line in lines) == 1
 
 
-@pytest.mark.slow
 def test_runs_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(tmp_path / "a", "--epochs", "2")
     train(tmp_path / "b" / "c", "--epochs", "1")

@@ -42,6 +42,7 @@ def test_where_the_time_went(run_directory: Path, capsys: pytest.CaptureFixture[
     assert "(in that of 'conv1')" in output
 
 
+@pytest.mark.slow
 def test_a_file_as_json(run_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = run_directory / "trace.json.gz"
     assert cli.main(["timeline", str(file), "--json"]) == 0

@@ -12,7 +12,6 @@ from models import logistic_regression
 from models.mlp import main
 
 
-@pytest.mark.slow
 def test_it_is_reported_and_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     size = ["--hidden", "16", "--dataset", "digits", "--epochs", "1", "--learners", "1"]
     options = ["--output-directory", str(tmp_path), *size, "--top-k", "3"]

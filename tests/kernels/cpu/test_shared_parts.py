@@ -95,6 +95,7 @@ def squared(count: int, own: Squares, helpers: list[shared_parts.Helper]) -> np.
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 403])
 def test_one_thread_computes_all_parts(count: int) -> None:
     squared(count, Squares(), [])

@@ -122,6 +122,7 @@ def split(shape: Shape, dimensions: int, layout: Layout, outputs: int, dtype: np
     return x, y_
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_random_shapes(data: st.DataObject) -> None:

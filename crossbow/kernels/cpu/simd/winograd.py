@@ -13,7 +13,8 @@ the transposes of that:
     D[p, t] = (A dy[t] Aᵀ)[p]       P[p] = Σ_t V[p, t]ᵀ · D[p, t]       dw = Gᵀ P G
                                     Q[p, t] = D[p, t] · U[p]ᵀ           dx = Σ_t B Q[:, t] Bᵀ, where t lies
 
-Blocks of tiles go through all steps one after the other, so that their points stay in the cache. One thread only.
+Blocks of tiles go through all steps one after the other, so that their points stay in the cache, unless the points of
+the weights do not. One thread only.
 
 Rounding: with 6 points in a row the errors are five to ten times those of a sum of products, with 4 about as large as
 those (docs/numerics.md). They are relative to the largest number of a tile's input, not of a window: a number that is
@@ -64,8 +65,8 @@ benchmarks.winograd_tiles`)."""
 BLOCK = 64
 """Approximate number of tiles in a block: enough that products are worth their calls, few enough for the cache."""
 MANY_WEIGHTS, LARGE_BLOCK = 2**16, 256
-"""Minimum product of channels and outputs for large blocks, because all blocks read the points of the weights from
-memory; approximate number of tiles in a large block."""
+"""Minimum product of channels and outputs for large blocks, and approximate number of tiles in them. Each block reads
+all points of the weights, and if there are many, from memory."""
 LINE, LONG_ROW = 16, 256
 """Number of elements of a cache line, and minimum number of elements of a long row (see `_width`)."""
 
@@ -79,7 +80,7 @@ LARGER_GAIN = 1.2
 
 @dataclass(frozen=True)
 class Costs:
-    """What decides between Winograd and the library, measured for one size of vectors. Costs are in products."""
+    """The costs that depend on the size of vectors, in products, as measured."""
 
     transform: int
     """Cost of the transform of a number of the input or output to or from a point."""
@@ -88,7 +89,7 @@ class Costs:
     gain: float
     """Minimum estimated gain before Winograd is chosen."""
     padding: bool
-    """Whether products of padding are counted in the library's work."""
+    """Whether products of padding are counted in the library's work, as its time suggests."""
 
 
 AVX2 = Costs(transform=4, in_memory=25, gain=1.05, padding=True)

@@ -72,6 +72,7 @@ def compare(shape: Shape, outputs: int, g: ConvolutionGeometry, *, with_bias: bo
     return [forward.name, data.name, gradient.name]
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_random_shapes(data: st.DataObject) -> None:

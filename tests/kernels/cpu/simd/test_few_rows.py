@@ -68,6 +68,7 @@ def test_numbers_that_are_not_finite_stay(monkeypatch: pytest.MonkeyPatch) -> No
     assert np.isnan(buffers["output"]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "features", "outputs"), [(3, 512, 512), (1, 512, 511)])
 def test_what_other_kernels_compute(rows: int, features: int, outputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """More rows, and weights that fit into the cache."""

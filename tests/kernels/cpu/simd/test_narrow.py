@@ -78,6 +78,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Shape, int, ConvolutionGeometry]:
     return (draw(st.integers(1, 3)), channels, height, width), outputs, g
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(convolutions(), st.booleans(), st.booleans())
 @example(((2, 20, 12, 12), 50, ConvolutionGeometry((5, 5))), True, True)

@@ -62,6 +62,7 @@ def compare(shape: Shape, outputs: int, stride: tuple[int, int], *, bias: bool) 
         close(sums, expected["bias_gradient"], terms)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     images=st.integers(1, 3),
