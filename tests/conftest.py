@@ -126,6 +126,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for place, mark in enumerate(marks):
         if mark.name == "parametrize":
             names, values, *rest = mark.args
+            values = list(values)
             kept = _kept(values, left_out)
             if isinstance(mark.kwargs.get("ids"), Sequence) and len(kept) < len(values):
                 raise pytest.UsageError(f"{metafunc.definition.nodeid}: give marked parameters an `id` each, not `ids`")

@@ -77,11 +77,11 @@ def node_cases() -> Sequence[OnnxCase]:
     outputs = {id(each) for case in found for _, made in case.data_sets or () for each in made}
     assert later.keys() <= outputs  # else a case has what was made of zeros
 
-    def read(case: Any) -> Data:
-        return [(_arrays(x), _arrays([_now(each) for each in y])) for x, y in case.data_sets or ()]
-
-    def _now(output: Any) -> Any:
+    def computed(output: Any) -> Any:
         return later[id(output)][1]() if id(output) in later else output
+
+    def read(case: Any) -> Data:
+        return [(_arrays(x), _arrays([computed(each) for each in y])) for x, y in case.data_sets or ()]
 
     return [OnnxCase("node", case.name, case.model, functools.partial(read, case)) for case in found]
 
