@@ -90,10 +90,9 @@ class HostSimulation(BarrierSimulation):
         """Use the same paces and local steps as another host, which are computed once."""
         self.pace_at, self.steps_at = other.pace_at, other.steps_at
 
-    def take_moves(self) -> tuple[Move, ...]:
+    def take_moves(self) -> list[Move]:
         """The changes, with the learners' numbers among those of all hosts."""
-        moves = super().take_moves()
-        return tuple((tuple(self.numbers[learner] for learner in who), weights) for who, weights in moves)
+        return [([self.numbers[learner] for learner in who], weights) for who, weights in super().take_moves()]
 
 
 class TwoLevelSimulation:
@@ -200,9 +199,9 @@ class TwoLevelSimulation:
             (self.log,),
         )
 
-    def _take_moves(self) -> tuple[Move, ...]:
+    def _take_moves(self) -> list[Move]:
         """The changes of the learners' weights since the last call."""
-        moves = (*self.gone, *(move for host in self.changed for move in host.take_moves()))
+        moves = [*self.gone, *(move for host in self.changed for move in host.take_moves())]
         self.gone.clear()
         self.changed.clear()
         return moves

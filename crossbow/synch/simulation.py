@@ -167,11 +167,10 @@ class Simulation(ABC):
         self.steps[learner] += 1
         self.finish(learner)
 
-    def take_moves(self) -> tuple[Move, ...]:
-        """The changes of the learners' weights since the last call. They are tuples: the garbage collector stops
-        examining tuples of numbers and arrays, but not lists."""
+    def take_moves(self) -> list[Move]:
+        """The changes of the learners' weights since the last call."""
         moves, self.gone = self.gone, []
-        who = tuple(learner for learner in self.moved if learner in self.position)
+        who = [learner for learner in self.moved if learner in self.position]
         self.moved.clear()
         if self.rule.reads_base:
             if who or self.logged != (len(self.bases), self.members):
@@ -179,7 +178,7 @@ class Simulation(ABC):
             self.logged = len(self.bases), self.members
         elif who:
             moves.append((who, np.array([self.own[learner]["weights"] for learner in who])))
-        return tuple(moves)
+        return moves
 
     def start(self, learner: int, delay: float = 0.0) -> None:
         """Begin the learner's next task after this delay, if there is a task. It sees its weights as they are now."""

@@ -22,7 +22,7 @@ class ReplicaLog:
 
     start: Vector
     """(learners, n): the first weights; NaN for learners that have not joined."""
-    moves: list[Sequence[Move]] = field(default_factory=list)
+    moves: list[list[Move]] = field(default_factory=list)
     """Changes of each event, in order."""
 
     def replay(self) -> Vector:

@@ -218,7 +218,7 @@ def test_where_it_gains(shape: Shape, outputs: int, g: ConvolutionGeometry, expe
         ((16, 64, 32, 32), 64, 4),
         ((16, 128, 16, 16), 128, 4),  # whose weights' points do not fit into the cache
         ((16, 256, 8, 8), 256, 4),
-        ((16, 512, 4, 4), 512, 2),  # few tiles for the number of weights
+        ((32, 512, 4, 4), 512, 2),  # few tiles for the number of weights
         ((64, 512, 4, 4), 512, 4),
         ((32, 32, 6, 6), 32, 2),  # two tiles of 4×4 in a row compute 8 outputs, for 6
     ],
