@@ -7,6 +7,7 @@ import importlib
 import os
 import socket
 import threading
+from collections.abc import MutableMapping
 from typing import Any
 
 import numpy as np
@@ -161,8 +162,23 @@ def _initialise(mpi: Any, launch: RankLaunch) -> None:
     limit = threading.Timer(SECONDS_TO_START, give_up)
     limit.daemon = True
     limit.start()
+    _do_without_munge(os.environ)
     # mpi4py's own function would not let the timer's thread run.
     ctypes.CDLL(mpi.__file__).MPI_Init_thread(
         None, None, ctypes.c_int(mpi.THREAD_MULTIPLE), ctypes.byref(ctypes.c_int())
     )
     limit.cancel()
+
+
+def _do_without_munge(environment: MutableMapping[str, str]) -> None:
+    """Let the operating system alone confirm who connects to srun, if srun accepts that. The Open MPI of the wheels
+    knows nothing of Munge, which srun names first, and each process would print banners about it.
+
+    >>> environment = {"PMIX_SECURITY_MODE": "munge,native"}
+    >>> _do_without_munge(environment)
+    >>> environment
+    {'PMIX_SECURITY_MODE': 'native'}
+    """
+    variable = "PMIX_SECURITY_MODE"
+    if "native" in environment.get(variable, "").split(","):
+        environment[variable] = "native"

@@ -103,12 +103,17 @@ class Update:
                 correction = UNCORRECTED if self.count is None else self.count.advance(vectors[self.count.name])
             vectors = {**vectors, STEP: self.adaptation.apply(vectors, correction)}
         for target, terms in self.steps:
-            into = vectors[target]
-            result: NDArray[Any] = np.zeros(into.shape, into.dtype)  # much faster than zeros_like
-            for name, coefficient in terms.items():
-                vector = np.asarray(vectors[name], np.float64)
-                result += vector if coefficient == 1 else coefficient * vector
-            into[...] = result
+            vectors[target][...] = _combination(terms, vectors)
+
+
+def _combination(terms: Terms, vectors: Mapping[str, Array]) -> Array | float:
+    """Σ coefficient × vector, computed in float64 from left to right."""
+    result: Array | float = 0.0
+    for number, (name, coefficient) in enumerate(terms.items()):
+        vector = np.asarray(vectors[name], np.float64)
+        part = vector if coefficient == 1 else coefficient * vector
+        result = result + part if number else part
+    return result
 
 
 def _expanded(terms: Terms, name: str, parts: Terms) -> dict[str, float]:

@@ -162,8 +162,8 @@ class Simulation(ABC):
         if not self.rule.reads_base:
             self.moved.add(learner)
         gradient = self.gradient(self.seen.pop(learner), learner, self.tasks[learner])
-        own_part = 1.0 if self.rule.sends_gradient else self.clip(gradient)
-        np.multiply(own_part, gradient, out=self.own[learner]["gradient"])
+        factor = 1.0 if self.rule.sends_gradient else self.clip(gradient)
+        self.own[learner]["gradient"][...] = gradient if factor == 1 else factor * gradient
         self.steps[learner] += 1
         self.finish(learner)
 
