@@ -1,14 +1,15 @@
-"""Replaces the banners of Open MPI's mpirun about ranks that have ended, which stand between lines of dashes, by one
-sentence or none."""
+"""Replaces the banners of Open MPI's mpirun about ranks that have ended and hosts that it cannot reach, which stand
+between lines of dashes, by one sentence or none."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 
-DASHES = b"-" * 74
-MOST_LINES = 12
-"""Maximum number of lines of a banner about the end of a rank. Longer text is something else."""
+DASHES = b"-" * 60, b"-" * 74
+"""The lines around a banner."""
+MOST_LINES = 16
+"""Maximum number of lines of a banner that is replaced. Longer text is something else."""
 _ABORTED = re.compile(
     rb"MPI_ABORT was invoked on rank \d+ in communicator "
     rb"|prterun has exited due to process rank \d+ with PID \d+ on node \S+ calling"
@@ -22,15 +23,23 @@ _FAILED = re.compile(
     rb"Process name:\s+\[[^]]*,(\d+)\]\s+Exit code:\s+(\d+)\s*",
     re.DOTALL,
 )
-_BEGINNING = re.compile(rb"prterun noticed that |prterun detected that |prterun has exited due to |MPI_ABORT was ")
+_UNREACHABLE = re.compile(
+    rb"A daemon failed to report back after being spawned\..*"
+    rb"Remote host:\s+(\S+)\s+Daemon exit status:\s+(\d+)\s.*",
+    re.DOTALL,
+)
+_BEGINNING = re.compile(
+    rb"prterun noticed that |prterun detected that |prterun has exited due to |MPI_ABORT was |A daemon failed to "
+)
 
 
 class WithoutBanners:
-    """Passes the standard error of mpirun on immediately, without the banners about the ends of ranks."""
+    """Passes the standard error of mpirun on immediately, without the banners that are
+    replaced."""
 
     def __init__(self, write: Callable[[bytes], object], say: Callable[[str], object]) -> None:
-        """write: function that writes the output passed on. say: function that prints a sentence about a rank that has
-        ended without a message."""
+        """write: function that writes the output passed on. say: function that prints a sentence in place of a
+        banner."""
         self._write, self._say = write, say
         self._kept = b""
         """Output from the beginning of a line, which may be a banner or the beginning of one."""
@@ -38,8 +47,8 @@ class WithoutBanners:
         """Whether the output passed on ends within a line."""
         self._silent = True
         """Whether nothing has been passed on yet."""
-        self.saw_ranks_end = False
-        """Whether there was a banner about the end of a rank."""
+        self.saw_ranks_end = self.saw_unreachable = False
+        """Whether there was a banner about the end of a rank, and about a host that mpirun cannot reach."""
 
     def feed(self, content: bytes) -> None:
         """Process more output. Zero bytes are left out: mpirun ends its last banner with one."""
@@ -54,13 +63,13 @@ class WithoutBanners:
     def _step(self) -> bool:
         """Pass on, or drop, a complete piece of the output. Returns whether there was one."""
         line, newline, rest = self._kept.partition(b"\n")
-        if self._in_line or not (line == DASHES if newline else DASHES.startswith(line)):
+        if self._in_line or not (line in DASHES if newline else DASHES[-1].startswith(line)):
             self._pass_on(self._kept.find(b"\n-") + 1 or len(self._kept))  # up to the next line that may be of dashes
             return True
         title, is_whole, _ = rest.partition(b"\n")
         if not is_whole:
             return False
-        text, dashes, after = rest.partition(b"\n" + DASHES + b"\n")
+        text, dashes, after = rest.partition(b"\n" + line + b"\n")
         if dashes and text.count(b"\n") <= MOST_LINES and self._replace(text):
             self._kept = after
             return True
@@ -79,6 +88,11 @@ class WithoutBanners:
             if self._silent:
                 rank, status = (each.decode() for each in failed.groups())
                 self._say(f"rank {rank} has ended with exit status {status}")
+        elif unreachable := _UNREACHABLE.fullmatch(text):
+            host, status = (each.decode(errors="replace") for each in unreachable.groups())
+            self._say(f"error: mpirun cannot start processes on {host}: the remote shell has exit status {status}")
+            self.saw_unreachable = True
+            return True
         elif not _ABORTED.match(text):
             return False
         self.saw_ranks_end = True

@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
@@ -20,15 +22,18 @@ from crossbow.cluster.failure import TERMINATED
 from crossbow.cluster.host_files import read_hosts
 from crossbow.cluster.program import BEGUN_AGAIN, RankProgram, begun_again
 from crossbow.cluster.signals import handled
-from crossbow.console import say
+from crossbow.console import WRONG, say
 from crossbow.interruption import INTERRUPTED
 from crossbow.types import ConfigurationError
 
 KILLED, MOST_KILLED = 128, 128 + 64
 """If a signal has ended a rank, the exit status of mpirun is above the first number, and at most the second. Errors of
-mpirun itself, such as a host that it cannot reach, have a higher status, which is returned as it is."""
+mpirun itself, such as a host that it cannot reach, have a higher status."""
 LOOK = 0.5
 """Seconds between two checks whether mpirun has ended."""
+SSH_OPTIONS, REMOTE_SHELL = "PRTE_MCA_plm_ssh_args", "PRTE_MCA_plm_ssh_agent"
+"""Environment variables of Open MPI's mpirun: options of the remote shell, and its name, if it is not ssh."""
+SECONDS_TO_CONNECT = 30
 SECONDS_TO_PRINT = 1.0
 """Time to read the last output of mpirun when it has ended."""
 SET_DEATH_SIGNAL = 1
@@ -88,19 +93,31 @@ def launch_on_mpi(program: RankProgram, launch: MpiLaunch) -> int:
     raise AssertionError
 
 
-def _pass_errors_on(errors: BinaryIO, banners: WithoutBanners) -> None:
-    """Copy the standard error of mpirun, without banners, to the standard error of this process."""
-    with errors:
-        while content := os.read(errors.fileno(), 1 << 16):
+def _environment(given: Mapping[str, str]) -> dict[str, str]:
+    """The environment of mpirun, whose ssh has no time limit for a connection by default.
+
+    >>> _environment({})
+    {'PRTE_MCA_plm_ssh_args': '-o ConnectTimeout=30'}
+    >>> _environment({REMOTE_SHELL: "rsh"})
+    {'PRTE_MCA_plm_ssh_agent': 'rsh'}
+    """
+    limit = {} if REMOTE_SHELL in given else {SSH_OPTIONS: f"-o ConnectTimeout={SECONDS_TO_CONNECT}"}
+    return {**limit, **given}
+
+
+def _pass_on(stream: BinaryIO, banners: WithoutBanners) -> None:
+    """Copy a stream of mpirun, without banners."""
+    with stream:
+        while content := os.read(stream.fileno(), 1 << 16):
             banners.feed(content)
         banners.end()
 
 
-def _write(content: bytes) -> None:
-    """Write to standard error, and ignore errors of writing."""
+def _write(descriptor: int, content: bytes) -> None:
+    """Write, and ignore errors of writing."""
     with contextlib.suppress(OSError):
         while content:
-            content = content[os.write(2, content) :]
+            content = content[os.write(descriptor, content) :]
 
 
 def _end_of(process: subprocess.Popen[bytes]) -> int:
@@ -138,15 +155,26 @@ def _run(command: list[str]) -> tuple[int, bool]:
             process.send_signal(received[passed_on - 1] if passed_on > 1 else signal.SIGUSR1)
 
     with handled(receive):
-        process = subprocess.Popen(command, start_new_session=True, preexec_fn=before, stderr=subprocess.PIPE)
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            command, start_new_session=True, preexec_fn=before, stdout=pipe, stderr=pipe, env=_environment(os.environ)
+        )
         pass_on()  # signals that arrived before the process existed
-        banners = WithoutBanners(_write, say)
-        reader = threading.Thread(target=_pass_errors_on, args=(process.stderr, banners), daemon=True)
-        reader.start()
+        # mpirun prints its banner about a host that it cannot reach to standard output.
+        output, errors = (WithoutBanners(partial(_write, descriptor), say) for descriptor in (1, 2))
+        readers = [
+            threading.Thread(target=_pass_on, args=each, daemon=True)
+            for each in ((process.stdout, output), (process.stderr, errors))
+        ]
+        for reader in readers:
+            reader.start()
         status = _end_of(process)
-        reader.join(SECONDS_TO_PRINT)  # children of mpirun may outlive it, and keep its standard error open
+        for reader in readers:
+            reader.join(SECONDS_TO_PRINT)  # children of mpirun may outlive it, and keep its streams open
     if status and received:
         return KILLED + received[0], True
-    if status > MOST_KILLED and not banners.saw_ranks_end:
-        say(f"mpirun has failed with exit status {status}; its own messages are above")
+    if status > MOST_KILLED and not errors.saw_ranks_end:
+        if not output.saw_unreachable:
+            say(f"error: mpirun has failed with exit status {status}; its own messages are above")
+        return WRONG, bool(received)
     return KILLED - status if status < 0 else status, bool(received)

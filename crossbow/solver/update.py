@@ -106,9 +106,9 @@ class Update:
             vectors[target][...] = _combination(terms, vectors)
 
 
-def _combination(terms: Terms, vectors: Mapping[str, Array]) -> Array | float:
+def _combination(terms: Terms, vectors: Mapping[str, Array]) -> NDArray[Any] | float:
     """Σ coefficient × vector, computed in float64 from left to right."""
-    result: Array | float = 0.0
+    result: NDArray[Any] | float = 0.0
     for number, (name, coefficient) in enumerate(terms.items()):
         vector = np.asarray(vectors[name], np.float64)
         part = vector if coefficient == 1 else coefficient * vector

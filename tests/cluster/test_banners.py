@@ -31,9 +31,26 @@ terminated by signals sent by prterun (as reported here).
 KILLED = f"""{DASHES}prterun noticed that process rank 1 with PID 20040 on node vm exited on
 signal 9 (Killed).
 {DASHES}"""
+SHORT_DASHES = "-" * 60 + "\n"
+UNREACHABLE = f"""{SHORT_DASHES}A daemon failed to report back after being spawned. This could
+be due to several factors, including inability to find the
+daemon executable, or the executable was unable to find its
+required supporting libraries. In some cases, the daemon was
+able to execute, but was unable to complete a TCP connection
+back to prterun:
+
+  Local host:    vm
+  Remote host:   node9
+  Daemon exit status: 255
+
+This may also be caused by a firewall on the remote host. Please
+check that any firewall (e.g., iptables) has been disabled and
+try again.
+{SHORT_DASHES}"""
 OTHER = f"""{DASHES}There are not enough slots available in the system to satisfy the 9
 slots that were requested by the application:
 {DASHES}"""
+NOT_REACHED = "error: mpirun cannot start processes on node9: the remote shell has exit status 255"
 LOST = "rank 1 (vm) was lost: its process was ended by signal 9 (Killed)"
 
 
@@ -58,6 +75,8 @@ def passed(*parts: str) -> tuple[str, list[str]]:
         (STATUS, "", ["rank 1 has ended with exit status 2"]),  # nothing else says so
         (STATUS.replace("Exit code", "Code"), STATUS.replace("Exit code", "Code"), []),
         (OTHER, OTHER, []),
+        (f"{UNREACHABLE}later\n", "later\n", [NOT_REACHED]),
+        (UNREACHABLE.replace("Remote", "Other"), UNREACHABLE.replace("Remote", "Other"), []),
         (f"{DASHES}epoch  loss\n{DASHES}1  2\n", f"{DASHES}epoch  loss\n{DASHES}1  2\n", []),
         (f"progress {STATUS}", f"progress {STATUS}", []),  # not at the beginning of a line
         (STATUS[:-20], STATUS[:-20], []),
@@ -101,3 +120,6 @@ def test_whether_ranks_have_ended_is_known() -> None:
         banners = WithoutBanners(lambda content: None, lambda text: None)
         banners.feed(output.encode())
         assert banners.saw_ranks_end == seen
+        assert not banners.saw_unreachable
+    banners.feed(UNREACHABLE.encode())
+    assert banners.saw_unreachable

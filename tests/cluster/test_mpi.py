@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import importlib.util
 import json
 import os
@@ -99,6 +101,10 @@ else:
     assert message == (0, b"hello")
 print(f"rank {cluster.rank} of {cluster.size}")
 """
+
+
+def test_doctests() -> None:
+    assert doctest.testmod(importlib.import_module("crossbow.cluster.mpi")).failed == 0
 
 
 @NEEDS_MPI

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from crossbow import ConfigurationError, DataError
 from crossbow.cluster import mpirun
 from crossbow.cluster.mpirun import MpiLaunch, launch_on_mpi
 from crossbow.cluster.program import RankProgram
-from tests.cluster.test_banners import KILLED, LOST, OTHER, STATUS
+from tests.cluster.test_banners import KILLED, LOST, NOT_REACHED, OTHER, STATUS, UNREACHABLE
 from tests.combinations import one_in
 from tests.support import until
 
@@ -138,15 +139,30 @@ def test_its_errors_are_passed_on_without_banners(
 
 
 @pytest.mark.parametrize(
-    ("errors", "own"), [("ssh: no such host\n", True), (OTHER, True), (STATUS.replace("2\n", "255\n"), False)]
+    ("output", "errors", "status", "said"),
+    [
+        ("", "ssh: no such host\n", 2, "error: mpirun has failed with exit status 255; its own messages are above\n"),
+        ("", OTHER, 2, "error: mpirun has failed with exit status 255; its own messages are above\n"),
+        ("", STATUS.replace("2\n", "255\n"), 255, "rank 1 has ended with exit status 255\n"),
+        (UNREACHABLE, "ssh: refused\n", 2, f"{NOT_REACHED}\n"),
+    ],
 )
 def test_an_error_of_its_own_is_called_so(
-    errors: str, own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+    output: str, errors: str, status: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    (tmp_path / "output").write_text(output)
     (tmp_path / "errors").write_text(errors)
-    fake(tmp_path, monkeypatch, f"cat {tmp_path}/errors >&2; exit 255")
-    assert launch_on_mpi(PROGRAM, MpiLaunch(ranks=2)) == 255
-    assert ("mpirun has failed with exit status 255; its own messages are above" in capfd.readouterr().err) == own
+    fake(tmp_path, monkeypatch, f"cat {tmp_path}/errors >&2; cat {tmp_path}/output; exit 255")
+    assert launch_on_mpi(PROGRAM, MpiLaunch(ranks=2)) == status
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert said in printed.err
+    assert printed.err.count("mpirun") == said.count("mpirun")
+
+
+def test_doctests() -> None:
+    assert doctest.testmod(mpirun).failed == 0
 
 
 @pytest.mark.slow
