@@ -241,6 +241,7 @@ def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert json.dumps(dataclasses.asdict(read)) == json.dumps(dataclasses.asdict(result))
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_is_a_result() -> None:
     solver = {**settings_of().solver, "learning_rate": 1e30}
     with np.errstate(all="ignore"):
