@@ -34,8 +34,7 @@ _BEGINNING = re.compile(
 
 
 class WithoutBanners:
-    """Passes the standard error of mpirun on immediately, without the banners that are
-    replaced."""
+    """Passes a stream of mpirun on immediately, without the banners that are replaced."""
 
     def __init__(self, write: Callable[[bytes], object], say: Callable[[str], object]) -> None:
         """write: function that writes the output passed on. say: function that prints a sentence in place of a

@@ -34,6 +34,7 @@ LOOK = 0.5
 SSH_OPTIONS, REMOTE_SHELL = "PRTE_MCA_plm_ssh_args", "PRTE_MCA_plm_ssh_agent"
 """Environment variables of Open MPI's mpirun: options of the remote shell, and its name, if it is not ssh."""
 SECONDS_TO_CONNECT = 30
+"""Time for a connection of ssh to a host."""
 SECONDS_TO_PRINT = 1.0
 """Time to read the last output of mpirun when it has ended."""
 SET_DEATH_SIGNAL = 1
