@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import sys
 import threading
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from crossbow.cluster.host_files import Host
+from crossbow.cluster.ray.environment import added_variables, environment_with
 from crossbow.cluster.ray.head import own_head
 from crossbow.console import say
 from crossbow.extras import optional_module
@@ -29,6 +31,9 @@ QUIET = {
     "RAY_DEDUP_LOGS": "0",
 }
 """Environment variables that turn off Ray's announcements."""
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""The environment variable with which Ray, on any system, uses the loopback interface for a cluster of one machine. By
+default it listens on all interfaces on Linux."""
 
 
 @dataclass(frozen=True)
@@ -117,13 +122,16 @@ def connect(address: str | None, cores: int) -> Iterator[Connection]:
     address: HOST:PORT, "auto" or None. cores: number of cores that a cluster on this machine announces. Raises
     ConfigurationError if Ray is not installed, the cluster cannot be reached, or one on this machine does not start.
     """
-    ray = quiet_ray()
     source = "--address" if address else "RAY_ADDRESS"
     address = address or os.environ.get("RAY_ADDRESS")
     if address is None:
-        with own_head(ray, cores=cores):
-            yield Connection(ray, local=True)
+        # Ray reads these variables when it is imported.
+        with added_variables(LOOPBACK | environment_with(secrets.token_hex(32))):
+            ray = quiet_ray()
+            with own_head(ray, cores=cores):
+                yield Connection(ray, local=True)
         return
+    ray = quiet_ray()
     _check_address(address, source)
     _init_within_limit(ray, address)
     try:

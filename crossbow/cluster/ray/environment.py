@@ -20,3 +20,8 @@ def added_variables(more: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def environment_with(token: str) -> dict[str, str]:
+    """The environment variables with which Ray authenticates by a token."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}

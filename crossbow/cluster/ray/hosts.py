@@ -22,10 +22,9 @@ from contextlib import ExitStack, contextmanager
 
 from crossbow.cluster.host_files import Host
 from crossbow.cluster.ray.connection import SECONDS_FOR_NODES, Connection, quiet_ray, resource_of_host
-from crossbow.cluster.ray.environment import added_variables
+from crossbow.cluster.ray.environment import added_variables, environment_with
 from crossbow.cluster.ray.head import own_head
 from crossbow.cluster.ray.health import HEALTH_CHECKS
-from crossbow.cluster.ray.node import environment_with
 from crossbow.types import ConfigurationError
 
 AGENT = (

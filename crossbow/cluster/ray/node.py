@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 
+from crossbow.cluster.ray.environment import environment_with
 from crossbow.cluster.ray.guard import guarded
 from crossbow.cluster.ray.scratch import scratch_directory
 
@@ -25,11 +26,6 @@ SECONDS_TO_END = 10.0
 """Time for Ray to end its processes before they are killed."""
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals that end the node. Windows has no SIGHUP."""
-
-
-def environment_with(token: str) -> dict[str, str]:
-    """The environment variables with which Ray authenticates by a token."""
-    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
 
 
 def command_of(address: str, resource: str, directory: str) -> list[str]:

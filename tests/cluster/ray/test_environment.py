@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from crossbow.cluster.ray.environment import added_variables
+from crossbow.cluster.ray.environment import added_variables, environment_with
 
 
 def test_the_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,3 +16,7 @@ def test_the_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (os.environ["CROSSBOW_A"], os.environ["CROSSBOW_B"]) == ("2", "3")
     assert os.environ["CROSSBOW_A"] == "1"
     assert "CROSSBOW_B" not in os.environ
+
+
+def test_a_token_and_the_mode_that_uses_it() -> None:
+    assert environment_with("x") == {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "x"}

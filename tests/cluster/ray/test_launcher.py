@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import ipaddress
 import itertools
 import json
 import os
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,12 +42,21 @@ SECONDS_OF_A_HANG = 400.0
 """Longer than any job here takes on a busy machine."""
 
 
-def begin(*options: str, fault: str = "") -> subprocess.Popen[str]:
+class Job(subprocess.Popen[str]):
+    """A launcher that is killed if its test fails. Otherwise the test would wait for its end."""
+
+    def __exit__(self, kind: type[BaseException] | None, *more: Any) -> None:
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, *more)
+
+
+def begin(*options: str, fault: str = "") -> Job:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     line = [sys.executable, "-m", "crossbow", "launch", *options]
     pipe = subprocess.PIPE
     environment |= {"CROSSBOW_FAULT": fault} if fault else {}
-    process = subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=ROOT)
+    process = Job(line, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=ROOT)
     limit = threading.Timer(SECONDS_OF_A_HANG, process.kill)  # a job that goes on without what a test waits for
     limit.daemon = True
     limit.start()
@@ -647,9 +657,27 @@ def test_a_rank_that_the_others_have_given_up_ends_itself(cluster: Any, tmp_path
     assert err.count("the other ranks go on without this one, because they could not reach it") == 1
 
 
+def listening(processes: Collection[int]) -> set[str]:
+    """The addresses at which processes listen."""
+    sockets = set()
+    for process in processes:
+        for descriptor in Path(f"/proc/{process}/fd").iterdir():
+            with contextlib.suppress(OSError):  # it has just been closed
+                sockets.add(os.readlink(descriptor))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and f"socket:[{inode}]" in sockets:  # it listens
+                words = re.findall(".{8}", local.partition(":")[0])
+                address = ipaddress.ip_address(b"".join(int(word, 16).to_bytes(4, sys.byteorder) for word in words))
+                found.add(str(getattr(address, "ipv4_mapped", None) or address))
+    return found
+
+
 @NEEDS_RAY
 @pytest.mark.slow
-def test_a_killed_launcher_leaves_no_process_behind(tmp_path: Path) -> None:
+def test_processes_of_a_launcher_cannot_be_reached_from_elsewhere_and_end_with_it(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"import os, time\nprint(os.getpid(), os.environ[{VARIABLE!r}], flush=True)\ntime.sleep(600)\n")
     with begin("-n", "2", str(script)) as process:
@@ -660,6 +688,8 @@ def test_a_killed_launcher_leaves_no_process_behind(tmp_path: Path) -> None:
         assert {int(first), int(second)} < set(found)
         names = {Path(f"/proc/{each}/cmdline").read_bytes().split(b"\0")[0].rpartition(b"/")[2] for each in found}
         assert names >= {b"gcs_server", b"raylet", b"ray::DashboardAgent", b"ray::RuntimeEnvAgent"}
+        assert listening({process.pid, *found}) == {"127.0.0.1"}
+        assert all(b"\0RAY_AUTH_MODE=token\0" in Path(f"/proc/{each}/environ").read_bytes() for each in found)
         process.kill()
         until(lambda: not marked(mark))
         process.communicate(timeout=60)
