@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from crossbow.cluster.launch import launch_of
+from crossbow.cluster.members import Rank
 from crossbow.console import open_standard_streams
 
 SECONDS_BEFORE_ERRORS = 1.0
@@ -66,6 +67,16 @@ class OutputOfFirst(io.TextIOBase):
         self._stream.flush()
 
 
+def mark_errors(own: Rank) -> None:
+    """Prefix lines of errors with rank and host, except on rank 0, which often has the same error."""
+    if own.number and not isinstance(sys.stderr, PrefixedLines):
+        sys.stderr = PrefixedLines(sys.stderr, _prefix(own), SECONDS_BEFORE_ERRORS)
+
+
+def _prefix(own: Rank) -> str:
+    return f"[rank {own.number} {own.host}] "
+
+
 def arrange_output(is_first: Callable[[], bool], *, log_all: bool = False) -> None:
     """Let only rank 0 print, except errors. is_first: whether this process is rank 0. log_all: let all ranks print,
     each line with its rank and host."""
@@ -73,11 +84,10 @@ def arrange_output(is_first: Callable[[], bool], *, log_all: bool = False) -> No
     if launch.size == 1:
         return
     open_standard_streams()
-    prefix = f"[rank {launch.rank} {socket.gethostname()}] "
-    if launch.rank:
-        sys.stderr = PrefixedLines(sys.stderr, prefix, SECONDS_BEFORE_ERRORS)
+    own = Rank(launch.rank, socket.gethostname())
+    mark_errors(own)
     if launch.rank and not log_all:
         sys.stdout = OutputOfFirst(sys.stdout, is_first)
     else:
         # mpirun gives its processes a terminal, but its own output may be a file.
-        sys.stdout = PrefixedLines(sys.stdout, prefix if log_all else "")
+        sys.stdout = PrefixedLines(sys.stdout, _prefix(own) if log_all else "")

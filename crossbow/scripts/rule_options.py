@@ -124,6 +124,10 @@ def _options_text(having: Iterable[FieldSetting]) -> str:
 def _rules(text: str) -> str:
     """Check a rule's name, or a sequence of names with numbers of merges."""
     text = "".join(text.split())
+    if "=" in text:
+        raise argparse.ArgumentTypeError(
+            f"expected the settings of a rule as options, as --rule diloco --tau 50. Received: {text!r}"
+        )
     phases = [part.split(":") for part in text.split(",")]
     for name, *_ in phases:
         try:

@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -246,7 +247,8 @@ def test_an_exception_anywhere_in_a_rank_ends_all(how: str, rank: int, rule: str
     print(f"ended {seconds:.2f} s after {how!r} on rank {rank} of 3")
     assert done.returncode == 1
     if how in ("before", "after", "monitor", "data"):
-        assert done.stderr.count("\nValueError: on purpose") == 1
+        mark = f"[rank {rank} {socket.gethostname()}] " if rank else ""
+        assert done.stderr.count(f"\n{mark}ValueError: on purpose") == 1
     if how == "data, caught":
         assert "Traceback" not in done.stderr
         assert f"error: rank {rank} (" in done.stderr

@@ -178,6 +178,7 @@ def test_bad_configurations(arguments: str, message: str) -> None:
         ("--rule ssgd:5,downpour:3", "argument --rule: invalid choice: 'downpour'"),
         ("--rule ssgd,sma", "expected numbers of merges ≥ 1, as async:100,ssgd:200. Received: 'ssgd,sma'"),
         ("--rule ssgd:0", "expected numbers of merges ≥ 1"),
+        ("--rule diloco:tau=5", "expected the settings of a rule as options, as --rule diloco --tau 50. Received"),
         ("--between fedavg", "argument --between: rule must be one of sma, "),
         ("--between diloco:eta=2", "expected settings of diloco: tau=…, outer-learning-rate=…, outer-momentum=…. Rec"),
         ("--between diloco:tau=x", "argument --between: expected an integer ≥ 1. Received: 'x'"),

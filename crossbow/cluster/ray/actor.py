@@ -15,7 +15,7 @@ from crossbow.cluster.failure import TERMINATED
 from crossbow.cluster.fault import VARIABLE
 from crossbow.cluster.launch import RankLaunch, variables_of
 from crossbow.cluster.members import GivenUp
-from crossbow.cluster.output import SECONDS_BEFORE_ERRORS, PrefixedLines
+from crossbow.cluster.output import mark_errors
 from crossbow.cluster.process import connected
 from crossbow.cluster.program import RankProgram, run_program
 from crossbow.cluster.ranks import Ranks
@@ -80,12 +80,14 @@ class RankProcess:
 
     def run(self, program: RankProgram) -> int:
         """Run a program, whose output the launcher takes. Returns its exit status."""
+        ranks = self._ranks
+        assert ranks is not None
         out, err = OutboxStream(self._outbox, error=False), OutboxStream(self._outbox, error=True)
         sys.stdout, sys.stderr = out, err
         try:
-            status = run_program(program, self._mark_errors)
-            if status == 0 and self._ranks is not None and self._ranks.several and self._joining is None:
-                self._ranks.tell_end()
+            status = run_program(program, lambda: mark_errors(ranks.own))  # its number may change
+            if status == 0 and ranks.several and self._joining is None:
+                ranks.tell_end()
             return status
         finally:
             out.flush()
@@ -158,10 +160,3 @@ class RankProcess:
 
     def _post(self, process: int, letter: Envelope) -> None:
         self._deliveries[process].remote(tuple(letter))
-
-    def _mark_errors(self) -> None:
-        """Prefix lines of errors with rank and host, except on rank 0, which often has the same error."""
-        assert self._ranks is not None
-        own = self._ranks.own
-        if own.number and not isinstance(sys.stderr, PrefixedLines):
-            sys.stderr = PrefixedLines(sys.stderr, f"[rank {own.number} {own.host}] ", SECONDS_BEFORE_ERRORS)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from crossbow.cluster import process, ranks
+from crossbow.cluster import output, process, ranks
 from crossbow.cluster.launch import RankLaunch
 from crossbow.cluster.members import Rank, RankFailedError, View
 from crossbow.cluster.output import PrefixedLines
@@ -56,7 +56,7 @@ def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[RankP
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "stdout", sys.stdout)
     monkeypatch.setattr(sys, "stderr", sys.stderr)
-    monkeypatch.setattr(actor, "SECONDS_BEFORE_ERRORS", 0.0)
+    monkeypatch.setattr(output, "SECONDS_BEFORE_ERRORS", 0.0)
     monkeypatch.chdir(tmp_path)
     roster = Roster(["a", "b"])
     found = [RankProcess(number, {"CROSSBOW_X": "1"}, ["/modules"], str(tmp_path)) for number in (0, 1)]
