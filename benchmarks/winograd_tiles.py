@@ -27,15 +27,15 @@ from benchmarks.numerics import Sample, error, results, samples
 from benchmarks.report import markdown, paired, spread
 from crossbow import SSGD, Dataflow, ExecutionContext, ModelConf, SolverConf, SystemConf, TrainingUnit
 from crossbow.kernels.cpu.onednn import shared_library
-from crossbow.kernels.cpu.simd import winograd
+from crossbow.kernels.cpu.simd import winograd_tiles
 from crossbow.ops import Conv
 from crossbow.scripts.values import integer
 from models.resnet import resnet
 from models.vgg import vgg
 
 CHOSEN, CACHED, SMALL, DIRECT = "as chosen", "4×4 in cache only", "2×2 only", "no Winograd"
-RULES: Mapping[str, Callable[[winograd.Tiling, winograd.Tiling], bool]] = {
-    CHOSEN: winograd.larger_tiles_pay,
+RULES: Mapping[str, Callable[[winograd_tiles.Tiling, winograd_tiles.Tiling], bool]] = {
+    CHOSEN: winograd_tiles.larger_tiles_pay,
     CACHED: lambda tiling, smallest: tiling.in_cache,
     SMALL: lambda tiling, smallest: False,
     DIRECT: lambda tiling, smallest: False,
@@ -62,14 +62,14 @@ class Speed:
 @contextmanager
 def rule(name: str) -> Iterator[None]:
     """Select tiles by this rule for convolutions that are compiled in the context."""
-    before = winograd.larger_tiles_pay
+    before = winograd_tiles.larger_tiles_pay
     try:
-        winograd.larger_tiles_pay = RULES[name]
-        winograd._tiling.cache_clear()
+        winograd_tiles.larger_tiles_pay = RULES[name]
+        winograd_tiles.best_tiling.cache_clear()
         yield
     finally:
-        winograd.larger_tiles_pay = before
-        winograd._tiling.cache_clear()
+        winograd_tiles.larger_tiles_pay = before
+        winograd_tiles.best_tiling.cache_clear()
 
 
 def speed(network: str, batch: int, rounds: int, seconds: float) -> Speed:

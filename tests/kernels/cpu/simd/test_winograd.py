@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from crossbow import ExecutionContext, TrainingUnit
 from crossbow.kernels.cpu.library import Cpu
-from crossbow.kernels.cpu.simd import winograd
+from crossbow.kernels.cpu.simd import winograd, winograd_tiles
 from crossbow.kernels.cpu.simd.image_convolution import ImageConvolution, PaddedImages
+from crossbow.kernels.cpu.simd.winograd_tiles import Tiling, best_tiling
 from crossbow.kernels.interface import Variable
 from crossbow.kernels.requests import (
     ConvolutionBackwardData,
@@ -100,17 +101,17 @@ def test_odd_shapes(shape: Shape, outputs: int, g: ConvolutionGeometry, relu: bo
 
 @pytest.mark.parametrize(("channels", "outputs"), [(256, 300), (300, 256), (240, 280), (280, 240)])
 def test_long_rows_in_several_blocks(channels: int, outputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(winograd, "LARGE_BLOCK", 12)
-    monkeypatch.setattr(winograd, "TILES", {3: (2,)})
+    monkeypatch.setattr(winograd_tiles, "LARGE_BLOCK", 12)
+    monkeypatch.setattr(winograd_tiles, "TILES", {3: (2,)})
     assert list(map(winograd._width, (240, 256, 280, 300))) == [240, 272, 304, 304]
     padded = PaddedImages(5, 6, 5, channels, ((1, 1), (1, 1)))
-    tiling = winograd.Tiling(ImageConvolution(padded, outputs, 6, 5, (3, 3), (1, 1), 1), 2)
+    tiling = Tiling(ImageConvolution(padded, outputs, 6, 5, (3, 3), (1, 1), 1), 2)
     assert (tiling.rows, tiling.block) == (15, 4)
-    winograd._tiling.cache_clear()
+    best_tiling.cache_clear()
     try:
         compare(winograd, (5, channels, 6, 5), outputs, same(), relu=True)
     finally:
-        winograd._tiling.cache_clear()
+        best_tiling.cache_clear()
 
 
 @pytest.mark.slow
@@ -127,18 +128,18 @@ def test_random_shapes_with_gaps(made: tuple[Shape, int, ConvolutionGeometry]) -
     [(1, 4), (1, 2)],
 )
 def test_every_tile(images: int, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(winograd, "TILES", {3: (tile,)})
-    winograd._tiling.cache_clear()
+    monkeypatch.setattr(winograd_tiles, "TILES", {3: (tile,)})
+    best_tiling.cache_clear()
     try:
         compare(winograd, (images, 24, 11, 13), 40, same(), relu=True)
     finally:
-        winograd._tiling.cache_clear()
+        best_tiling.cache_clear()
 
 
 @pytest.mark.parametrize(("rows", "columns", "m"), [(11, 13, 4), (12, 8, 4), (7, 6, 2)])
 def test_padded_images_have_room_for_whole_tiles_and_no_more(rows: int, columns: int, m: int) -> None:
     inputs = PaddedImages(2, rows, columns, 3, ((1, 1), (1, 1)))
-    blocks = winograd._Blocks(winograd.Tiling(ImageConvolution(inputs, 5, rows, columns, (3, 3), (1, 1), 1), m))
+    blocks = winograd._Blocks(Tiling(ImageConvolution(inputs, 5, rows, columns, (3, 3), (1, 1), 1), m))
     for images, border in ((blocks.inside, 2), (blocks.outside, 0)):
         for size, padding in zip((rows, columns), images.padding, strict=True):
             assert size + sum(padding) == -(-size // m) * m + border
@@ -211,26 +212,6 @@ def test_where_it_gains(shape: Shape, outputs: int, g: ConvolutionGeometry, expe
     assert taken(shape, outputs, g) == expected
 
 
-@FIRST
-@pytest.mark.parametrize(
-    ("shape", "outputs", "tile"),
-    [
-        ((16, 64, 32, 32), 64, 4),
-        ((16, 128, 16, 16), 128, 4),  # whose weights' points do not fit into the cache
-        ((16, 256, 8, 8), 256, 4),
-        ((32, 512, 4, 4), 512, 2),  # few tiles for the number of weights
-        ((64, 512, 4, 4), 512, 4),
-        ((32, 32, 6, 6), 32, 2),  # two tiles of 4×4 in a row compute 8 outputs, for 6
-    ],
-)
-def test_larger_tiles_where_they_save_work(shape: Shape, outputs: int, tile: int) -> None:
-    images, channels, height, width = shape
-    padded = PaddedImages(images, height, width, channels, ((1, 1), (1, 1)))
-    tiling = winograd._tiling(ImageConvolution(padded, outputs, height, width, (3, 3), (1, 1), 1))
-    assert tiling is not None
-    assert tiling.outputs == tile
-
-
 @pytest.mark.parametrize(
     ("rows", "columns", "read", "written"),
     [
@@ -244,7 +225,7 @@ def test_images_are_copied_where_tiles_go_over_their_edges(
 ) -> None:
     image = PaddedImages(2, rows + 2, columns + 2, 16, ((0, 0), (0, 0)))
     sizes = ImageConvolution(image, 32, rows, columns, (3, 3), (1, 1), 1)
-    blocks = winograd._Blocks(winograd.Tiling(sizes, 4))
+    blocks = winograd._Blocks(Tiling(sizes, 4))
     for images, own, padded in (
         (blocks.inside, (rows + 2, columns + 2), read),
         (blocks.outside, (rows, columns), written),
