@@ -86,18 +86,21 @@ def test_a_lost_rank_begins_again_from_the_checkpoint(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_the_first_signal_ends_training_at_a_tick(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """mpirun passes SIGUSR1 on to the ranks, and kills them for the others: a script in its place."""
+    """mpirun passes SIGUSR1 on to the ranks, and kills them for the others: a script in its place. Its banner about the
+    end of a rank says nothing new."""
     ready, log, fake = tmp_path / "ready", tmp_path / "log", tmp_path / "mpirun"
     fake.write_text(
-        f"#!{sys.executable}\nimport os, signal, time\nfrom pathlib import Path\nlog = Path({str(log)!r})\n"
+        f"#!{sys.executable}\nimport os, signal, sys, time\nfrom pathlib import Path\nlog = Path({str(log)!r})\n"
         "def note(text):\n    with log.open('a') as file: file.write(text)\n"
-        "def end(*_):\n    note('again\\n')\n    os._exit(1)\n"
+        f"def tell(): print({STATUS!r}, file=sys.stderr, flush=True)\n"
+        "def end(*_):\n    tell()\n    note('again\\n')\n    os._exit(1)\n"
         "signal.signal(signal.SIGUSR1, lambda *_: note('usr1\\n'))\n"
         "for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, end)\n"
         f"Path({str(ready)!r}).touch()\n"
         "while log.read_text().count('\\n') < 2: time.sleep(0.05)\n"
+        "tell()\n"
         "raise SystemExit(1)\n"
     )
     fake.chmod(0o755)
@@ -116,6 +119,7 @@ def test_the_first_signal_ends_training_at_a_tick(
     assert launch_on_mpi(PROGRAM, MpiLaunch(ranks=2, restarts=1)) == 128 + number
     sender.join()
     assert log.read_text().splitlines() == ["usr1", "usr1" if number == signal.SIGUSR1 else "again"]
+    assert capfd.readouterr().err.strip() == ""
 
 
 def fake(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:

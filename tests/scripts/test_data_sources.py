@@ -112,7 +112,7 @@ check = train[:20]
         ("--image-shape 3,4,4", "--image-shape does nothing with --dataset cifar10. Received: --image-shape 3,4,4"),
         (
             "--dataset synthetic --data-directory x",
-            "--data-directory belongs to --dataset cifar10 or mnist or batch_files or image_folder or records or sequ",
+            "--data-directory needs --dataset cifar10 or mnist or batch_files or image_folder or records or sequence",
         ),
     ],
 )

@@ -162,7 +162,7 @@ def test_an_option_as_it_is_typed() -> None:
             "--rule sma:2,easgd:3 --between diloco",
             "within must be a rule with a barrier, as SMA(). Received: within=EASGD(",
         ),
-        ("--data-directory somewhere", "--data-directory belongs to --dataset mnist"),
+        ("--data-directory somewhere", "--data-directory needs --dataset mnist"),
     ],
 )
 def test_bad_configurations(arguments: str, message: str) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from crossbow.cluster.ray.environment import added_variables
@@ -21,6 +22,10 @@ OBJECT_STORE = 128 << 20
 """Bytes of shared memory of a node that is started here. Messages between ranks are not kept in it."""
 NICENESS = 0
 """Niceness of the ranks. Ray's default is 15, with which they would hardly run while other programs use the cores."""
+MOST_LETTERS = 40
+"""Maximum length of the path of a directory for Ray's sockets and logs: with the names that Ray adds, a socket's path
+has at most 103 letters. Where temporary files have longer paths, Ray uses its own directory, and leaves its logs
+there."""
 PAUSE = 0.1
 """Seconds between two attempts to find the node of a head that starts."""
 LOOK = 0.5
@@ -44,10 +49,12 @@ def own_head(
     with ExitStack() as stack:
         stack.enter_context(added_variables(stack.enter_context(guarded())))
         settings: dict[str, Any] = {"worker_niceness": NICENESS, **(checks or {})}
+        directory = stack.enter_context(scratch_directory("crossbow-ray-head-"))
         keeps = _can_keep(ray)
         if keeps:
-            directory = stack.enter_context(scratch_directory("crossbow-ray-head-"))
-            settings |= {"gcs_storage": "rocksdb", "gcs_storage_path": directory}
+            state = Path(directory, "state")
+            state.mkdir()
+            settings |= {"gcs_storage": "rocksdb", "gcs_storage_path": str(state)}
         stack.callback(ray.shutdown)
         with deferred(), _without_rays_handler(ray), few_processes(ray), _long_wait(ray):
             try:
@@ -59,6 +66,7 @@ def own_head(
                     log_to_driver=False,
                     logging_level="CRITICAL",
                     _node_ip_address=address,
+                    _temp_dir=directory if len(directory) <= MOST_LETTERS else None,
                     _system_config=settings,
                 )
             except Exception as error:

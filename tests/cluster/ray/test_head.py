@@ -111,8 +111,9 @@ def test_the_state_is_on_the_disk_while_the_head_lives(node: Node, tmp_path: Pat
             "worker_niceness": 0,
             "period": 5,
             "gcs_storage": "rocksdb",
-            "gcs_storage_path": str(directory),
+            "gcs_storage_path": str(directory / "state"),
         }
+        assert (directory / "state").is_dir()
         assert (ray.settings["num_cpus"], ray.settings["_node_ip_address"]) == (3, "192.0.2.1")
     assert ray.events == ["local", "shutdown"]
     assert not list(tmp_path.iterdir())
@@ -160,8 +161,21 @@ def test_older_versions_of_ray_keep_it_in_memory(node: Node, tmp_path: Path) -> 
     with own_head(ray, cores=1):
         node.status = -9
         assert ray.settings["_system_config"] == {"worker_niceness": 0}
-        assert not list(tmp_path.iterdir())
+        (directory,) = tmp_path.iterdir()
+        assert not list(directory.iterdir())
     assert node.starts == 1
+
+
+@pytest.mark.parametrize("too_long", [False, True])
+def test_sockets_and_logs_are_in_the_same_directory_unless_its_path_is_too_long(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, too_long: bool
+) -> None:
+    length = len(str(tmp_path / "crossbow-ray-head-12345678"))
+    monkeypatch.setattr(head, "MOST_LETTERS", length - too_long)
+    ray = Ray(node)
+    with own_head(ray, cores=1):
+        (directory,) = tmp_path.iterdir()
+        assert ray.settings["_temp_dir"] == (None if too_long else str(directory))
 
 
 def test_a_head_that_starts_slowly_is_waited_for(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
