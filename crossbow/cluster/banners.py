@@ -4,7 +4,7 @@ between lines of dashes, by one sentence or none."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 DASHES = b"-" * 60, b"-" * 74
 """The lines around a banner."""
@@ -36,10 +36,12 @@ _BEGINNING = re.compile(
 class WithoutBanners:
     """Passes a stream of mpirun on immediately, without the banners that are replaced."""
 
-    def __init__(self, write: Callable[[bytes], object], say: Callable[[str], object]) -> None:
-        """write: function that writes the output passed on. say: function that prints a sentence in place of a
-        banner."""
-        self._write, self._say = write, say
+    def __init__(
+        self, write: Callable[[bytes], object], say: Callable[[str], object], signals: Sequence[int] = ()
+    ) -> None:
+        """write: function that writes the output passed on. say: function that prints a sentence in place of a banner.
+        signals: signals that the launcher has received so far, after which ranks end with a status other than 0."""
+        self._write, self._say, self._signals = write, say, signals
         self._kept = b""
         """Output from the beginning of a line, which may be a banner or the beginning of one."""
         self._in_line = False
@@ -84,7 +86,7 @@ class WithoutBanners:
             rank, host, signal = (each.decode(errors="replace") for each in killed.groups())
             self._say(f"rank {rank} ({host}) was lost: its process was ended by signal {signal}")
         elif failed := _FAILED.fullmatch(text):
-            if self._silent:
+            if self._silent and not self._signals:
                 rank, status = (each.decode() for each in failed.groups())
                 self._say(f"rank {rank} has ended with exit status {status}")
         elif unreachable := _UNREACHABLE.fullmatch(text):

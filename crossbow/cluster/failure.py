@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 
 from crossbow.cluster.members import RankFailedError
-from crossbow.cluster.output import SECONDS_BEFORE_ERRORS
+from crossbow.cluster.output import SECONDS_BEFORE_ERRORS, mark_errors
 from crossbow.cluster.ranks import Ranks
 from crossbow.cluster.transport import Transport
 from crossbow.console import say
@@ -32,6 +32,7 @@ def end_all_on_exception(ranks: Ranks) -> None:
         try:
             if not ranks.is_first:
                 time.sleep(SECONDS_BEFORE_ERRORS)
+            mark_errors(ranks.own, seconds=0.0)
             if isinstance(error, RankFailedError):
                 say(f"error: {error}")
             else:

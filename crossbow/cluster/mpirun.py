@@ -155,10 +155,6 @@ def _run(command: list[str]) -> tuple[int, bool]:
             passed_on += 1
             process.send_signal(received[passed_on - 1] if passed_on > 1 else signal.SIGUSR1)
 
-    def report(sentence: str) -> None:
-        if not received:  # after a signal, ranks end as requested
-            say(sentence)
-
     with handled(receive):
         pipe = subprocess.PIPE
         process = subprocess.Popen(
@@ -166,7 +162,7 @@ def _run(command: list[str]) -> tuple[int, bool]:
         )
         pass_on()  # signals that arrived before the process existed
         # mpirun prints its banner about a host that it cannot reach to standard output.
-        output, errors = (WithoutBanners(partial(_write, descriptor), report) for descriptor in (1, 2))
+        output, errors = (WithoutBanners(partial(_write, descriptor), say, received) for descriptor in (1, 2))
         readers = [
             threading.Thread(target=_pass_on, args=each, daemon=True)
             for each in ((process.stdout, output), (process.stderr, errors))

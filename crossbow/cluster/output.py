@@ -67,10 +67,13 @@ class OutputOfFirst(io.TextIOBase):
         self._stream.flush()
 
 
-def mark_errors(own: Rank) -> None:
-    """Prefix lines of errors with rank and host, except on rank 0, which often has the same error."""
+def mark_errors(own: Rank, seconds: float = SECONDS_BEFORE_ERRORS) -> None:
+    """Prefix further lines of standard error with rank and host, except on rank 0, which often has the same error.
+
+    seconds: time to wait before the first line.
+    """
     if own.number and not isinstance(sys.stderr, PrefixedLines):
-        sys.stderr = PrefixedLines(sys.stderr, _prefix(own), SECONDS_BEFORE_ERRORS)
+        sys.stderr = PrefixedLines(sys.stderr, _prefix(own), seconds)
 
 
 def _prefix(own: Rank) -> str:

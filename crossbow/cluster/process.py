@@ -12,7 +12,6 @@ from crossbow.cluster.fault import check_fixed
 from crossbow.cluster.launch import launch_of
 from crossbow.cluster.members import Rank, View
 from crossbow.cluster.mpi import MpiTransport
-from crossbow.cluster.output import mark_errors
 from crossbow.cluster.ranks import Ranks
 
 _lock = threading.Lock()
@@ -32,7 +31,6 @@ def join() -> Ranks:
                 transport = MpiTransport(launch)
                 ranks = Ranks(transport.view, transport.rank, transport)
                 _joined.append(ranks)
-                mark_errors(ranks.own)
                 end_all_on_exception(ranks)
                 atexit.register(_end, ranks, transport)
                 check_fixed(os.environ)

@@ -323,7 +323,7 @@ def _data(options: argparse.Namespace, defaults: Defaults) -> DataSource:
     if options.data_directory is not None and not known.files:
         others = [dataset for dataset in defaults.datasets if KNOWN[dataset].files]
         needs = f"--data-directory needs --dataset {' or '.join(others)}"
-        raise ConfigurationError(f"{needs}. Received: {options.dataset}, {known.summary}")
+        raise ConfigurationError(f"{needs}. Received: {options.dataset} ({known.summary})")
     shape = known.image_shape or defaults.image_shape
     sizes: dict[str, Any] = {field: getattr(defaults, field) for field, _ in SYNTHETIC_SIZES.values()}
     if options.dataset != SYNTHETIC and defaults.number_of_classes is not None:

@@ -124,18 +124,18 @@ def _options_text(having: Iterable[FieldSetting]) -> str:
 def _rules(text: str) -> str:
     """Check a rule's name, or a sequence of names with numbers of merges."""
     text = "".join(text.split())
-    if "=" in text:
-        raise argparse.ArgumentTypeError(
-            f"expected the settings of a rule as options, as --rule diloco --tau 50. Received: {text!r}"
-        )
     phases = [part.split(":") for part in text.split(",")]
-    for name, *_ in phases:
+    for name, *_ in phases[: 1 if "=" in text else None]:
         try:
             rule_class(name)
         except ConfigurationError:
             raise argparse.ArgumentTypeError(
                 f"invalid choice: {name!r} (choose from {', '.join(RULES)}){meant(name, RULES)}"
             ) from None
+    if "=" in text:
+        raise argparse.ArgumentTypeError(
+            f"expected the settings of a rule as options, as --rule diloco --tau 50. Received: {text!r}"
+        )
     alone = len(phases) == 1 and len(phases[0]) == 1
     if not alone and not all(len(rest) == 1 and rest[0].isdecimal() and int(rest[0]) for _, *rest in phases):
         raise argparse.ArgumentTypeError(f"expected numbers of merges ≥ 1, as async:100,ssgd:200. Received: {text!r}")

@@ -98,6 +98,15 @@ def test_the_parts_in_which_output_comes_do_not_matter(cuts: list[int]) -> None:
     assert passed(*(output[begin:end] for begin, end in pairwise(places))) == (f"a\n{OTHER}b\nc", [LOST])
 
 
+def test_after_a_signal_only_a_loss_is_news() -> None:
+    said, signals = list[str](), [15]
+    banners = WithoutBanners(lambda output: None, said.append, signals)
+    banners.feed(STATUS.encode())
+    banners.feed(KILLED.encode())
+    assert said == [LOST]
+    assert banners.saw_ranks_end
+
+
 def test_lines_are_passed_on_together() -> None:
     written: list[bytes] = []
     banners = WithoutBanners(written.append, lambda text: None)

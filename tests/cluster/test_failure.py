@@ -32,9 +32,11 @@ def test_the_failure_of_another_rank_is_one_sentence(
     network = FakeNetwork(2)
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     monkeypatch.setattr(failure, "SECONDS_BEFORE_ERRORS", 0.0)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)  # is as before after the test
     end_all_on_exception(network.ranks()[1])
+    print("a warning", file=sys.stderr)
     sys.excepthook(RankFailedError, RankFailedError("rank 0 (host0) failed"), None)
-    assert capsys.readouterr().err == "error: rank 0 (host0) failed\n"
+    assert capsys.readouterr().err == "a warning\n[rank 1 host1] error: rank 0 (host0) failed\n"
     assert network.aborted == [(1, FAILED)]
 
 

@@ -162,7 +162,7 @@ def test_an_option_as_it_is_typed() -> None:
             "--rule sma:2,easgd:3 --between diloco",
             "within must be a rule with a barrier, as SMA(). Received: within=EASGD(",
         ),
-        ("--data-directory somewhere", "--data-directory needs --dataset mnist"),
+        ("--data-directory somewhere", "or sequence. Received: digits (1,797 images bundled with scikit-learn)"),
     ],
 )
 def test_bad_configurations(arguments: str, message: str) -> None:
@@ -179,6 +179,7 @@ def test_bad_configurations(arguments: str, message: str) -> None:
         ("--rule ssgd,sma", "expected numbers of merges ≥ 1, as async:100,ssgd:200. Received: 'ssgd,sma'"),
         ("--rule ssgd:0", "expected numbers of merges ≥ 1"),
         ("--rule diloco:tau=5", "expected the settings of a rule as options, as --rule diloco --tau 50. Received"),
+        ("--rule dilcoo:tau=5", "invalid choice: 'dilcoo'"),
         ("--between fedavg", "argument --between: rule must be one of sma, "),
         ("--between diloco:eta=2", "expected settings of diloco: tau=…, outer-learning-rate=…, outer-momentum=…. Rec"),
         ("--between diloco:tau=x", "argument --between: expected an integer ≥ 1. Received: 'x'"),

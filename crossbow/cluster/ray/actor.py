@@ -80,11 +80,11 @@ class RankProcess:
 
     def run(self, program: RankProgram) -> int:
         """Run a program, whose output the launcher takes. Returns its exit status."""
-        ranks = self._ranks
-        assert ranks is not None
         out, err = OutboxStream(self._outbox, error=False), OutboxStream(self._outbox, error=True)
         sys.stdout, sys.stderr = out, err
         try:
+            ranks = self._ranks
+            assert ranks is not None
             status = run_program(program, lambda: mark_errors(ranks.own))  # its number may change
             if status == 0 and ranks.several and self._joining is None:
                 ranks.tell_end()

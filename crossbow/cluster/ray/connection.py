@@ -117,7 +117,8 @@ def _pass_on(report: Mapping[str, Any], **_: object) -> None:
 
 @contextmanager
 def connect(address: str | None, cores: int) -> Iterator[Connection]:
-    """Connect to the cluster at this address, or start one on this machine, which ends with the connection.
+    """Connect to the cluster at this address, or start one on this machine, which ends with the connection. The latter
+    can be reached from this machine only, and with a token, unless this process has imported Ray before.
 
     address: HOST:PORT, "auto" or None. cores: number of cores that a cluster on this machine announces. Raises
     ConfigurationError if Ray is not installed, the cluster cannot be reached, or one on this machine does not start.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -22,10 +23,11 @@ OBJECT_STORE = 128 << 20
 """Bytes of shared memory of a node that is started here. Messages between ranks are not kept in it."""
 NICENESS = 0
 """Niceness of the ranks. Ray's default is 15, with which they would hardly run while other programs use the cores."""
-MOST_LETTERS = 40
-"""Maximum length of the path of a directory for Ray's sockets and logs: with the names that Ray adds, a socket's path
-has at most 103 letters. Where temporary files have longer paths, Ray uses its own directory, and leaves its logs
-there."""
+MOST_BYTES = 38
+"""Maximum length of the path of a directory for Ray's sockets: with the names that Ray adds, the path of a socket has
+at most 103 bytes."""
+DIRECTORY = "RAY_TMPDIR"
+"""The environment variable with the directory of Ray's sockets and logs."""
 PAUSE = 0.1
 """Seconds between two attempts to find the node of a head that starts."""
 LOOK = 0.5
@@ -66,12 +68,15 @@ def own_head(
                     log_to_driver=False,
                     logging_level="CRITICAL",
                     _node_ip_address=address,
-                    _temp_dir=directory if len(directory) <= MOST_LETTERS else None,
+                    _temp_dir=_own_directory(directory) if address is None else None,
                     _system_config=settings,
                 )
             except Exception as error:
                 received = (str(error).splitlines() or [repr(error)])[0]
-                raise ConfigurationError(f"expected Ray to start on this machine. Received: {received}") from error
+                raise ConfigurationError(
+                    f"expected Ray to start on this machine. Received: {received}. With {DIRECTORY}=DIR in the "
+                    "environment, Ray keeps its logs in DIR"
+                ) from error
         if keeps:
             stack.enter_context(_started_again(ray._private.worker._global_node))
         yield
@@ -130,6 +135,12 @@ def _long_wait(ray: Any) -> Iterator[None]:
         yield
     finally:
         services.get_node = given
+
+
+def _own_directory(directory: str) -> str | None:
+    """A directory for Ray's sockets and logs that is removed with the head. None: Ray's default, where they stay, if
+    the user has chosen it, or if the path is too long."""
+    return None if os.environ.get(DIRECTORY) or len(os.fsencode(directory)) > MOST_BYTES else directory
 
 
 def _can_keep(ray: Any) -> bool:

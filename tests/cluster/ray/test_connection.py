@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import threading
@@ -66,18 +67,45 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
-def test_without_an_address_a_cluster_begins_and_ends(ray: FakeRay) -> None:
-    with connect(None, 2) as found:
-        assert found.local
-        assert not ray.ended
-    assert (ray.given, ray.ended) == (["local"], True)
+SAFE = ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
+"""Variables that Ray reads when it is imported."""
 
 
-def test_the_address_may_come_from_the_environment(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def when_imported(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> list[list[str | None]]:
+    """The values of these variables whenever Ray is imported."""
+    found = []
+
+    def load(*_: str) -> FakeRay:
+        found.append(list(map(os.environ.get, SAFE)))
+        return ray
+
+    for name in SAFE:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(connection, "optional_module", load)
+    return found
+
+
+def test_without_an_address_a_cluster_begins_and_ends(ray: FakeRay, when_imported: list[list[str | None]]) -> None:
+    for _ in range(2):
+        with connect(None, 2) as found:
+            assert found.local
+            assert not ray.ended
+        assert (ray.given, ray.ended) == (["local"], True)
+        ray.given, ray.ended = [], False
+    (first, *modes), (second, *_) = ((token, *rest) for *rest, token in when_imported)
+    assert modes == ["0", "token"]
+    assert len({first, second} - {None}) == 2  # a new token for each cluster
+    assert not set(SAFE) & os.environ.keys()
+
+
+def test_the_address_may_come_from_the_environment(
+    ray: FakeRay, when_imported: list[list[str | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     with connect(None, 2) as found:
         assert not found.local
-    assert ray.given == ["auto"]
+    assert (ray.given, when_imported) == (["auto"], [[None] * 3])
 
 
 @pytest.mark.parametrize("address", ["node", "node:", ":80", "node:x", "http://node:8265", "ray://node:1", "http://a"])

@@ -166,16 +166,18 @@ def test_older_versions_of_ray_keep_it_in_memory(node: Node, tmp_path: Path) -> 
     assert node.starts == 1
 
 
-@pytest.mark.parametrize("too_long", [False, True])
-def test_sockets_and_logs_are_in_the_same_directory_unless_its_path_is_too_long(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, too_long: bool
+@pytest.mark.parametrize("why_not", ["", "too long", "chosen", "other machines"])
+def test_sockets_and_logs_are_in_the_same_directory(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why_not: str
 ) -> None:
+    """Other machines may use the same path, where nothing would remove it."""
     length = len(str(tmp_path / "crossbow-ray-head-12345678"))
-    monkeypatch.setattr(head, "MOST_LETTERS", length - too_long)
+    monkeypatch.setattr(head, "MOST_BYTES", length - (why_not == "too long"))
+    monkeypatch.setenv("RAY_TMPDIR", "/chosen" if why_not == "chosen" else "")
     ray = Ray(node)
-    with own_head(ray, cores=1):
+    with own_head(ray, cores=1, address="192.0.2.1" if why_not == "other machines" else None):
         (directory,) = tmp_path.iterdir()
-        assert ray.settings["_temp_dir"] == (None if too_long else str(directory))
+        assert ray.settings["_temp_dir"] == (None if why_not else str(directory))
 
 
 def test_a_head_that_starts_slowly_is_waited_for(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,8 +189,8 @@ def test_a_head_that_starts_slowly_is_waited_for(node: Node, monkeypatch: pytest
     assert ray.services.get_node == ray.get_node
     ray.busy = 10**9
     monkeypatch.setattr(head, "SECONDS_TO_START", 0.05)
-    said = re.escape("expected Ray to start on this machine. Received: no node")
-    with pytest.raises(ConfigurationError, match=f"^{said}$"), own_head(ray, cores=1):
+    said = re.escape("expected Ray to start on this machine. Received: no node. With RAY_TMPDIR=DIR")
+    with pytest.raises(ConfigurationError, match=f"^{said} [^\n]*$"), own_head(ray, cores=1):
         ray.events.append("not reached")
     assert ray.events == ["local", "shutdown"] * 2
     assert ray.services.get_node == ray.get_node
