@@ -246,12 +246,13 @@ MOST = 2.0
 
 
 def cost_of_many(rule: Rule | TwoLevel, latency: float = 0.001, learners_of_host: int | None = None) -> float:
-    """CPU time of 10,000 events of 4,000 learners, relative to as many events of 100 learners; each is the smallest of
-    two measurements or, if the result is too large, of up to `ROUNDS`: other programs may have taken the caches."""
+    """CPU time of 10,000 events of 4,000 learners, without the time to create these, relative to as many events of 100
+    learners. Each is the smallest of two measurements or, if the result is too large, of up to `ROUNDS`."""
 
     def seconds(learners: int) -> float:
         hosts = None if learners_of_host is None else [learners_of_host] * (learners // learners_of_host)
-        return without_a_barrier(rule, learners, 10_000, latency, hosts)
+        few, many = (without_a_barrier(rule, learners, events, latency, hosts) for events in (1, 10_000))
+        return many - few
 
     few, many = [], []
     for number in range(ROUNDS):
