@@ -14,7 +14,7 @@ import pytest
 
 F = TypeVar("F", bound=Callable[..., None])
 ROW = type(pytest.param())
-FEW, SHARE = 3, 8
+FEW, SHARE = 3, 16
 """See `spread`."""
 
 
@@ -55,8 +55,8 @@ def sample_long_lists(items: Iterable[pytest.Item]) -> None:
 def spread(count: int) -> list[int]:
     """The places of a sample of `count` combinations: as many as `FEW` and one in `SHARE` of the others, spread evenly.
 
-    >>> spread(3), spread(19)
-    ([0, 1, 2], [0, 3, 7, 11, 15])
+    >>> spread(3), spread(35)
+    ([0, 1, 2], [0, 7, 14, 21, 28])
     """
     kept = min(count, FEW) + max(count - FEW, 0) // SHARE
     return [place * count // kept for place in range(kept)]
