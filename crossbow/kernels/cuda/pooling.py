@@ -16,7 +16,7 @@ from crossbow.types import Array, ConfigurationError, Layout, Tensor, address
 AXES = 3
 """Maximum number of spatial axes."""
 TOGETHER = 4
-"""Minimum number of elements of a thread; more if they fit in `PACK` bytes, as in sources/pooling.cu."""
+"""Minimum number of elements of a thread; more if they fit in `PACK` bytes, as in sources/pooling.cuh."""
 MOST_ELEMENTS = 2**30
 """Maximum number of elements of a call's input or output: indices have 32 bits. Larger batches take several calls."""
 LARGE = 256
@@ -44,7 +44,7 @@ def forward(request: PoolingForward) -> PreparedKernel:
     variant = "expected" if method == "stochastic" and not training else method
     # The order of stochastic pooling's sums is fixed.
     large = method != "stochastic" and math.prod(geometry.kernel) >= (LARGE_STRIDED if windows.inner > 1 else LARGE)
-    kernel = CudaKernel("pooling", f"pooling_{variant}{'_large' if large else ''}", x.dtype)
+    kernel = CudaKernel(f"{method}_pooling", f"pooling_{variant}{'_large' if large else ''}", x.dtype)
     numbers = (np.uint32(key & 0xFFFFFFFF), np.uint64(seed & (2**64 - 1))) if random else ()
 
     def bind(buffers: Buffers) -> Sequence[Call]:
@@ -71,7 +71,9 @@ def forward(request: PoolingForward) -> PreparedKernel:
 def backward(request: PoolingBackward) -> PreparedKernel:
     dy, dx, geometry = request.dy, request.dx, request.geometry
     windows, average = _Windows(dx, dy, geometry), geometry.method == "average"
-    kernel = CudaKernel("pooling", "pooling_average_backward" if average else "pooling_picked_backward", dx.dtype)
+    # The gradients of max and stochastic pooling differ in nothing.
+    name = ("average_pooling", "pooling_average_backward") if average else ("max_pooling", "pooling_picked_backward")
+    kernel = CudaKernel(*name, dx.dtype)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         def call(part: slice) -> Launch:
@@ -99,7 +101,7 @@ def _average_whole(request: PoolingForward) -> PreparedKernel:
     lanes = min(max(power_of_two(-(-rows // ROWS_OF_A_LANE)), LANES), BLOCK)
     width = min(COLUMNS, power_of_two(columns)) if columns > 1 else BLOCK // lanes
     numbers = (np.int64(y.elements), np.int64(rows), np.int64(columns), np.int64(width))
-    kernel, blocks = CudaKernel("pooling", "pooling_average_whole", x.dtype), -(-y.elements // width)
+    kernel, blocks = CudaKernel("average_pooling", "pooling_average_whole", x.dtype), -(-y.elements // width)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         arguments = buffers["input0"], buffers["output"], *numbers
@@ -155,7 +157,7 @@ class _Windows:
         return outer * (elements // self.together) if adjacent else -(-outer // self.together) * elements
 
     def structure(self, part: slice, *, adjacent: bool) -> Structure:
-        """`Pooling` of sources/pooling.cu."""
+        """`Pooling` of sources/pooling.cuh."""
         outer, runs = (part.stop - part.start) * self.outer, self.inner // self.together if adjacent else self.inner
         numbers = (outer, self.inner, int(adjacent), runs, part.start * self.outer, self._window, *_divisor(runs))
         return Structure(*numbers, *self._axes)
@@ -168,7 +170,7 @@ class _Windows:
 def _axis(
     size: int, windows: int, kernel: int, stride: int, dilation: int, padding: tuple[int, int], count_padding: bool
 ) -> list[int]:
-    """`Axis` of sources/pooling.cu."""
+    """`Axis` of sources/pooling.cuh."""
     before, after = padding
     counted = (-before, size + after) if count_padding else (0, size)
     divisors = [number for value in (size, windows, kernel, stride, dilation) for number in _divisor(value)]
@@ -176,7 +178,7 @@ def _axis(
 
 
 def _divisor(value: int) -> tuple[int, int]:
-    """`Divisor` of sources/pooling.cu: n / value is n · multiplier / 2^shift, rounded down, for 0 ≤ n < 2³¹.
+    """`Divisor` of sources/pooling.cuh: n / value is n · multiplier / 2^shift, rounded down, for 0 ≤ n < 2³¹.
 
     The multiplier exceeds 2^shift / value by less than 1, so that the product is too large by less than
     n / 2^shift < 1 / value, which is the least that a quotient is from the next integer.
