@@ -187,16 +187,25 @@ def newest(directory: Path) -> int:
     return max((int(path.stem) for path in checkpoint_files(directory / "checkpoints")), default=0)
 
 
+LONG = [*OPTIONS, *EVERY, "--epochs", "30"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A long run that nothing interrupts."""
+    directory = tmp_path_factory.mktemp("whole") / "run"
+    with start(directory, *LONG) as process:
+        assert process.wait(SECONDS) == 0
+    return directory
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-def test_an_interrupted_run_ends_as_one_that_was_not(number: signal.Signals, tmp_path: Path) -> None:
-    options = [*OPTIONS, *EVERY, "--epochs", "30"]
-    with start(tmp_path / "whole", *options) as process:
-        assert process.wait(SECONDS) == 0
+def test_an_interrupted_run_ends_as_one_that_was_not(number: signal.Signals, whole: Path, tmp_path: Path) -> None:
     killed = tmp_path / "killed"
     status: dict[int, int] = {signal.SIGKILL: -9, signal.SIGINT: 130}
     for resume in (False, True):
-        with start(killed, *options, resume=resume) as process:
+        with start(killed, *LONG, resume=resume) as process:
             wait_for_checkpoint(killed, newest(killed))
             process.send_signal(number)
             printed = process.communicate(timeout=SECONDS)[0]
@@ -208,9 +217,9 @@ def test_an_interrupted_run_ends_as_one_that_was_not(number: signal.Signals, tmp
         printed = process.communicate(timeout=SECONDS)[0]
         assert process.returncode == 0, printed
     assert json.loads((killed / "run.json").read_text())["state"] == "finished"
-    assert same_weights(weights(killed), weights(tmp_path / "whole"))
-    assert same_weights(weights(killed, "best"), weights(tmp_path / "whole", "best"))
-    assert records(killed) == records(tmp_path / "whole")
+    assert same_weights(weights(killed), weights(whole))
+    assert same_weights(weights(killed, "best"), weights(whole, "best"))
+    assert records(killed) == records(whole)
 
 
 @pytest.mark.slow
