@@ -220,9 +220,9 @@ def test_some_steps_are_pytorchs(name: str) -> None:
 @pytest.mark.parametrize("name", ["transformer", "vit"])
 def test_two_hundred_steps_are_pytorchs(name: str) -> None:
     if name == "transformer":
-        dataflow, data, learning_rate = transformer(), topics(), 0.1
+        dataflow, data, batch, learning_rate = transformer(), topics(), 16, 0.1
     else:
-        dataflow, data, learning_rate = vit(), synthetic((3, 32, 32), 10, training=1024, check=0), 0.05
-    ours, theirs = losses(dataflow, data, batch=16, steps=200, learning_rate=learning_rate)
+        dataflow, data, batch, learning_rate = vit(), synthetic((3, 32, 32), 10, training=1024, check=0), 4, 0.02
+    ours, theirs = losses(dataflow, data, batch=batch, steps=200, learning_rate=learning_rate)
     np.testing.assert_allclose(ours, theirs, rtol=0.01)
     assert np.ptp(ours) > 0.05
