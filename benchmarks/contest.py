@@ -1,4 +1,5 @@
-"""Contestants that take turns, each in its own processes, which are started once and idle while another runs.
+"""Contestants that take turns, each in its own processes, which are started once and idle while another runs. If they
+need too much memory together, processes are started for each turn instead, and end after it.
 
 A process is given two times: it runs from the moment it receives them (warm-up), and counts from `begin` to `end`. So
 it is warm when it counts, several processes of one contestant count over the same interval, and the threads, allocator
@@ -11,9 +12,10 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import statistics
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from types import TracebackType
@@ -118,7 +120,7 @@ class Team:
         for process in self._processes:
             process.join(SECONDS_TO_END)
             if process.exitcode == -signal.SIGKILL:
-                end = "its process was killed. All contestants together may need more memory than there is"
+                end = "its process was killed. There may be too little memory"
         return ContestError(f"{self.contestant.name}: {end}")
 
     def _receive(self, connection: Connection, timeout: float | None = None) -> Any:
@@ -153,15 +155,21 @@ class _Round:
 class Contest:
     """The teams of all contestants; a context manager."""
 
-    def __init__(self, contestants: Sequence[Contestant], patience: float = 0.0) -> None:
+    def __init__(self, contestants: Sequence[Contestant], patience: float = 0.0, *, apart: bool = False) -> None:
         """patience: maximum total time in seconds to wait until the machine is quiet and its cores are close together,
-        and to repeat turns that other programs or a move of the cores disturbed."""
+        and to repeat turns that other programs or a move of the cores disturbed. apart: whether the processes of a
+        contestant run only during its turns, so that the contestants do not need memory at the same time."""
         self.patience = patience
+        self.apart = apart
+        self.contestants = {contestant.name: contestant for contestant in contestants}
         self.teams: dict[str, Team] = {}
+        """The running teams by name."""
         self.others: float | None = None
         """Processors that other programs kept busy during the rounds that count; None if unknown."""
         self.handovers: list[float] = []
         """Time in seconds in which a flag travels from one core to another, at the end of each of these rounds."""
+        if apart:
+            return
         try:
             for contestant in contestants:
                 self.teams[contestant.name] = Team(contestant)
@@ -171,14 +179,33 @@ class Contest:
             self.close()
             raise
 
+    @contextlib.contextmanager
+    def running(self, name: str) -> Iterator[Team]:
+        """The team of a contestant. If it does not run yet, it is started, and ended with the `with` block."""
+        if name in self.teams:
+            yield self.teams[name]
+            return
+        team = self.teams[name] = Team(self.contestants[name])
+        try:
+            team.wait_until_ready()
+            yield team
+        finally:
+            del self.teams[name]
+            team.close()
+
     def rounds(self, number: int, warm_up: float, seconds: float) -> dict[str, list[float]]:
         """Images per second of every contestant in every round.
 
         Rounds are measured as by `turns`.
         """
-        for team in self.teams.values():  # the very first run fills caches and initialises lazily
+
+        def fill_caches(team: Team) -> None:  # the very first run also initialises lazily
             team.measure(warm_up, seconds / 2)
-        return self._rounds(number, lambda team: team.measure(warm_up, seconds))
+
+        if not self.apart:
+            for team in self.teams.values():
+                fill_caches(team)
+        return self._rounds(number, lambda team: team.measure(warm_up, seconds), fill_caches if self.apart else None)
 
     def turns(self, number: int, method: str, *arguments: Any) -> dict[str, list[Any]]:
         """The answers of every contestant's first process to a method, in every round.
@@ -188,7 +215,9 @@ class Contest:
         """
         return self._rounds(number, lambda team: team.ask(method, *arguments)[0])
 
-    def _rounds(self, number: int, turn: Callable[[Team], Any]) -> dict[str, list[Any]]:
+    def _rounds(
+        self, number: int, turn: Callable[[Team], Any], prepare: Callable[[Team], None] | None = None
+    ) -> dict[str, list[Any]]:
         kept: list[_Round] = []
         disturbed: list[_Round] = []
         while len(kept) < number:
@@ -197,22 +226,23 @@ class Contest:
                 disturbed.sort(key=lambda done: done.disturbance, reverse=True)
                 kept.append(disturbed.pop())
                 continue
-            done = self._round(len(kept) + len(disturbed), turn)
+            done = self._round(len(kept) + len(disturbed), turn, prepare)
             again = done.disturbed and self.patience > 0
             (disturbed if again else kept).append(done)
         self.handovers = [done.handover for done in kept if done.handover is not None]
         if busy_seconds() is not None:
             self.others = sum(done.others for done in kept) / number
-        return {name: [done.results[name] for done in kept] for name in self.teams}
+        return {name: [done.results[name] for done in kept] for name in self.contestants}
 
     def ask(self, name: str, method: str, *arguments: Any) -> Any:
         """Call a method of a contestant with one process, undisturbed if patience allows. Returns the answer."""
         answers: list[Any] = []
-        while True:
-            self._wait_for_quiet()
-            others = self._processors_of_others(lambda: answers.extend(self.teams[name].ask(method, *arguments)))
-            if self.patience <= 0 or not _Round({}, others, handover()).disturbed:
-                return answers[-1]
+        with self.running(name) as team:
+            while True:
+                self._wait_for_quiet()
+                others = self._processors_of_others(lambda: answers.extend(team.ask(method, *arguments)))
+                if self.patience <= 0 or not _Round({}, others, handover()).disturbed:
+                    return answers[-1]
 
     def _wait_for_quiet(self) -> None:
         while self.patience > 0:
@@ -220,16 +250,19 @@ class Contest:
             if others <= QUIET and (handover() or 0.0) <= NEAR:
                 return
 
-    def _round(self, number: int, turn: Callable[[Team], Any]) -> _Round:
-        names, results = list(self.teams), {}
+    def _round(self, number: int, turn: Callable[[Team], Any], prepare: Callable[[Team], None] | None) -> _Round:
+        names, results, others = list(self.contestants), {}, []
         start = number % len(names)
 
-        def measure() -> None:
-            for name in (*names[start:], *names[:start]):
-                results[name] = turn(self.teams[name])
+        def measure(name: str, team: Team) -> None:
+            results[name] = turn(team)
 
-        others = self._processors_of_others(measure)
-        return _Round(results, others, handover())
+        for name in (*names[start:], *names[:start]):
+            with self.running(name) as team:
+                if prepare is not None:
+                    prepare(team)
+                others.append(self._processors_of_others(measure, name, team))
+        return _Round(results, statistics.mean(others), handover())
 
     def _processors_of_others(self, action: Callable[..., None], *arguments: Any) -> float:
         """Number of processors that other programs keep busy during the action; 0 if unknown."""

@@ -11,7 +11,8 @@ ratios are computed round by round.
 "k × t" is k learners (models) with t threads each. The cost of averaging is measured against the same engine that
 averages only every 64th batch (8th, if tasks are long); the cost of Python, against the same bound task lists in a bare
 loop without loader, scheduler and results. Both are differences of whole runs. They include waits and cache effects,
-and are as noisy. They are not measured for ResNet-50, because all contestants together would need too much memory. The
+and are as noisy. They are not measured for ResNet-50, because all contestants together would need too much memory. If
+even the others need too much together, `--apart` starts and ends a contestant's processes with each of its turns. The
 report also has the share of a task's time inside the averaging's own calls (merge, waits, signals), and outside native
 calls, from a clock inside the task lists.
 """
@@ -92,14 +93,17 @@ def measure(
     patience: float = 0.0,
     torch: bool = True,
     profile: bool = False,
+    apart: bool = False,
 ) -> Outcome:
     """Measure all contestants of one network at one batch size, in turns."""
-    with Contest(contestants(network, batch, kernels, torch=torch, profile=profile), patience) as contest:
+    made = contestants(network, batch, kernels, torch=torch, profile=profile)
+    with Contest(made, patience, apart=apart) as contest:
         seconds *= NETWORKS[network].seconds
         rates = contest.rounds(rounds, WARM_UP * seconds, seconds)
-        (name,), (memory,) = contest.teams[TWO].ask("library"), contest.teams[TWO].ask("memory")
-        copy_rate = contest.ask(TWO, "copy_rate", seconds / 4)
-        rows = contest.ask(TWO, "anatomy", seconds)
+        with contest.running(TWO) as team:
+            (name,), (memory,) = team.ask("library"), team.ask("memory")
+            copy_rate = contest.ask(TWO, "copy_rate", seconds / 4)
+            rows = contest.ask(TWO, "anatomy", seconds)
         alone = contest.ask(ALONE, "anatomy", seconds) if profile else ()
         others, handovers = contest.others, contest.handovers
         return Outcome(network, batch, name, rates, rows, memory, copy_rate, others, handovers, alone)
@@ -131,6 +135,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="seconds, for each network and batch, to wait for a quiet machine whose cores share a cache, and to "
         "repeat disturbed rounds",
     )
+    add("--apart", action="store_true", help="run a contestant's processes only during its turns, which saves memory")
     add("--kernels", default="auto", choices=["auto", "reference", "onednn"], help="Crossbow's kernel library")
     add("--json", type=file_to_write, metavar="PATH", help="also write the measurements to this file, as they come")
     add("--no-torch", action="store_true", help="do not measure PyTorch")
@@ -166,6 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     patience=options.patience,
                     torch=torch,
                     profile=options.profile,
+                    apart=options.apart,
                 )
             except ContestError as error:
                 print(f"{network}, batch {batch}: {error}", file=sys.stderr, flush=True)

@@ -79,7 +79,7 @@ def measure(described: ModelDescription, batch: int, rounds: int, seconds: float
     """Measure one network in turns. Raises ContestError."""
     with Contest(contestants(described, batch, torch=torch)) as contest:
         rates = contest.rounds(rounds, WARM_UP * seconds, seconds)
-        memory = {name: contest.ask(name, "peak_memory") for name in contest.teams}
+        memory = {name: contest.ask(name, "peak_memory") for name in contest.contestants}
         return row(described, batch, rates, memory, contest.others)
 
 
