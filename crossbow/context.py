@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from crossbow.cluster.process import join
 from crossbow.data import Dataset
 from crossbow.data.dataset import checked_like
-from crossbow.data.examples import BadExample
+from crossbow.data.examples import BadExample, Examples, predict_examples
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph
 from crossbow.duties import Duties
@@ -450,17 +450,21 @@ class ExecutionContext:
         return asdict(self.engine.test())
 
     @without_own_frames
-    def predict(self, images: Array) -> Array:
+    def predict(self, images: Array | Examples) -> Array:
         """The base model's output for images (N, …): probabilities, for a network that ends with SoftMax.
 
         The images must have the type and the range of the training images: uint8 from 0 to 255 if these are uint8, else
-        finite floating-point numbers. Raises DataError if they do not, and TaskError if an operator fails; a task is
-        then one part of the images.
+        finite floating-point numbers. They may also be the examples of a data set, as `data.check`, which are read
+        piece by piece and are not changed at random. Raises DataError if they do not fit or cannot be decoded, and
+        TaskError if an operator fails; a task is then one part of the images.
         """
         self._check_open()
         self._calls.check_known()
-        images = checked_like(images, self.data.train.image_shape, self.data.train.image_dtype, self.system.dtype)
-        return self.engine.predict(images)
+        return predict_examples(images, self._predict)
+
+    def _predict(self, images: Array) -> Array:
+        train = self.data.train
+        return self.engine.predict(checked_like(images, train.image_shape, train.image_dtype, self.system.dtype))
 
     @property
     def variables(self) -> dict[str, Array]:

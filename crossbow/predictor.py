@@ -13,6 +13,7 @@ import numpy as np
 
 from crossbow.conf import is_integer, shown
 from crossbow.data.dataset import checked_images, checked_like
+from crossbow.data.examples import Examples, predict_examples
 from crossbow.data.pictures import read_pictures
 from crossbow.dataflow import SubGraph
 from crossbow.dataflow.derive import derive_check, derive_prediction
@@ -126,8 +127,9 @@ class Predictor:
         return None if self._saved is None else self._saved.settings
 
     @without_own_frames
-    def predict(self, images: Array) -> Array:
+    def predict(self, images: Array | Examples) -> Array:
         """The network's output for images (N, C, H, W) or (N, features), or (N, H, W, C) for a channels-last network.
+        They may also be the examples of a data set, as `data.check`, which are read piece by piece.
 
         A model from a file takes images of the shape and the type of its training images. Other networks take images of
         any shape that fits: uint8 images are multiplied by 1/255, like a `Dataset`'s; floating-point images are used as
@@ -140,14 +142,17 @@ class Predictor:
         if self._closed:
             raise CrossbowError("the predictor is closed")
         self._check_process()
+        return predict_examples(images, self._predict)
+
+    __call__ = predict
+
+    def _predict(self, images: Array) -> Array:
         given = self._checked(images)
         prediction = self._take(self._kind(given.shape[1:], given.dtype))
         try:
             return prediction(given)
         finally:
             self._give_back()
-
-    __call__ = predict
 
     def read_images(self, *paths: str | os.PathLike[str]) -> Array:
         """The images of files, as `predict` takes them: (N, C, H, W), all in memory.

@@ -38,6 +38,7 @@ from crossbow import (
     TrainingUnit,
 )
 from crossbow.conf import configuration
+from crossbow.data import examples, sequence
 from crossbow.ops import (
     Accuracy,
     BatchNorm,
@@ -411,6 +412,20 @@ def test_training_images_that_are_too_large() -> None:
     with pytest.raises(DataError, match=r"^x_train: expected numbers that float32 can hold\. Received: 1e\+300$"):
         context(data=data)
     context(data=data, precision="float64").close()
+
+
+def test_examples_of_a_data_set_are_predicted_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examples, "LEAST_OF_PIECE", 16)
+    monkeypatch.setattr(examples, "PIECE", 1)
+    images = DATA.train.images  # type: ignore[attr-defined]
+    with context() as running:
+        expected = running.predict(images)
+        for given in (DATA.train, sequence(list(zip(images, DATA.train.labels, strict=True))).train, DATA.train[3:7]):
+            chosen = expected[3:7] if len(given) == 4 else expected
+            np.testing.assert_allclose(running.predict(given), chosen, atol=1e-6)
+        other = Dataset((images[:, :-1], DATA.train.labels))
+        with pytest.raises(DataError, match=r"^predict: expected images of shape \(N, "):
+            running.predict(other.train)
 
 
 def test_rows_of_different_lengths() -> None:

@@ -18,6 +18,7 @@ from crossbow import (
     ConfigurationError,
     CrossbowError,
     DataError,
+    Dataset,
     GraphError,
     Predictor,
     SubGraph,
@@ -63,6 +64,13 @@ def test_it_predicts_without_a_loss(kernels: str) -> None:
         for count in (1, 32, 70, 5):
             received = predictor.predict(X[:count])
             np.testing.assert_allclose(received, run_crossbow(network(), X[:count]), rtol=1e-5, atol=1e-5)
+
+
+def test_examples_of_a_data_set() -> None:
+    data = Dataset((X, np.arange(len(X))))
+    with Predictor(network()) as predictor:
+        np.testing.assert_array_equal(predictor(data.train), predictor(X))
+        np.testing.assert_allclose(predictor(data.train[5:8]), predictor(X[5:8]), rtol=1e-5, atol=1e-6)
 
 
 def test_a_loss_is_left_out() -> None:

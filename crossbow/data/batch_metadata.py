@@ -25,6 +25,9 @@ MOST_PARTITIONS = 1_000_000
 IMAGE_SHAPE = (3, 224, 224)
 """The shape in the metadata of record files."""
 
+_FIRST, _LAST = "# Metadata file", "# EOF"
+"""The first and the last line that the original writes. They need not be there, but the first promises the last."""
+
 TYPES = {"int": np.dtype("<i4"), "float": np.dtype("<f4")}
 """Element types by name in a metadata file."""
 
@@ -78,7 +81,7 @@ class Metadata:
             key: _value_text(getattr(self, _field(key))) for key in _KEYS if getattr(self, _field(key)) is not None
         }
         lines = [f"{key:13}: {value}" for key, value in values.items()]
-        return "\n".join(["# Metadata file", "#", *lines, "# EOF", ""])
+        return "\n".join([_FIRST, "#", *lines, _LAST, ""])
 
 
 def _field(key: str) -> str:
@@ -138,7 +141,8 @@ def write_metadata(path: Path, metadata: Metadata) -> None:
 
 
 def read_metadata(path: str | os.PathLike[str]) -> Metadata:
-    """Read a metadata file. Empty lines and lines that begin with # are ignored, and so is the case of keys.
+    """Read a metadata file. Empty lines and lines that begin with # are ignored, and so is the case of keys. But if the
+    first line is `# Metadata file`, there must be a line `# EOF`: without it, the file was cut off.
 
     Raises DataError with the file's name and the key, what was expected and what was received.
     """
@@ -155,6 +159,13 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
         text = content.decode("utf-8-sig")  # editors of Windows begin a text with a byte order mark
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: expected a metadata file, UTF-8 text. Received: {error}") from error
+    lines = [line.strip() for line in text.splitlines()]
+    if lines[:1] == [_FIRST] and _LAST not in lines:
+        last = next((line for line in reversed(lines) if line), "")
+        raise DataError(
+            f"{path}: expected the line {_LAST!r} at the end, as the first line is {_FIRST!r}. "
+            f"Received: a file that ends with {last[:80]!r}, as if it were cut off"
+        )
     values: dict[str, Any] = dict(_OPTIONAL)
     values.update(_read_lines(path, text))
     if missing := [key for key in _KEYS if key not in values]:

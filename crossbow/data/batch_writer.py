@@ -200,6 +200,13 @@ def check_replaceable(path: Path, shape: Shape, class_names: tuple[str, ...] | N
             f"{path}: expected no data set, or one with examples {shape} to replace. Received: one with examples "
             f"{older}; write to another directory, or remove it"
         )
+    check_same_classes(path, class_names)
+
+
+def check_same_classes(path: Path, class_names: tuple[str, ...] | None) -> None:
+    """Raise DataError if the metadata file exists, and the data set's classes have other names."""
+    if not path.exists():
+        return
     names = None
     with contextlib.suppress(DataError):  # a damaged file has no names
         names = read_class_names(path.with_suffix(CLASSES))

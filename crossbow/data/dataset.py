@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from crossbow.conf import is_integer, plain, shown
 from crossbow.data.examples import ArrayExamples, Examples, looks_channels_last
+from crossbow.data.mapped import MappedExamples, is_memory_map, type_of_mapped
 from crossbow.data.shards import RankShare, shard_of
 from crossbow.data.splitting import split_indices
 from crossbow.files import reason
@@ -35,6 +36,10 @@ class Dataset:
     or (N, …) for several, such as (N, H, W) for a class of every pixel. Floating-point numbers (N, …) are targets of a
     regression. One-hot labels (an integer matrix whose rows are zeros and a single one) are rejected. Arrays that
     already have the right type and are contiguous are not copied, and must not change while they are in use.
+
+    Examples in a memory map, such as `np.load(path, mmap_mode="r")`, are read when they are needed. Their numbers are
+    converted then, and one that is not finite makes a bad example (`SystemConf.on_bad_record`). Only integers of 32
+    bits or more are converted at once, in memory.
 
     `number_of_classes`: labels are 0 ≤ label < number_of_classes; None is the largest label + 1.
     `ignored_label`: an additional valid label, such as −1 or 255, for examples that a loss ignores.
@@ -146,8 +151,8 @@ class Dataset:
         offset      (i, k): all examples, beginning with example ⌊i · N / k⌋, as in SpeeDO
 
         The strides (0, k) … (k − 1, k) are disjoint and together contain all examples, and so are adjoining fractions
-        from 0 to 1. If the examples are arrays, a fraction shares the memory of this data set; a stride or an offset
-        copies the examples.
+        from 0 to 1. If the examples are arrays in memory, a fraction shares the memory of this data set; a stride or an
+        offset copies the examples. Other examples, such as those in memory maps, are not read.
 
         Raises DataError if an argument is out of range, or the part is empty.
 
@@ -165,7 +170,8 @@ class Dataset:
         training, like those of `image_folder`, are not changed in the check examples.
 
         stratified: whether each class has the same fraction of check examples, up to rounding; it has no effect on
-        targets of a regression and on labels with several classes. seed: seed of the random choice. Arrays are copied.
+        targets of a regression and on labels with several classes. seed: seed of the random choice. Arrays in memory
+        are copied.
 
         Raises DataError if an argument is out of range, or a part is empty.
 
@@ -270,7 +276,7 @@ def checked_like(value: object, shape: Shape, dtype: np.dtype[Any], computed: np
 def check_data_fits(data: Dataset, dtype: np.dtype[Any]) -> None:
     """Raise DataError if an example in memory, or a target, becomes infinite in the type of the computation."""
     for phase, examples in (("train", data.train), ("check", data.check)):
-        if isinstance(examples, ArrayExamples):
+        if isinstance(examples, ArrayExamples) and not isinstance(examples, MappedExamples):
             _check_fits(f"x_{phase}", examples.images, dtype)
         if examples is not None:
             _check_fits(f"y_{phase}", examples.labels, dtype)
@@ -289,6 +295,11 @@ def _check_fits(name: str, array: NDArray[Any], dtype: np.dtype[Any]) -> None:
 
 def checked_images(name: str, value: object, *, channels_last: bool = False, sequences: bool = False) -> NDArray[Any]:
     """The examples in the form that training and prediction use. Raises DataError."""
+    return _converted(name, _checked_shape(name, value, channels_last=channels_last, sequences=sequences))
+
+
+def _checked_shape(name: str, value: object, *, channels_last: bool, sequences: bool) -> NDArray[Any]:
+    """The examples as an array whose shape and type are known to be right. Raises DataError."""
     array = _array(name, value)
     if array.ndim < 2:
         raise DataError(
@@ -310,6 +321,11 @@ def checked_images(name: str, value: object, *, channels_last: bool = False, seq
             f"{name}: expected (N, C, H, W); these look like channels-last images: use {name}.transpose(0, 3, 1, 2), "
             f"or channels_last=True for a channels-last network. Received: {_describe(array)}"
         )
+    return array
+
+
+def _converted(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Contiguous uint8 or finite floating-point numbers with the same values. Raises DataError."""
     if array.dtype == np.uint8:
         return np.ascontiguousarray(array)
     return _finite(name, array if array.dtype.kind == "f" else _as_floats(name, array))
@@ -361,8 +377,11 @@ def _examples(phase: str, pair: object, channels_last: bool, sequences: bool) ->
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         received = f"{type(pair).__name__} of {len(pair)}" if isinstance(pair, tuple | list) else type(pair).__name__
         raise DataError(f"{phase}: expected a pair ({x}, {y}). Received: {received}")
-    images = checked_images(x, pair[0], channels_last=channels_last, sequences=sequences)
-    return ArrayExamples(images, _labels(y, pair[1], len(images), x))
+    images = _checked_shape(x, pair[0], channels_last=channels_last, sequences=sequences)
+    labels = _labels(y, pair[1], len(images), x)
+    if is_memory_map(images) and type_of_mapped(images.dtype) is not None:
+        return MappedExamples(images, labels)
+    return ArrayExamples(_converted(x, images), labels)
 
 
 def _check_agreement(train: Examples, check: Examples) -> None:

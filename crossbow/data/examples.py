@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 import operator
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self, SupportsIndex, overload
 
@@ -12,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.types import Array, DataError, Shape
+
+PIECE, LEAST_OF_PIECE = 64 << 20, 64
+"""Size in bytes of the images that `predict_examples` has in memory, and the minimum number of images."""
 
 Indices = NDArray[np.intp]
 Epochs = NDArray[np.int64]
@@ -176,7 +181,7 @@ class ArrayExamples(Examples):
     def with_labels(self, labels: Array) -> Self:
         return replace(self, labels=labels)
 
-    def part(self, selected: slice | Indices) -> ArrayExamples:
+    def part(self, selected: slice | Indices) -> Examples:
         """The examples with these indices: a view if they are adjoining, else a copy."""
         return ArrayExamples(np.ascontiguousarray(self.images[selected]), np.ascontiguousarray(self.labels[selected]))
 
@@ -216,3 +221,19 @@ class PartOfExamples(Examples):
         part = copy.copy(self)
         part._whole = self._whole.for_tests()
         return part
+
+
+def predict_examples(images: Array | Examples, predict: Callable[[Array], Array]) -> Array:
+    """The outputs of a function of images (N, …). Of examples, it gets as many images at once as `PIECE` holds, without
+    random changes. Raises BadExample if an image cannot be decoded."""
+    if not isinstance(images, Examples):
+        return predict(images)
+    examples = images.for_tests()
+    step = max(LEAST_OF_PIECE, PIECE // max(1, math.prod(examples.image_shape) * examples.image_dtype.itemsize))
+    outputs = []
+    for start in range(0, max(1, len(examples)), step):
+        indices = np.arange(start, min(start + step, len(examples)))
+        piece: Array = np.empty((len(indices), *examples.image_shape), examples.image_dtype)
+        examples.write_images(Selection.of(indices), piece)
+        outputs.append(predict(piece))
+    return np.concatenate(outputs)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from crossbow.data.batch_metadata import check_prefix, metadata_of_records, write_metadata
+from crossbow.data.batch_writer import check_same_classes
 from crossbow.data.class_names import CLASSES, class_lines
 from crossbow.data.decoded import DecodedExamples
 from crossbow.data.image_folder import image_folder
@@ -37,14 +40,15 @@ def convert_image_folder(
     Writes `images-train.records.N`, N from 1, with 2,048 records each (the last may have fewer), `images-train.classes`
     with the names of the classes, and `images-train.metadata`; and the same for `images-test`. A record has the bytes
     of the image file and no boxes. The training images are in a random order, which is the same in each conversion, so
-    that a record file has images of many classes. Older files are replaced; the metadata files are removed first and
-    written last.
+    that a record file has images of many classes. The files are written to the hidden directory `.images.unfinished`
+    in `output`. When all are complete, they replace older files, and the metadata files come last. So an error or an
+    interruption leaves an older data set as it was.
 
     on_bad_image: called with the error of each image that cannot be decoded, which is left out; None raises the error.
     It must not raise exceptions.
 
-    Raises DataError as `image_folder` does, for an image that cannot be decoded, and if `output` is in `directory` or a
-    file cannot be written.
+    Raises DataError as `image_folder` does, for an image that cannot be decoded, and if `output` is in `directory` or
+    has a data set of other classes, or a file cannot be written.
     """
     source, target = checked_path("directory", directory), checked_path("output", output)
     data = image_folder(source, check_fraction=check_fraction)
@@ -56,10 +60,12 @@ def convert_image_folder(
         sets.append(_Conversion(target, "images-test", data.check, range(len(data.check)), on_bad_image))
     for one in sets:
         check_prefix(str(one.prefix))
-    make_directory(target)
-    _remove_older(target)
-    with ProgressBars("images") as progress:
-        counts = [one.write(progress) for one in sets]
+    check_same_classes(sets[0].metadata_path, data.class_names)
+    with _unfinished(target) as directory_of_new:
+        with ProgressBars("images") as progress:
+            counts = [one.write(directory_of_new, progress) for one in sets]
+        _remove_older(target)
+        _move(directory_of_new, target)
     names = class_lines(data.class_names)
     for one, count in zip(sets, counts, strict=True):
         if names is not None:
@@ -74,6 +80,28 @@ def _is_in(path: Path, folder: Path) -> bool:
         return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
     except (OSError, ValueError) as error:  # ValueError: the path has a null character
         raise file_error(error, path, "a directory to write to") from error
+
+
+@contextlib.contextmanager
+def _unfinished(directory: Path) -> Iterator[Path]:
+    """A new hidden directory in this one, for files that are not complete. It is removed at the end."""
+    hidden = directory / ".images.unfinished"
+    make_directory(directory)
+    shutil.rmtree(hidden, ignore_errors=True)  # a killed process has left it
+    make_directory(hidden)
+    try:
+        yield hidden
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _move(source: Path, target: Path) -> None:
+    """Move all files from one directory to another."""
+    try:
+        for file in sorted(source.iterdir()):
+            file.replace(target / file.name)
+    except OSError as error:
+        raise file_error(error, target, "a directory to write to") from error
 
 
 def _remove_older(directory: Path) -> None:
@@ -105,11 +133,13 @@ class _Conversion:
         self.metadata_path = directory / f"{name}.metadata"
         self._count = 0
 
-    def write(self, progress: ProgressBars) -> int:
-        """Write the record files. Returns the number of records."""
+    def write(self, directory: Path, progress: ProgressBars) -> int:
+        """Write the record files to a directory. Returns the number of records."""
         stream = self._records(progress.begin(self.name))
         for number, first in enumerate(stream, start=1):
-            write_records(Path(f"{self.prefix}.{number}"), chain([first], islice(stream, RECORDS_PER_FILE - 1)))
+            write_records(
+                directory / f"{self.prefix.name}.{number}", chain([first], islice(stream, RECORDS_PER_FILE - 1))
+            )
         if not self._count:
             raise DataError(f"{self.prefix}: expected at least one image that can be decoded. Received: none")
         return self._count

@@ -89,6 +89,11 @@ def _phases(root: Path, check_fraction: float) -> tuple[_Listing, _Listing | Non
     """The training and check files of a directory."""
     folders = _folders(root)
     check = next((name for name in CHECK_FOLDERS if name in folders), None)
+    if folders and set(folders) <= set(CHECK_FOLDERS):
+        raise DataError(
+            f"{root}: expected a folder for each class, or the folders train and {check}. "
+            f"Received: only {' and '.join(folders)}"
+        )
     # Next to other class folders, such as "car", "train" is a class.
     no_others = check is not None and {"train", *CHECK_FOLDERS}.issuperset(folders)
     if "train" in folders and (no_others or _folders(root / "train")):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from crossbow.data.batch_files import BatchFiles, find_partition
 from crossbow.data.batch_metadata import Metadata, read_metadata
+from crossbow.data.class_names import CLASSES, read_class_names
 from crossbow.data.images import decode_pixels
 from crossbow.data.records import Record, RecordFile
 from crossbow.data.stored import EXACT
@@ -99,7 +100,8 @@ def verify(
 ) -> Iterator[str]:
     """Read and check all examples of a data set, and decode all images. Yields one sentence for each error.
 
-    note: receives a sentence about a negative label that is not an error, because `ignored_label` may make it valid.
+    note: receives a sentence about labels that are not errors: a negative one, which `ignored_label` may make valid,
+    and one without a name in `NAME.classes`.
 
     Raises DataError if a length, count or key is wrong, so that the examples cannot be located.
     """
@@ -145,9 +147,10 @@ def _verify_batches(files: BatchFiles, show: Show, note: Callable[[str], None]) 
                 value = pads[batch, byte]
                 yield f"{path}: expected zeros after batch {batch}. Received: {value} as byte {byte}"
     step = max(1, AT_ONCE // max(1, int(np.prod(meta.example_shape))))
-    ignored = _IgnoredLabel()
+    ignored, largest = _IgnoredLabel(), -1
     for start in range(0, len(files), step):
         examples, labels = files.slice(start, min(start + step, len(files)))
+        largest = max(largest, int(labels.max()) if meta.label_type == "int" else -1)
         for kind, values in (("example", examples), ("label", labels)):
             expected, wrong = _wrong_numbers(kind, values, ignored)
             for number in np.flatnonzero(_of_examples(wrong)):
@@ -158,6 +161,12 @@ def _verify_batches(files: BatchFiles, show: Show, note: Callable[[str], None]) 
         note(
             f"{files.path}: {ignored.examples:,} of {len(files):,} examples have the label {ignored.value}, "
             f"which needs ignored_label={ignored.value} in batch_files"
+        )
+    names = read_class_names(files.path.with_suffix(CLASSES)) if meta.label_type == "int" else None
+    if names is not None and largest >= len(names):
+        note(
+            f"{files.path}: the largest label is {largest:,}, but {files.path.with_suffix(CLASSES).name} has only "
+            f"{len(names):,} names, which are therefore ignored"
         )
     yield from _verify_fill(files)
 

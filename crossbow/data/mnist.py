@@ -15,6 +15,8 @@ from crossbow.data.idx import read_idx
 from crossbow.files import checked_path, file_error, kind_of_file
 from crossbow.types import Array, DataError
 
+NUMBER_OF_CLASSES = 10
+
 FILES = {
     "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
     "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
@@ -97,12 +99,15 @@ def _load(
     for images, labels, path in ((x_train, y_train, paths[1]), (x_check, y_check, paths[3])):
         if len(images) != len(labels):
             raise DataError(f"{path}: expected {len(images)} labels, one for each image. Received: {len(labels)}")
+        if (largest := int(labels.max())) >= NUMBER_OF_CLASSES:
+            image = int(np.argmax(labels))
+            raise DataError(f"{path}: expected 0 ≤ label < {NUMBER_OF_CLASSES}. Received: {largest} for image {image}")
     if len(x_train) < len(x_check):
         raise DataError(
             f"{paths[0]}: expected at least as many training images as check images, {len(x_check):,}. "
             f"Received: {len(x_train):,}, as if the files named train and t10k were swapped"
         )
-    return Dataset((x_train[:, None], y_train), (x_check[:, None], y_check), number_of_classes=10)
+    return Dataset((x_train[:, None], y_train), (x_check[:, None], y_check), number_of_classes=NUMBER_OF_CLASSES)
 
 
 def _read(path: Path, *, images: bool) -> Array:

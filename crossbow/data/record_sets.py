@@ -48,14 +48,17 @@ def records(
     bounding boxes of a record, if it has any. Other arguments are those of `Dataset`.
 
     Raises DataError if a file is missing or damaged, a pattern matches no file, a label is out of range, or the names
-    of the files say that `train` and `check` are swapped.
+    of the files, or of those that the metadata states, say that `train` and `check` are swapped.
     """
     check_not_swapped(train, check)
     training = Preprocessing(image_size, training=True, colour_distortion=colour_distortion)
     testing = Preprocessing(image_size, training=False)
-    sets = [RecordExamples(record_files(train, "train"), training)]
+    files = record_files(train, "train")
+    sets = [RecordExamples(files, training)]
     if check is not None:
-        sets.append(RecordExamples(record_files(check, "check"), testing))
+        files_of_check = record_files(check, "check")
+        check_not_swapped(files[0].path, files_of_check[0].path)
+        sets.append(RecordExamples(files_of_check, testing))
     names = _class_names(train) or ()
     if number_of_classes is None and max(each.largest_label(ignored_label) for each in sets) < len(names):
         number_of_classes = len(names)

@@ -239,6 +239,11 @@ class RecordFile:
         if boxes < 0:
             raise DataError(f"{self.path}: expected a number of boxes ≥ 0 in record {number}. Received: {boxes}")
         least, most = FIXED + BOX * boxes, size - offset
+        if least > most:
+            raise DataError(
+                f"{self.path}: expected a number of boxes up to {(most - FIXED) // BOX:,} in record {number}, as fit "
+                f"into the rest of the file, {most:,} bytes. Received: {boxes:,}"
+            )
         if not least <= length <= most:
             raise DataError(
                 f"{self.path}: expected a length from {least:,} bytes ({boxes} boxes) to {most:,} bytes (the rest of "

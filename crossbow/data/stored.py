@@ -17,8 +17,8 @@ from crossbow.types import LARGEST_EXACT, Array, DataError, Shape
 
 EXACT = "integers that float32 holds exactly (as all up to 2**24)"
 
-_OF_CHECK = re.compile(r"-(test|check|validation)\.(metadata$|records\b)")
-_OF_TRAINING = re.compile(r"-train\.(metadata$|records\b)")
+_OF_CHECK = re.compile(r"-(test|check|validation)\.(metadata$|(records|examples)\b)")
+_OF_TRAINING = re.compile(r"-train\.(metadata$|(records|examples)\b)")
 """Patterns in the names that Crossbow's commands give to files for checks and for training."""
 
 
@@ -39,14 +39,17 @@ def batch_files(
     `crossbow data verify` checks that they are finite. An int32 example that float32 would round is a bad example
     (`SystemConf.on_bad_record`). Other arguments are those of `Dataset`.
 
-    Raises DataError if a length, count, pad or key is wrong, a label is out of range, or the names of the files say
-    that `train` and `check` are swapped.
+    Raises DataError if a length, count, pad or key is wrong, a label is out of range, or the names of the files, or of
+    those that the metadata states, say that `train` and `check` are swapped.
     """
     check_not_swapped(train, check)
     files = BatchFiles(train)
+    files_of_check = None if check is None else BatchFiles(check)
+    if files_of_check is not None:
+        check_not_swapped(files.metadata.examples, files_of_check.metadata.examples)
     data = Dataset(
         BatchFileExamples(files, channels_last),
-        None if check is None else BatchFileExamples(BatchFiles(check), channels_last),
+        None if files_of_check is None else BatchFileExamples(files_of_check, channels_last),
         number_of_classes=number_of_classes,
         ignored_label=ignored_label,
     )

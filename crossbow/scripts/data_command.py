@@ -115,8 +115,9 @@ def _add_imagenet(actions: Any) -> None:
     parser = actions.add_parser(
         "imagenet",
         help="convert ImageNet in TFRecord files to record files",
-        description="Writes crossbow-SUBSET.records.N and a metadata file. After an interruption, the same command "
-        "continues the conversion; the resulting files are the same.",
+        description="Writes crossbow-train.records.N and imagenet-train.metadata, and crossbow-validation.records.N "
+        "and imagenet-test.metadata. After an interruption, the same command continues the conversion; the resulting "
+        "files are the same.",
     )
     parser.add_argument(
         "--tfrecords",
@@ -149,10 +150,10 @@ def _add_records(actions: Any) -> None:
     _add_output(parser)
     parser.add_argument(
         "--check-fraction",
-        type=number(0, 1, above=True),
+        type=number(0, 1, below=True),
         metavar="X",
         default=0.1,
-        help="fraction of each class for tests, > 0 and < 1, unless there are train and val (default: %(default)s)",
+        help="fraction of each class for tests, ≥ 0 and < 1, unless there are train and val (default: %(default)s)",
     )
     parser.add_argument(
         "--on-bad-record",

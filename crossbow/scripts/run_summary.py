@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow import Dataflow, Dataset, ExecutionContext
-from crossbow.data.examples import ArrayExamples
+from crossbow.data.examples import BadExample
 from crossbow.dataflow.drawing import shape_text
 from crossbow.dataflow.graph import build
 from crossbow.dataflow.validate import infer_shapes, variables_of
@@ -60,14 +60,15 @@ def operators(dataflow: Dataflow, batch: Shape) -> list[dict[str, Any]]:
 
 
 def errors(context: ExecutionContext, data: Dataset) -> dict[str, Any]:
-    """The confusion matrix of the check set, and the worst examples. Empty if the images are not in memory or do not
-    have one class each, and for large data sets."""
+    """The confusion matrix of the check set, and the worst examples. Empty if the images do not have one class each or
+    cannot all be decoded, and for large data sets."""
     check, classes = data.check, data.number_of_classes
-    if not isinstance(check, ArrayExamples) or classes is None or check.labels.ndim != 1:
+    if check is None or classes is None or check.labels.ndim != 1 or len(check) > MOST_EXAMPLES:
         return {}
-    if len(check) > MOST_EXAMPLES:
+    try:
+        outputs = context.predict(check)
+    except BadExample:
         return {}
-    outputs = context.predict(check.images)
     if outputs.shape != (len(check), classes):
         return {}
     labels = check.labels.astype(np.int64)
@@ -76,7 +77,7 @@ def errors(context: ExecutionContext, data: Dataset) -> dict[str, Any]:
     found: dict[str, Any] = {"classes": names}
     if classes <= MOST_CLASSES:
         found["confusion"] = confusion(labels[valid], outputs[valid].argmax(axis=1), classes).tolist()
-    found["worst"] = worst(check.images, labels, outputs, np.flatnonzero(valid))
+    found["worst"] = worst(lambda index: check[index][0], labels, outputs, np.flatnonzero(valid))
     return found
 
 
@@ -92,10 +93,12 @@ def confusion(labels: Integers, predicted: Integers, classes: int) -> Array:
 
 
 def worst(
-    images: Array, labels: Integers, outputs: Array, candidates: Sequence[int] | Integers
+    image: Callable[[int], Array], labels: Integers, outputs: Array, candidates: Sequence[int] | Integers
 ) -> list[dict[str, Any]]:
     """The wrongly classified examples, sorted by the distance of the output for the right class from the largest
-    output, the largest distance first. Grey and colour images are included as PNG files in base64."""
+    output, the largest distance first. Grey and colour images are included as PNG files in base64.
+
+    image: returns the image of an index."""
     indices = np.asarray(candidates, dtype=np.int64)
     scores, right = outputs[indices].astype(np.float64), labels[indices]
     predicted = scores.argmax(axis=1)
@@ -108,7 +111,7 @@ def worst(
         index = int(indices[place])
         entry: dict[str, Any] = {"index": index, "label": int(labels[index]), "predicted": int(predicted[place])}
         entry["outputs"] = [float(outputs[index, labels[index]]), float(outputs[index, predicted[place]])]
-        picture = _picture(images[index])
+        picture = _picture(image(index))
         found.append(entry if picture is None else {**entry, "png": picture})
     return found
 

@@ -145,8 +145,8 @@ def _data(options: argparse.Namespace, settings: ModelSettings) -> Dataset:
         given["directory"] = options.data_directory
     if options.dataset is None and recorded["name"] == SEQUENCE:
         raise DataError(
-            f"{options.model}: expected --dataset sequence --data-directory DIR, as a test runs the file dataset.py "
-            f"there. Received: only the record of a run, with {recorded.get('directory')}"
+            f"{options.model}: expected --dataset sequence --data-directory DIR, because a test runs dataset.py there. "
+            f"Received: no --dataset; the run was trained with {recorded.get('directory')}"
         )
     name, shape, classes = recorded["name"], settings.image_shape, settings.number_of_classes
     own = _own_synthetic(options.model) if name == SYNTHETIC else None

@@ -47,10 +47,13 @@ def add_sizes(group: argparse._ArgumentGroup, *sizes: tuple[str, int, str]) -> N
         )
 
 
-def number(minimum: float = -math.inf, maximum: float = math.inf, *, above: bool = False) -> Callable[[str], float]:
-    """A function that reads a finite number in the range. above: whether `minimum` itself is excluded."""
+def number(
+    minimum: float = -math.inf, maximum: float = math.inf, *, above: bool = False, below: bool = False
+) -> Callable[[str], float]:
+    """A function that reads a finite number in the range. above: whether `minimum` itself is excluded; below: whether
+    `maximum` is."""
     bounds = [] if minimum == -math.inf else [f"{'>' if above else '≥'} {minimum:g}"]
-    bounds += [] if maximum == math.inf else [f"≤ {maximum:g}"]
+    bounds += [] if maximum == math.inf else [f"{'<' if below else '≤'} {maximum:g}"]
     expected = " ".join(["a number", " and ".join(bounds)]).strip()
 
     def convert(text: str) -> float:
@@ -58,7 +61,8 @@ def number(minimum: float = -math.inf, maximum: float = math.inf, *, above: bool
             value = float(text)
         except ValueError:
             value = math.nan
-        good = math.isfinite(value) and (value > minimum if above else value >= minimum) and value <= maximum
+        in_range = (value > minimum if above else value >= minimum) and (value < maximum if below else value <= maximum)
+        good = math.isfinite(value) and in_range
         if not good:
             raise argparse.ArgumentTypeError(f"expected {expected}. Received: {text!r}")
         return value
@@ -71,7 +75,7 @@ def expanded_path(text: str) -> Path:
     try:
         return checked_path("this option", text)
     except DataError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        raise argparse.ArgumentTypeError(str(error).removeprefix("this option: ")) from None
 
 
 def expanded_sharding(text: str) -> str:

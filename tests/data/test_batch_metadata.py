@@ -34,6 +34,22 @@ def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     assert read_metadata(tmp_path / "marked") == read_metadata(tmp_path / "metadata")
 
 
+def test_a_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    """After any byte: without the last keys, which may be missing, the repeated examples would count twice."""
+    path = tmp_path / "metadata"
+    path.write_text(TEXT)
+    whole = read_metadata(path)
+    for end in range(1, len(TEXT) - 1):
+        path.write_text(TEXT[:end])
+        with pytest.raises(DataError, match="metadata: expected "):
+            read_metadata(path)
+    path.write_text(TEXT.partition("fill")[0])
+    with pytest.raises(DataError, match=r"the line '# EOF' at the end.*a file that ends with 'label pad    : 4088'"):
+        read_metadata(path)
+    path.write_text(TEXT.replace("# Metadata file", "# Another comment").replace("# EOF", ""))
+    assert read_metadata(path) == whole
+
+
 BAD_METADATA = {
     "an unknown key": ("fill   ", "filling", ["line 14", "'filling'"]),
     "a key twice": ("label pad", "example pad", ["'example pad' once", "line 13"]),

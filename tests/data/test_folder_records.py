@@ -67,10 +67,8 @@ def test_a_conversion_is_repeatable_and_replaces_an_older_one(folder: Path, tmp_
     assert content(tmp_path / "one") == content(tmp_path / "two")
     other = tmp_path / "one" / "notes.txt"
     other.write_text("kept")
-    for path in (*folder.glob("b/*"), *folder.glob("c/*")):
+    for path in (*sorted(folder.glob("b/*"))[1:], *sorted(folder.glob("c/*"))[1:]):
         path.unlink()
-    (folder / "b").rmdir()
-    (folder / "c").rmdir()
     (only,) = convert_image_folder(folder, tmp_path / "one", check_fraction=0)
     assert only == train
     assert sorted(path.name for path in (tmp_path / "one").iterdir()) == [
@@ -92,6 +90,34 @@ def test_an_image_that_cannot_be_decoded(folder: Path, tmp_path: Path) -> None:
     assert str(error).startswith(f"{bad}: ")
     assert sum(len(file) for files in record_files(paths) for file in files) == 30
     assert records(*paths).class_names == ("a", "b", "c")
+
+
+def test_an_error_leaves_an_older_data_set_as_it_was(folder: Path, tmp_path: Path) -> None:
+    convert_image_folder(folder, tmp_path / "out")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    last = sorted(folder.glob("c/*"))[-1]  # is for checks, so that the training set has been written
+    last.write_bytes(b"")
+    with pytest.raises(DataError, match=re.escape(str(last))):
+        convert_image_folder(folder, tmp_path / "out")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_what_a_killed_conversion_has_left_is_removed(folder: Path, tmp_path: Path) -> None:
+    hidden = tmp_path / "out" / ".images.unfinished"
+    hidden.mkdir(parents=True)
+    (hidden / "images-train.records.9").write_bytes(b"older")
+    convert_image_folder(folder, tmp_path / "out")
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert hidden.name not in names
+    assert "images-train.records.9" not in names
+
+
+def test_a_data_set_of_other_classes_is_not_replaced(folder: Path, tmp_path: Path) -> None:
+    convert_image_folder(folder, tmp_path / "out")
+    (folder / "c").rename(folder / "d")
+    with pytest.raises(DataError, match=r"images-train\.metadata: expected no data set, or one with the same classes"):
+        convert_image_folder(folder, tmp_path / "out")
+    assert records(tmp_path / "out" / "images-train.metadata").class_names == ("a", "b", "c")
 
 
 def test_at_least_one_image_can_be_decoded(tmp_path: Path) -> None:

@@ -264,13 +264,17 @@ def test_it_trains_and_predicts(tmp_path: Path) -> None:
             },
             "WebP, in the folder of a class. Received: 5 files .tif, 2 files .b, 2 files without a suffix, 1 more",
         ),
+        (
+            {"val/a/1.jpg": b"\xff\xd8\xff"},
+            "expected a folder for each class, or the folders train and val. Received: only val",
+        ),
         ({"a/.hidden": b""}, "in the folder of a class. Received: none"),
         (
             {"a/1.jpg": b"\xff\xd8\xff"},
             "expected at least 10 images, for a check example with check_fraction=0.1. Received: 1",
         ),
     ],
-    ids=["empty", "no folder", "no images", "images in another format", "an empty class", "too few"],
+    ids=["empty", "no folder", "no images", "images in another format", "no train", "an empty class", "too few"],
 )
 def test_directories_that_are_no_data_sets(files: dict[str, bytes], message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=re.escape(message)) as caught:

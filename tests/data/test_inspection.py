@@ -61,6 +61,17 @@ def test_verify_notes_labels_to_ignore(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(verify(path)) == []
 
 
+def test_verify_notes_labels_without_a_name(path: Path) -> None:
+    (path.parent / "train.classes").write_text("".join(f"{n}\n" for n in range(15)))
+    notes: list[str] = []
+    assert list(verify(path, note=notes.append)) == []
+    assert notes == []
+    (path.parent / "train.classes").write_text("one\ntwo\n")
+    assert list(verify(path, note=notes.append)) == []
+    expected = "the largest label is 14, but train.classes has only 2 names, which are therefore ignored"
+    assert notes == [f"{path}: {expected}"]
+
+
 def test_verify_checks_examples_of_integers(tmp_path: Path) -> None:
     """They may be negative, but training must not round them."""
     encode(Dataset((np.zeros((3, 2)), np.ones(3, np.float32))), Encoding("some"), tmp_path, 3)

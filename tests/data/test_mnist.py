@@ -125,7 +125,9 @@ def test_files_of_another_form_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"t10k-images.*intact gzip"):
         mnist(write(tmp_path / "truncated", truncated))
     labels = struct.pack(">HBBI", 0, 8, 1, 12) + bytes(range(12))
-    with pytest.raises(DataError, match=r"y_train: expected 0 ≤ label < 10. Received: 11"):
+    with pytest.raises(
+        DataError, match=r"train-labels-idx1-ubyte\.gz: expected 0 ≤ label < 10\. Received: 11 for image 11$"
+    ):
         mnist(write(tmp_path / "labels", {**files, NAMES[1]: labels}))
 
 

@@ -54,6 +54,18 @@ def test_files_are_given_by_metadata_patterns_and_lists(tmp_path: Path) -> None:
     assert records(metadata).image_shape == (3, 224, 224)
 
 
+def test_swapped_metadata_are_refused_by_what_they_state(tmp_path: Path) -> None:
+    train = write_record_set(tmp_path, "some-train", [[record(0)]])
+    check = write_record_set(tmp_path, "some-test", [[record(1)]])
+    contents = train.read_bytes(), check.read_bytes()
+    check.write_bytes(contents[0])
+    train.write_bytes(contents[1])
+    with pytest.raises(
+        DataError, match=r"^train: .*some-test\.records\.1' and .*some-train\.records\.1', as if the two"
+    ):
+        small(train, check)
+
+
 def test_swapped_files_are_refused_by_their_names(tmp_path: Path) -> None:
     train = write_record_set(tmp_path, "some-train", [[record(0)]])
     check = write_record_set(tmp_path, "some-test", [[record(1)]])

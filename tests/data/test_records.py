@@ -231,8 +231,11 @@ DAMAGED = {
     "negative length": (patched(WHOLE, 4, -5), ["record 0", "Received: -5"]),
     "length beyond the file": (patched(WHOLE, SECOND_AT, 2**31 - 1), ["record 1", "2,147,483,647"]),
     "negative number of boxes": (patched(WHOLE, 12, -1), ["number of boxes", "record 0", "-1"]),
-    "more boxes than bytes": (patched(WHOLE, SECOND_AT + 8, 1), ["record 1", "36 bytes (1 boxes)"]),
-    "boxes beyond all bounds": (patched(WHOLE, 12, 2**31 - 1), ["record 0", "34,359,738,372 bytes"]),
+    "more boxes than bytes": (patched(WHOLE, SECOND_AT + 8, 1), ["record 1", "boxes up to 0", "Received: 1"]),
+    "boxes beyond all bounds": (
+        patched(WHOLE, 12, 2**31 - 1),
+        ["record 0", "number of boxes", "Received: 2,147,483,647"],
+    ),
     "negative label": (patched(WHOLE, SECOND_AT + 4, -1), ["record 1", "a label from 0", "-1"]),
     "height of 0": (patched(WHOLE, SECOND_AT + 12, 0), ["record 1", "a height from 1", "Received: 0"]),
     "negative width": (patched(WHOLE, SECOND_AT + 16, -7), ["record 1", "a width from 1", "-7"]),

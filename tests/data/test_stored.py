@@ -99,6 +99,15 @@ def test_wrong_labels_in_batch_files(tmp_path: Path) -> None:
         batch_files(train_path, check_path)
 
 
+def test_swapped_metadata_are_refused_by_what_they_state(tmp_path: Path) -> None:
+    train_path, check_path = files(tmp_path)
+    train, check = train_path.read_bytes(), check_path.read_bytes()
+    train_path.write_bytes(check)
+    check_path.write_bytes(train)
+    with pytest.raises(DataError, match=r"^train: .*small-test\.examples' and .*small-train\.examples', as if the two"):
+        batch_files(train_path, check_path)
+
+
 def test_swapped_files_are_refused_by_their_names(tmp_path: Path) -> None:
     train_path, check_path = files(tmp_path)
     with pytest.raises(DataError) as caught:

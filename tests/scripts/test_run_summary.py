@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossbow import Dataset
+from crossbow import Dataset, ExecutionContext, ModelConf, Sequential
+from crossbow.data import image_folder, sequence
+from crossbow.ops import InnerProduct, SoftMax, SoftMaxLoss
 from crossbow.png import png
 from crossbow.scripts import run_summary
 from crossbow.scripts.run_summary import confusion, errors, operators, worst, write_summary
@@ -33,13 +35,13 @@ def test_the_worst_are_the_most_certain_errors(monkeypatch: pytest.MonkeyPatch) 
     images = np.arange(5 * 4, dtype=np.uint8).reshape(5, 1, 2, 2)
     labels = np.array([0, 1, 1, 0, 0])
     outputs = np.array([[0.9, 0.1], [0.6, 0.4], [0.8, 0.2], [0.3, 0.7], [0.1, 0.9]])
-    found = worst(images, labels, outputs, [0, 1, 2, 3])
+    found = worst(images.__getitem__, labels, outputs, [0, 1, 2, 3])
     assert [(each["index"], each["label"], each["predicted"]) for each in found] == [(2, 1, 0), (3, 0, 1)]
     assert found[0]["outputs"] == [0.2, 0.8]
     assert base64.b64decode(found[0]["png"]) == png(images[2])
-    as_numbers = worst(images.astype(np.float32), labels, outputs, [2])
+    as_numbers = worst(images.astype(np.float32).__getitem__, labels, outputs, [2])
     assert base64.b64decode(as_numbers[0]["png"]) == png(np.array([[[0, 85], [170, 255]]], np.uint8))
-    assert "png" not in worst(images.reshape(5, 4), labels, outputs, [2])[0]
+    assert "png" not in worst(images.reshape(5, 4).__getitem__, labels, outputs, [2])[0]
 
 
 def test_the_file_agrees_with_the_test(tmp_path: Path) -> None:
@@ -54,6 +56,26 @@ def test_the_file_agrees_with_the_test(tmp_path: Path) -> None:
     assert np.trace(matrix) / matrix.sum() == pytest.approx(tested.accuracy)
     assert len(summary["worst"]) == min(run_summary.WORST, matrix.sum() - np.trace(matrix))
     assert [row["type"] for row in summary["operators"]][-1] in ("SoftMaxLoss", "Accuracy")
+
+
+def test_images_that_are_read_when_they_are_needed(tmp_path: Path) -> None:
+    """Their errors are those of the same images in memory; an image that cannot be decoded leaves them out."""
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (20, 1, 4, 4), dtype=np.uint8)
+    labels = generator.integers(0, 3, 20)
+    network = Sequential(InnerProduct(number_of_outputs=3), SoftMax(), SoftMaxLoss())
+    arrays = Dataset((images, labels), (images, labels))
+    pairs = list(zip(images, labels, strict=True))
+    with ExecutionContext([network, None], data=arrays, model=ModelConf(batch_size=4)) as running:
+        expected = errors(running, arrays)
+        assert expected["worst"][0]["png"]
+        assert errors(running, sequence(pairs, pairs)) == expected
+        directory = tmp_path / "c"
+        directory.mkdir()
+        (directory / "damaged.png").write_bytes(png(images[0])[:40])
+        (directory / "good.png").write_bytes(png(images[0]))
+        damaged = image_folder(tmp_path, image_size=4, check_fraction=0)
+        assert errors(running, Dataset(damaged.train, damaged.train)) == {}
 
 
 def test_data_without_single_classes_and_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:

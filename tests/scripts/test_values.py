@@ -29,6 +29,10 @@ def test_integers() -> None:
 )
 def test_numbers(bounds: tuple[float, ...], above: bool, good: list[str], bad: list[str], expected: str) -> None:
     convert = number(*bounds, above=above)
+    if bounds == (0, 1):
+        with pytest.raises(argparse.ArgumentTypeError, match=r"^expected a number ≥ 0 and < 1\. Received: '1'$"):
+            number(*bounds, below=True)("1")
+        assert number(*bounds, below=True)("0.99") == 0.99
     assert [convert(text) for text in good] == [float(text) for text in good]
     for text in bad:
         with pytest.raises(argparse.ArgumentTypeError) as caught:
