@@ -12,12 +12,14 @@ from crossbow import DataError, Dataset
 from crossbow.data import mapped
 from crossbow.data.examples import ArrayExamples, BadExample, Selection
 from crossbow.data.mapped import MappedExamples, is_memory_map
+from tests.support import blobs, context
 
 PAGES = 3000
 SHAPE = (PAGES, 4096)
 
 
 def saved(directory: Path, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    directory.mkdir(exist_ok=True)
     np.save(directory / "images.npy", array)
     found: np.ndarray[Any, Any] = np.load(directory / "images.npy", mmap_mode="r")
     return found
@@ -93,6 +95,20 @@ def test_a_number_that_is_not_finite_makes_a_bad_example(dtype: str, bad: float,
     with pytest.raises(BadExample, match=f"^{re.escape(text)}$") as raised:
         data.shard(stride=(0, 2)).train[2]
     assert raised.value.index == 2
+
+
+def test_training_on_it_has_the_results_of_the_array(tmp_path: Path) -> None:
+    data = blobs(40)
+    images, labels = data.train.images, data.train.labels  # type: ignore[attr-defined]
+    weights = []
+    for given in (images, saved(tmp_path, images), saved(tmp_path / "columns", np.asfortranarray(images))):
+        with context(data=Dataset((given, labels), (given, labels))) as running:
+            running.train(2)
+            weights.append((running.variables, running.test()))
+    for variables, tested in weights[1:]:
+        assert tested == weights[0][1]
+        for name, value in variables.items():
+            np.testing.assert_array_equal(value, weights[0][0][name])
 
 
 def test_shapes_are_checked_as_of_an_array(tmp_path: Path) -> None:
