@@ -129,6 +129,11 @@ class Examples(ABC):
         """The file of an example, and the example's position in it; "" if the example is in memory."""
         return ""
 
+    def identity(self) -> bytes:
+        """Text that is probably different for other examples with the same labels, such as the names of their files,
+        wherever these are. Empty if no such text is known without reading the images."""
+        return b""
+
     def write(self, selection: Selection, images: Array, labels: Array) -> None:
         """Write the images and labels of a batch to `images` (B, …) and `labels` (B, …).
 
@@ -208,6 +213,10 @@ class PartOfExamples(Examples):
 
     def source(self, index: int) -> str:
         return self._whole.source(int(self._indices[index]))
+
+    def identity(self) -> bytes:
+        whole = self._whole.identity()
+        return whole and whole + self._indices.tobytes()
 
     def write_images(self, selection: Selection, images: Array) -> None:
         indices = self._indices[selection.indices]

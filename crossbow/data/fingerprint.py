@@ -12,12 +12,12 @@ from crossbow.data.examples import ArrayExamples, Examples
 
 LARGEST = 64 << 20
 """Maximum size in bytes of the images in memory that the digest includes: all images of a data set that is not larger,
-otherwise evenly spaced images of about this size. Of images in files, the digest includes only the labels."""
+otherwise evenly spaced images of about this size. Of images in files, it includes their `Examples.identity`."""
 
 
 def fingerprint(data: Dataset) -> dict[str, Any]:
     """The properties that identify a data set, as JSON values: numbers of examples, shape and type of an image, number
-    of classes, and digests of all labels and of the images in memory.
+    of classes, and digests of all labels, of the images in memory, and of the names or sizes of files of images.
 
     >>> data = Dataset((np.zeros((4, 2), np.float32), np.array([0, 1, 1, 0])))
     >>> fingerprint(data)["training_examples"], fingerprint(data)["classes"]
@@ -44,4 +44,5 @@ def _digest(examples: Examples) -> str:
             count = max(1, LARGEST * len(images) // images.nbytes)
             images = images[np.linspace(0, len(images) - 1, count).astype(np.intp)]
         digest.update(np.ascontiguousarray(images).reshape(-1).view(np.uint8).data)
+    digest.update(examples.identity())
     return digest.hexdigest()[:16]

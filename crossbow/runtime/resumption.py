@@ -83,8 +83,8 @@ def _describe(kernel: object) -> str:
 
 
 DIGESTS = {
-    "training_digest": "images or labels of the training examples differ",
-    "check_digest": "images or labels of the check examples differ",
+    "training_digest": "images, labels or files of the training examples differ",
+    "check_digest": "images, labels or files of the check examples differ",
 }
 
 

@@ -19,7 +19,7 @@ from crossbow.dataflow.graph import build
 from crossbow.dataflow.validate import infer_shapes, variables_of
 from crossbow.files import write_whole
 from crossbow.png import png
-from crossbow.types import Array, Shape
+from crossbow.types import Array, Phase, Shape
 
 Integers = NDArray[np.int64]
 
@@ -60,11 +60,13 @@ def operators(dataflow: Dataflow, batch: Shape) -> list[dict[str, Any]]:
 
 
 def errors(context: ExecutionContext, data: Dataset) -> dict[str, Any]:
-    """The confusion matrix of the check set, and the worst examples. Empty if the images do not have one class each or
-    cannot all be decoded, and for large data sets."""
+    """The confusion matrix of the check set, and the worst examples, without the bad examples that a test has skipped.
+    Empty if the images do not have one class each or cannot be decoded, and for large data sets."""
     check, classes = data.check, data.number_of_classes
     if check is None or classes is None or check.labels.ndim != 1 or len(check) > MOST_EXAMPLES:
         return {}
+    good = np.setdiff1d(np.arange(len(check)), [bad.index for bad in context.bad_examples(Phase.CHECK)])
+    check = check.part(good)
     try:
         outputs = context.predict(check)
     except BadExample:
@@ -77,7 +79,8 @@ def errors(context: ExecutionContext, data: Dataset) -> dict[str, Any]:
     found: dict[str, Any] = {"classes": names}
     if classes <= MOST_CLASSES:
         found["confusion"] = confusion(labels[valid], outputs[valid].argmax(axis=1), classes).tolist()
-    found["worst"] = worst(lambda index: check[index][0], labels, outputs, np.flatnonzero(valid))
+    listed = worst(lambda index: check[index][0], labels, outputs, np.flatnonzero(valid))
+    found["worst"] = [{**entry, "index": int(good[entry["index"]])} for entry in listed]
     return found
 
 

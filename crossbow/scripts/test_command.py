@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow import Dataset, ExecutionContext, ModelConf, SystemConf
-from crossbow.data.examples import Examples, Selection
 from crossbow.data.fingerprint import fingerprint
 from crossbow.files import reason
 from crossbow.model_file import ModelFile, ModelSettings, read_model
@@ -21,10 +20,8 @@ from crossbow.scripts.graph_command import script_of
 from crossbow.scripts.model_script import ModelScript
 from crossbow.scripts.predict_command import add_model
 from crossbow.scripts.values import expanded_path, integer
-from crossbow.types import Array, ConfigurationError, DataError, Phase
+from crossbow.types import ConfigurationError, DataError, Phase
 
-AT_ONCE = 1024
-"""Number of images that are in memory at once."""
 LARGEST_TABLE = 20
 """Maximum number of classes of a confusion matrix that is printed as a table."""
 SYNTHETIC_SIZES = {"training": 2048, "check": 512}
@@ -244,6 +241,13 @@ def _check_data(data: Dataset, file: ModelFile) -> None:
     ):
         if received != expected:
             raise DataError(f"{file.path}: expected a data set with {text.format(expected)}. Received: {received}")
+    pairs = enumerate(zip(settings.class_names or (), data.class_names or (), strict=False))
+    for number, (name, other) in pairs:
+        if name != other:
+            raise DataError(
+                f"{file.path}: expected a data set whose class {number} is {name!r}, as in training. "
+                f"Received: {other!r}"
+            )
     if data.check is None:
         raise DataError(f"{file.path}: expected a data set with test examples. Received: one without")
 
@@ -259,21 +263,13 @@ def _confusion(context: ExecutionContext) -> NDArray[np.int64]:
         raise DataError("--confusion: expected a data set with one class for each example. Received: another one")
     counts = np.zeros((classes, classes), np.int64)
     bad = [example.index for example in context.bad_examples(Phase.CHECK)]
-    good = np.setdiff1d(np.arange(len(check)), bad)
-    for start in range(0, len(good), AT_ONCE):
-        indices = good[start : start + AT_ONCE]
-        outputs = context.predict(_images(check, indices))
-        predicted = outputs.argmax(axis=1) if outputs.ndim == 2 else outputs  # Classify returns classes
-        labels = check.labels[indices].astype(np.int64)
-        valid = (labels >= 0) & (labels < classes)  # a loss may ignore a label
-        np.add.at(counts, (labels[valid], predicted[valid].astype(np.intp)), 1)
+    good = check.part(np.setdiff1d(np.arange(len(check)), bad))
+    outputs = context.predict(good)
+    predicted = outputs.argmax(axis=1) if outputs.ndim == 2 else outputs  # Classify returns classes
+    labels = good.labels.astype(np.int64)
+    valid = (labels >= 0) & (labels < classes)  # a loss may ignore a label
+    np.add.at(counts, (labels[valid], predicted[valid].astype(np.intp)), 1)
     return counts
-
-
-def _images(examples: Examples, indices: Any) -> Array:
-    images: Array = np.empty((len(indices), *examples.image_shape), examples.image_dtype)
-    examples.write_images(Selection.of(indices), images)
-    return images
 
 
 def _class_names(settings: ModelSettings) -> list[str]:

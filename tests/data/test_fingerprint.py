@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from crossbow import Dataset
 from crossbow.data import fingerprint as module
-from crossbow.data import sequence
+from crossbow.data import image_folder, records, sequence
 from crossbow.data.fingerprint import fingerprint
+from tests.data.picture_files import picture, record, write_folder, write_record_set
 from tests.support import blobs, pictures
 
 
@@ -61,3 +63,20 @@ def test_images_that_are_not_in_memory_are_not_read() -> None:
     assert fingerprint(data)["training_examples"] == 9
     assert Pairs.reads == before
     assert fingerprint(blobs())["image_shape"] == [6]
+
+
+def test_files_of_other_names_or_sizes_show(tmp_path: Path) -> None:
+    """Wherever they are."""
+    found = []
+    for number, names in enumerate(("ab", "ab", "bc")):
+        root = tmp_path / str(number)
+        write_folder(root, {f"{name}/{n}.jpg": picture(n) for name in names for n in range(4)})
+        found.append(fingerprint(image_folder(root, image_size=8, check_fraction=0.25)))
+    assert found[0] == found[1]
+    assert found[0]["training_digest"] != found[2]["training_digest"]
+    assert found[0]["check_digest"] != found[2]["check_digest"]
+    first, second = (write_record_set(tmp_path / f"r{n}", "a-train", [[record(n)] * 2]) for n in (0, 7))
+    data, other = (records(path, image_size=8) for path in (first, second))
+    assert data.train.labels.tolist() == other.train.labels.tolist()
+    assert fingerprint(data) != fingerprint(other)
+    assert fingerprint(data.shard(offset=(1, 2)))["training_digest"] != fingerprint(data)["training_digest"]

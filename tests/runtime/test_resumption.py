@@ -95,7 +95,10 @@ def test_a_part_is_dropped_and_said_so(tmp_path: Path) -> None:
         ({"dataflow": perceptron(hidden=9)}, "another network: expected .*=8.* Received: .*=9"),
         ({"dataflow": perceptron(Dropout())}, "another network"),
         ({"data": blobs(examples=41)}, "another data set: training_examples: 40 → 41"),
-        ({"data": blobs(examples=40, seed=1)}, "another data set: images or labels of the training examples differ"),
+        (
+            {"data": blobs(examples=40, seed=1)},
+            "another data set: images, labels or files of the training examples differ",
+        ),
         ({"batch_size": 5}, "another batch_size: expected 4. Received: 5"),
         ({"seed": 1}, "another seed: expected 0. Received: 1"),
     ],

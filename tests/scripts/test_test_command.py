@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow import Predictor, cli
+from crossbow import ExecutionContext, ModelConf, Predictor, cli
+from crossbow.data import image_folder
 from crossbow.scripts import test_command as command
 from models import matrix_factorisation
 from models.logistic_regression import SCRIPT
 from tests.scripts.saved_models import NAMES, TRAINED_ON, data, run
-from tests.support import KERNELS
+from tests.support import KERNELS, perceptron
 
 
 @KERNELS
@@ -128,6 +129,23 @@ def test_other_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         == 2
     )
     assert "expected a data set with 3 classes. Received: 2" in capsys.readouterr().err
+
+
+def test_classes_of_other_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The number of classes is the model's, but its class 0 is another one."""
+    from tests.data.picture_files import picture, write_folder
+
+    for place, classes in (("abc", "abc"), ("bcd", "bcd")):
+        names = [f"{phase}/{kind}/{n}.jpg" for phase in ("train", "val") for kind in classes for n in range(4)]
+        write_folder(tmp_path / place, {name: picture(number) for number, name in enumerate(names)})
+    data = image_folder(tmp_path / "abc", image_size=8)
+    with ExecutionContext([perceptron(classes=3), None], data=data, model=ModelConf(batch_size=4)) as context:
+        context.save(tmp_path / "run" / "model.safetensors")
+    arguments = ["test", str(tmp_path / "run" / "model.safetensors"), "--dataset", "image_folder", "--data-directory"]
+    assert cli.main([*arguments, str(tmp_path / "abc")]) == 0
+    assert capsys.readouterr().err == ""
+    assert cli.main([*arguments, str(tmp_path / "bcd")]) == 2
+    assert "expected a data set whose class 0 is 'a', as in training. Received: 'b'" in capsys.readouterr().err
 
 
 def log_of(directory: Path) -> list[dict[str, Any]]:
