@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.machine import describe_machine
+from benchmarks.machine import describe_machine, require_torch
 from benchmarks.networks import torch_resnet
 from benchmarks.output import write_json
 from benchmarks.parts import run_part
@@ -42,7 +42,7 @@ from crossbow.console import run_command
 from crossbow.data import cifar10
 from crossbow.files import make_directory, write_whole
 from crossbow.ops import DataTransform
-from crossbow.scripts.values import expanded_path
+from crossbow.scripts.values import expanded_path, integer, number
 from crossbow.solver import Schedule
 from crossbow.types import DataError
 from models.resnet import resnet
@@ -330,12 +330,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--data-directory", type=expanded_path, help="where CIFAR-10 lies; None: it is downloaded")
     add("--output", type=expanded_path, default=Path("output/accuracy"), metavar="DIR", help="directory of the results")
     add("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), help="what to train")
-    add("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="seeds of weights, order and crops")
-    add("--epochs", type=int, default=40, metavar="N", help="length of every run")
-    add("--batch-size", type=int, default=64, metavar="N", help="images in a batch, of each learner")
-    add("--learning-rate", type=float, default=0.1, metavar="X", help="rate after the warm-up")
-    add("--weight-decay", type=float, default=5e-4, metavar="X", help="penalty of the weights")
-    add("--speed-rounds", type=int, default=0, metavar="N", help="measure an epoch's seconds this many times")
+    add("--seeds", nargs="+", type=integer(0), default=[0, 1, 2], metavar="N", help="seeds of weights, order and crops")
+    add("--epochs", type=integer(1), default=40, metavar="N", help="length of every run")
+    add("--batch-size", type=integer(1), default=64, metavar="N", help="images in a batch, of each learner")
+    add("--learning-rate", type=number(0, above=True), default=0.1, metavar="X", help="rate after the warm-up")
+    add("--weight-decay", type=number(0), default=5e-4, metavar="X", help="penalty of the weights")
+    add("--speed-rounds", type=integer(0), default=0, metavar="N", help="measure an epoch's seconds this many times")
     add("--run", help=argparse.SUPPRESS)
     add("--speed", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
@@ -353,6 +353,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         setting = Setting(**json.loads(options.speed))
         print(epoch_seconds(setting, cifar10(options.data_directory)))
         return 0
+    if "pytorch" in options.systems:  # said now, because its turn may come only after hours
+        require_torch("without it, use --systems crossbow")
     settings = [
         Setting(system, seed, options.epochs, options.batch_size, options.learning_rate, options.weight_decay)
         for seed in options.seeds

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from benchmarks.networks import LEARNING_RATE, MOMENTUM, NETWORKS, dataset
 from benchmarks.output import write_json
 from benchmarks.report import markdown
 from crossbow import DurationUnit, ExecutionContext, ModelConf, Monitor, SolverConf
+from crossbow.console import run_command
 from crossbow.runtime.device import available_cores
 from crossbow.scripts.values import file_to_write
 
@@ -200,4 +200,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run_command("python -m benchmarks.auto_tuner", main))

@@ -6,7 +6,6 @@ of vectors, the writing in the background, and the last checkpoint, for which tr
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 from benchmarks.networks import LEARNING_RATE, MOMENTUM, NETWORKS, dataset
 from benchmarks.overhead import Rates, compare, new_parser, rate
 from crossbow import Checkpoints, ExecutionContext, ModelConf, SolverConf, SystemConf
+from crossbow.console import run_command
 from crossbow.scripts.values import number
 
 TARGET = 0.98
@@ -65,4 +65,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run_command("python -m benchmarks.checkpoints", main))

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import io
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from crossbow.console import run_command
 from crossbow.files import write_whole
 from crossbow.scripts.values import expanded_path, integer, number
 from crossbow.solver import SolverConf
@@ -256,4 +256,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run_command("python -m benchmarks.cluster_model", main))

@@ -23,6 +23,7 @@ from benchmarks.convnet_runners import NETWORKS, CrossbowRunner, TorchRunner, Tu
 from benchmarks.machine import describe_machine, has_torch
 from benchmarks.output import write_json
 from benchmarks.report import Spread, disturbance, markdown, paired, spread
+from crossbow.console import run_command
 from crossbow.runtime.device import available_cores
 from crossbow.scripts.values import file_to_write, integer, number
 from crossbow.types import bytes_text
@@ -206,4 +207,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run_command("python -m benchmarks.convnet", main))

@@ -35,6 +35,7 @@ from crossbow import (
     SolverConf,
     SystemConf,
 )
+from crossbow.console import run_command
 from crossbow.data import mnist
 from crossbow.files import write_whole
 from crossbow.runtime.monitor import Progress
@@ -320,4 +321,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_command("python -m benchmarks.efficiency_run", main))

@@ -23,7 +23,6 @@ import argparse
 import itertools
 import math
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -49,6 +48,7 @@ from crossbow import (
     TrainingUnit,
 )
 from crossbow.conf import configuration
+from crossbow.console import run_command
 from crossbow.ops import InnerProduct, Kernel, SoftMax, SoftMaxLoss
 from crossbow.runtime.speeds import WARMING_TASKS, WINDOW_SECONDS, WINDOW_TASKS, Regrouping
 from crossbow.scripts.values import file_to_write, integer, number
@@ -367,4 +367,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run_command("python -m benchmarks.heterogeneous_learners", main))

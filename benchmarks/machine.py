@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 from crossbow.runtime.device import available_cores
+from crossbow.types import ConfigurationError
 
 PACKAGES = ("numpy", "numba", "onednn-cpu-gomp", "torch")
 VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2", "asimd": "NEON"}
@@ -19,6 +20,12 @@ VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2", "asimd": "NEON"}
 
 def has_torch() -> bool:
     return importlib.util.find_spec("torch") is not None
+
+
+def require_torch(why: str) -> None:
+    """Raise ConfigurationError, which ends with `why`, unless PyTorch is installed."""
+    if not has_torch():
+        raise ConfigurationError(f"expected PyTorch. Received: it is not installed; {why}")
 
 
 def busy_seconds() -> float | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import mmap
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from benchmarks.machine import describe_machine
 from benchmarks.report import markdown, paired, spread
 from crossbow import SolverConf
+from crossbow.console import run_command
 from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.cpu.library import FLOAT32, Cpu
 from crossbow.kernels.cpu.onednn import shared_library
@@ -203,4 +203,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run_command("python -m benchmarks.pieces", main))

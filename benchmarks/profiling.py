@@ -6,12 +6,12 @@ second context need not be measured.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from benchmarks.networks import LEARNING_RATE, MOMENTUM, NETWORKS, dataset
 from benchmarks.overhead import Rates, compare, new_parser, rate
 from crossbow import ExecutionContext, ModelConf, SolverConf, SystemConf
+from crossbow.console import run_command
 from crossbow.runtime.engine import Engine
 from crossbow.timeline.recorder import Recorder
 
@@ -58,4 +58,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run_command("python -m benchmarks.profiling", main))

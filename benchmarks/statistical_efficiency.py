@@ -40,6 +40,7 @@ from benchmarks.efficiency_pictures import write_pictures
 from benchmarks.efficiency_report import cells, missing, refused, report, verdict
 from benchmarks.efficiency_run import REFUSED, RunResult, RunSettings, Speed, digest, read_result, speed_settings
 from crossbow import SolverConf
+from crossbow.console import run_command
 from crossbow.data import mnist
 from crossbow.files import make_directory, write_whole
 from crossbow.scripts.values import expanded_path, integer, number
@@ -344,4 +345,4 @@ def write_report(
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_command("python -m benchmarks.statistical_efficiency", main))

@@ -1,5 +1,4 @@
-"""Seconds of training to a test accuracy: Crossbow with SMA and two learners, and PyTorch with one model on two
-threads.
+"""Seconds of training to a test accuracy: Crossbow with SMA and two learners, PyTorch with one model on two threads.
 
     python -m benchmarks.time_to_accuracy --data-directory DIR --output DIR
 
@@ -29,7 +28,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import describe_machine
+from benchmarks.machine import describe_machine, require_torch
 from benchmarks.networks import NETWORKS, torch_resnet
 from benchmarks.output import write_json
 from benchmarks.parts import run_part
@@ -404,7 +403,9 @@ def train(setting: Setting, data_directory: Path | None) -> Run:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--networks", nargs="+", choices=TASKS, default=["lenet"], help="(default: %(default)s)")
+    parser.add_argument(
+        "--networks", nargs="+", choices=TASKS, default=["lenet"], help="networks to train (default: lenet)"
+    )
     parser.add_argument("--data-directory", type=expanded_path, help="directory of the data (default: download)")
     parser.add_argument(
         "--output",
@@ -412,7 +413,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=Path("output/time-to-accuracy"),
         help="directory of the results (default: %(default)s)",
     )
-    parser.add_argument("--seeds", type=integer(0), nargs="+", default=[0, 1, 2], help="(default: %(default)s)")
+    parser.add_argument(
+        "--seeds",
+        type=integer(0),
+        nargs="+",
+        default=[0, 1, 2],
+        help="seeds of the runs, the first of which also chooses the settings (default: 0 1 2)",
+    )
     parser.add_argument("--batches", type=integer(1), nargs="+", help="batch sizes to select from (default: all)")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -431,6 +438,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run = train(Setting(**json.loads(options.run)), options.data_directory)
         write_json(options.output / f"{run.setting.name}.json", asdict(run))
         return 0
+    require_torch("the other half of the runs needs it")  # said now, because its turn comes only after hours
     contest, runs = Contest(options.output, options.data_directory), list[Run]()
     for network in options.networks:
         chosen = [select(contest, network, system, options.batches, options.seeds[0]).setting for system in SYSTEMS]

@@ -26,6 +26,7 @@ from benchmarks.networks import dataset as pictures
 from benchmarks.numerics import Sample, error, results, samples
 from benchmarks.report import markdown, paired, spread
 from crossbow import SSGD, Dataflow, ExecutionContext, ModelConf, SolverConf, SystemConf, TrainingUnit
+from crossbow.console import run_command
 from crossbow.kernels.cpu.onednn import shared_library
 from crossbow.kernels.cpu.simd import winograd_tiles
 from crossbow.ops import Conv
@@ -151,4 +152,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_command("python -m benchmarks.winograd_tiles", main))

@@ -28,6 +28,7 @@ from benchmarks.machine import describe_machine, has_torch
 from benchmarks.report import disturbance, markdown, paired, spread
 from benchmarks.torch_runner import TorchRunner
 from benchmarks.zoo_networks import is_large, torch_problem
+from crossbow.console import run_command
 from crossbow.files import write_whole
 from crossbow.runtime.device import available_cores
 from crossbow.scripts import ModelDescription
@@ -225,4 +226,4 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run_command("python -m benchmarks.zoo", main))

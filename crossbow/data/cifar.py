@@ -113,8 +113,8 @@ def _load(
 ) -> Dataset:
     if data_directory is None:
         otherwise = (
-            f"name a directory that holds {collection.title}'s files with --data-directory, or train on synthetic "
-            "images with --dataset synthetic"
+            f"name a directory that holds {collection.title}'s files with --data-directory, or train a script on "
+            "synthetic images with --dataset synthetic"
         )
         (path,) = download(collection.title, folder, files, MIRRORS, otherwise)
     else:

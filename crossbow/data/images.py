@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import io
+import struct
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -137,6 +138,10 @@ def _decode_by_pillow(content: bytes, form: str, check_size: CheckSize | None, p
             return np.asarray(image.convert("RGB"))
     except DataError:
         raise
+    except (struct.error, SyntaxError) as error:  # of a header; their text would not tell a user anything
+        raise DataError(
+            f"expected an intact {name} file. Received: {len(content):,} bytes with an incomplete or unknown header"
+        ) from error
     except Exception as error:  # Pillow does not document which exceptions damaged files cause
         raise DataError(f"expected an intact {name} file. Received: {reason(error)}") from error
 

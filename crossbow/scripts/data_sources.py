@@ -63,6 +63,8 @@ class DataSource:
     """Height and width to which the images of `IMAGES` are resized."""
     colour_distortion: bool = False
     """Whether the colours of the training images of `IMAGES` are distorted at random."""
+    check_fraction: float = 0.1
+    """Fraction of each class of `IMAGE_FOLDER` for checks, unless it has folders for training and for checks."""
     classes: int | None = None
     """Number of classes of `NUMBERED` data sets; None: the largest label + 1."""
     loaded: Dataset | None = field(default=None, compare=False, repr=False)
@@ -164,6 +166,7 @@ KNOWN = {
             given_directory(source.directory, IMAGE_FOLDER),
             image_size=source.image_size,
             colour_distortion=source.colour_distortion,
+            check_fraction=source.check_fraction,
         ),
         image_shape=None,
         files="a folder of image files for each class, or such folders in train and val",

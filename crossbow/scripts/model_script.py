@@ -400,6 +400,7 @@ class _Run:
             "data": {
                 "name": self.options.dataset,
                 "directory": None if self.options.data_directory is None else str(self.options.data_directory),
+                "check_fraction": getattr(self.options, "check_fraction", None),
                 **fingerprint(context.data),
             },
             "versions": versions(),

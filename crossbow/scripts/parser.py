@@ -16,7 +16,16 @@ from crossbow.runtime.checkpointing import Checkpoints
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.profiling import Profile
 from crossbow.scripts.command_parser import CommandParser, OuterCommand
-from crossbow.scripts.data_sources import BATCH_FILES, IMAGES, KNOWN, NUMBERED, OF_FILES, SYNTHETIC, DataSource
+from crossbow.scripts.data_sources import (
+    BATCH_FILES,
+    IMAGE_FOLDER,
+    IMAGES,
+    KNOWN,
+    NUMBERED,
+    OF_FILES,
+    SYNTHETIC,
+    DataSource,
+)
 from crossbow.scripts.initial_model import add_initial_model, check_initial_model
 from crossbow.scripts.launch_command import launch_as_outer
 from crossbow.scripts.logs import add_log
@@ -42,8 +51,8 @@ SYNTHETIC_SIZES = {
     "test_examples": ("check", "examples to test with"),
 }
 """For each option of the synthetic data set, the field of DataSource and Defaults, and the name of the items."""
-IMAGE_OPTIONS = ("image_size", "colour_distortion")
-"""Options of the data sets `IMAGES`: fields of DataSource."""
+IMAGE_OPTIONS = {"image_size": IMAGES, "colour_distortion": IMAGES, "check_fraction": (IMAGE_FOLDER,)}
+"""Options of data sets of image files, which are fields of DataSource, and the data sets that they apply to."""
 
 
 @dataclass(frozen=True)
@@ -217,6 +226,13 @@ def _add_images(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
         default=None,
         help=f"{names}: change brightness, saturation, hue and contrast of training images at random",
     )
+    group.add_argument(
+        "--check-fraction",
+        type=number(0, 1, above=True, below=True),
+        metavar="X",
+        help=f"{IMAGE_FOLDER}: fraction of each class for tests, unless there are train and val "
+        f"(default: {DataSource.check_fraction})",
+    )
 
 
 def _without_options(defaults: Defaults) -> str:
@@ -341,9 +357,10 @@ def _data(options: argparse.Namespace, defaults: Defaults) -> DataSource:
     images = those_given(options, [name for name in IMAGE_OPTIONS if name in options])
     if options.dataset in IMAGES:
         images.setdefault("image_size", defaults.image_size)
-    for name, value in images.items() if options.dataset not in IMAGES else ():
-        text = "" if value is True else f" {value}"
-        raise refuse_idle(f"--{name.replace('_', '-')}{text}", f"with --dataset {options.dataset}")
+    for name, value in images.items():
+        if options.dataset not in IMAGE_OPTIONS[name]:
+            text = "" if value is True else f" {value}"
+            raise refuse_idle(f"--{name.replace('_', '-')}{text}", f"with --dataset {options.dataset}")
     source = DataSource(options.dataset, options.data_directory, shape, classes=stated, **sizes, **images)
     if options.dataset not in OF_FILES:
         return source

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow import Dataflow, Dataset, ExecutionContext
-from crossbow.data.examples import BadExample
+from crossbow.data.examples import BadExample, PartOfExamples
 from crossbow.dataflow.drawing import shape_text
 from crossbow.dataflow.graph import build
 from crossbow.dataflow.validate import infer_shapes, variables_of
@@ -66,7 +66,7 @@ def errors(context: ExecutionContext, data: Dataset) -> dict[str, Any]:
     if check is None or classes is None or check.labels.ndim != 1 or len(check) > MOST_EXAMPLES:
         return {}
     good = np.setdiff1d(np.arange(len(check)), [bad.index for bad in context.bad_examples(Phase.CHECK)])
-    check = check.part(good)
+    check = PartOfExamples(check, good)
     try:
         outputs = context.predict(check)
     except BadExample:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow import Dataset, ExecutionContext, ModelConf, SystemConf
+from crossbow.data.examples import PartOfExamples
 from crossbow.data.fingerprint import fingerprint
 from crossbow.files import reason
 from crossbow.model_file import ModelFile, ModelSettings, read_model
@@ -226,6 +227,7 @@ def data_of_run(path: Path) -> dict[str, Any] | None:
         "directory": None if directory is None else Path(run.get("working_directory", ""), directory),
         "training": given.get("training_examples"),
         "check": given.get("check_examples"),
+        "check_fraction": given.get("check_fraction"),
         "check_digest": given.get("check_digest"),
     }
     return {name: value for name, value in found.items() if value is not None}
@@ -263,7 +265,7 @@ def _confusion(context: ExecutionContext) -> NDArray[np.int64]:
         raise DataError("--confusion: expected a data set with one class for each example. Received: another one")
     counts = np.zeros((classes, classes), np.int64)
     bad = [example.index for example in context.bad_examples(Phase.CHECK)]
-    good = check.part(np.setdiff1d(np.arange(len(check)), bad))
+    good = PartOfExamples(check, np.setdiff1d(np.arange(len(check)), bad))
     outputs = context.predict(good)
     predicted = outputs.argmax(axis=1) if outputs.ndim == 2 else outputs  # Classify returns classes
     labels = good.labels.astype(np.int64)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import accuracy
+from benchmarks import accuracy, machine
 from benchmarks.accuracy import (
     Point,
     Run,
@@ -23,7 +23,7 @@ from benchmarks.accuracy import (
 )
 from crossbow import Dataset
 from crossbow.data import synthetic
-from crossbow.types import DataError
+from crossbow.types import ConfigurationError, DataError
 
 SETTING = Setting("crossbow", 0, epochs=2, batch=8, rate=0.1, weight_decay=5e-4)
 
@@ -86,6 +86,22 @@ def test_both_systems_train() -> None:
         assert 0 < points[0].seconds < points[1].seconds
 
 
+def test_missing_pytorch_is_said_before_the_first_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accuracy, "run_part", lambda *given: pytest.fail("a run has begun"))
+    monkeypatch.setattr(machine, "has_torch", lambda: False)
+    with pytest.raises(ConfigurationError, match=r"it is not installed; without it, use --systems crossbow$"):
+        main(["--output", str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    "given", ["--epochs 0", "--batch-size 0", "--learning-rate 0", "--weight-decay -1", "--seeds -1"]
+)
+def test_numbers_out_of_range_are_named(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(given.split())
+    assert f"argument {given.split()[0]}: expected a" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_run_with_a_file_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -125,6 +141,7 @@ def test_measured_speeds_replace_the_seconds_of_runs(
         (tmp_path / f"{made.setting.name}.json").write_text(json.dumps(asdict(made)))
     monkeypatch.setattr(accuracy, "run_part", start)
     monkeypatch.setattr(accuracy, "describe_machine", dict)
+    monkeypatch.setattr(accuracy, "require_torch", lambda why: None)
     arguments = ["--output", str(tmp_path), "--seeds", "0", "--epochs", "2", "--batch-size", "8"]
     assert main([*arguments, "--speed-rounds", "3"]) == 0
     assert json.loads((tmp_path / "speeds.json").read_text()) == {"crossbow": [4, 5, 7], "pytorch": [8, 9, 7]}

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks import time_to_accuracy
+from benchmarks import machine, time_to_accuracy
 from benchmarks.time_to_accuracy import TASKS, Contest, Point, Run, Setting, main, report, select, train_crossbow
 from crossbow.data import synthetic
 from crossbow.solver import Schedule
-from crossbow.types import DataError
+from crossbow.types import ConfigurationError, DataError
 
 SETTING = Setting("lenet", "crossbow", 16, 0.02, 0, 2, 100.0, "measurement")
 
@@ -152,6 +152,13 @@ def test_options_that_are_wrong_are_refused_before_the_first_run(
     assert message in capsys.readouterr().err
 
 
+def test_missing_pytorch_is_said_before_the_first_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_to_accuracy, "Contest", lambda output, data: pytest.fail("a run has begun"))
+    monkeypatch.setattr(machine, "has_torch", lambda: False)
+    with pytest.raises(ConfigurationError, match=r"^expected PyTorch\. Received: it is not installed; the other half"):
+        main(["--output", str(tmp_path)])
+
+
 def small(**changes: Any) -> time_to_accuracy.Task:
     data = synthetic((1, 28, 28), 10, training=640, check=1000)
     return replace(TASKS["lenet"], data=lambda directory: data, target=1.0, **changes)
@@ -183,6 +190,7 @@ def test_pytorch_is_tested_every_quarter_of_an_epoch(augmented: bool) -> None:
 def test_the_whole_contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(time_to_accuracy, "Contest", lambda output, data: Simulated())
+    monkeypatch.setattr(time_to_accuracy, "require_torch", lambda why: None)
     assert main(["--output", str(tmp_path), "--seeds", "4", "5"]) == 0
     assert "lenet to 99.0%" in capsys.readouterr().out
     assert (tmp_path / "lenet.png").stat().st_size > 10_000

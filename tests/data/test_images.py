@@ -277,3 +277,11 @@ def test_the_caller_may_refuse_a_size_before_there_is_memory(form: str) -> None:
     with pytest.raises(DataError, match=r"^expected another size\. Received: 6 × 9$"):
         decode_pixels(out.getvalue(), refuse)
     assert decode_pixels(out.getvalue(), lambda *size: None).shape == (6, 9, 3)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xd8\xff", b"GIF89a", b"\x89PNG\r\n\x1a\n", b"RIFF\x04\0\0\0WEBP"])
+def test_a_header_that_is_cut_off(content: bytes) -> None:
+    with pytest.raises(DataError, match=r"^expected an intact \w+ file\. Received: ") as caught:
+        decode_image(content)
+    assert "driver" not in str(caught.value)
+    assert "unpack" not in str(caught.value)

@@ -1,6 +1,7 @@
 """Data sets by name, and the options of the synthetic one."""
 
 import dataclasses
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -109,6 +110,7 @@ check = train[:20]
         ("--training-examples 10", "--training-examples does nothing"),
         ("--image-size 32", "--image-size does nothing with --dataset cifar10. Received: --image-size 32"),
         ("--dataset mnist --colour-distortion", "--colour-distortion does nothing with --dataset mnist"),
+        ("--dataset records --check-fraction 0.5", "--check-fraction does nothing with --dataset records"),
         ("--image-shape 3,4,4", "--image-shape does nothing with --dataset cifar10. Received: --image-shape 3,4,4"),
         (
             "--dataset synthetic --data-directory x",
@@ -252,6 +254,18 @@ def test_a_script_trains_on_image_files(
     )
     assert logistic_regression.main(f"{arguments} --output-directory {tmp_path / 'out'}".split()) == 0
     assert f"{dataset}, 36 training and 4 test images 3×12×12" in capsys.readouterr().out
+
+
+def test_the_fraction_for_tests_is_that_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A test of the run later has the same test images."""
+    pytest.importorskip("PIL.Image", reason="Pillow, of the extra zoo, is not installed")
+    write_folder(tmp_path / "data", {f"{name}/{n}.png": picture(n, format="PNG") for name in "ab" for n in range(8)})
+    arguments = f"--dataset image_folder --data-directory {tmp_path / 'data'} --image-size 12 --check-fraction 0.25"
+    output = tmp_path / "out"
+    assert logistic_regression.main(f"{arguments} --epochs 1 --output-directory {output}".split()) == 0
+    assert "image_folder, 12 training and 4 test images" in capsys.readouterr().out
+    assert cli.main(["test", str(output), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["examples"] == 4
 
 
 def test_image_files_are_read_once_for_a_script(tmp_path: Path) -> None:
