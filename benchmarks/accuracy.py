@@ -353,13 +353,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         setting = Setting(**json.loads(options.speed))
         print(epoch_seconds(setting, cifar10(options.data_directory)))
         return 0
-    if "pytorch" in options.systems:  # said now, because its turn may come only after hours
-        require_torch("without it, use --systems crossbow")
     settings = [
         Setting(system, seed, options.epochs, options.batch_size, options.learning_rate, options.weight_decay)
         for seed in options.seeds
         for system in options.systems
     ]
+    missing = [setting for setting in settings if not (options.output / f"{setting.name}.json").is_file()]
+    if options.speed_rounds or any(setting.system == "pytorch" for setting in missing):
+        require_torch("without it, use --systems crossbow")  # said now, because its turn may come only after hours
     runs = [result(setting, options.output, options.data_directory) for setting in settings]
     if options.speed_rounds:
         measured = settings[: len(options.systems)]  # one of each system

@@ -1,5 +1,5 @@
-"""Contestants that take turns, each in its own processes, which are started once and idle while another runs. If they
-need too much memory together, processes are started for each turn instead, and end after it.
+"""Contestants that take turns, each in its own processes, which are started once and idle while another runs. With
+`apart`, for those that need too much memory together, processes are started for each turn and end after it.
 
 A process is given two times: it runs from the moment it receives them (warm-up), and counts from `begin` to `end`. So
 it is warm when it counts, several processes of one contestant count over the same interval, and the threads, allocator

@@ -52,6 +52,7 @@ from benchmarks.learners import _number
 from benchmarks.machine import describe_machine, has_torch
 from benchmarks.output import write_json
 from crossbow import SystemConf
+from crossbow.console import run_command
 from crossbow.scripts.values import file_to_write
 from crossbow.types import ConfigurationError
 
@@ -453,4 +454,4 @@ def _write(path: Path | None, machine: dict[str, str], outcomes: Sequence[Outcom
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_command("python -m benchmarks.gpu_learners", main))

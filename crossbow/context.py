@@ -454,7 +454,7 @@ class ExecutionContext:
         """The base model's output for images (N, …): probabilities, for a network that ends with SoftMax.
 
         The images must have the type and the range of the training images: uint8 from 0 to 255 if these are uint8, else
-        finite floating-point numbers. They may also be the examples of a data set, as `data.check`, which are read
+        finite floating-point numbers. They may also be the examples of a data set, such as `data.check`, which are read
         piece by piece and are not changed at random. Raises DataError if they do not fit or cannot be decoded, and
         TaskError if an operator fails; a task is then one part of the images.
         """

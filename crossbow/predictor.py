@@ -129,7 +129,7 @@ class Predictor:
     @without_own_frames
     def predict(self, images: Array | Examples) -> Array:
         """The network's output for images (N, C, H, W) or (N, features), or (N, H, W, C) for a channels-last network.
-        They may also be the examples of a data set, as `data.check`, which are read piece by piece.
+        They may also be the examples of a data set, such as `data.check`, which are read piece by piece.
 
         A model from a file takes images of the shape and the type of its training images. Other networks take images of
         any shape that fits: uint8 images are multiplied by 1/255, like a `Dataset`'s; floating-point images are used as

@@ -113,8 +113,8 @@ def _load(
 ) -> Dataset:
     if data_directory is None:
         otherwise = (
-            f"name a directory that holds {collection.title}'s files with --data-directory, or train a script on "
-            "synthetic images with --dataset synthetic"
+            f"name a directory that holds {collection.title}'s files with --data-directory, or run a script "
+            "with --dataset synthetic, for synthetic images"
         )
         (path,) = download(collection.title, folder, files, MIRRORS, otherwise)
     else:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from crossbow.conf import is_integer, plain, shown
 from crossbow.data.examples import ArrayExamples, Examples, looks_channels_last
-from crossbow.data.mapped import MappedExamples, is_memory_map, type_of_mapped
+from crossbow.data.mapped import MappedExamples, memory_map_of
 from crossbow.data.shards import RankShare, shard_of
 from crossbow.data.splitting import split_indices
 from crossbow.files import reason
@@ -37,9 +37,9 @@ class Dataset:
     regression. One-hot labels (an integer matrix whose rows are zeros and a single one) are rejected. Arrays that
     already have the right type and are contiguous are not copied, and must not change while they are in use.
 
-    Examples in a memory map, such as `np.load(path, mmap_mode="r")`, are read when they are needed. Their numbers are
-    converted then, and one that is not finite makes a bad example (`SystemConf.on_bad_record`). Only integers of 32
-    bits or more are converted at once, in memory.
+    Examples in a memory map, such as `np.load(path, mmap_mode="r")`, are never read whole, but when they are needed;
+    labels are read into memory. uint8 and float64 keep their type, and other numbers become float32. An example counts
+    as bad if a number of it is not finite, or if float32 cannot hold it (`SystemConf.on_bad_record`).
 
     `number_of_classes`: labels are 0 ≤ label < number_of_classes; None is the largest label + 1.
     `ignored_label`: an additional valid label, such as −1 or 255, for examples that a loss ignores.
@@ -276,7 +276,7 @@ def checked_like(value: object, shape: Shape, dtype: np.dtype[Any], computed: np
 def check_data_fits(data: Dataset, dtype: np.dtype[Any]) -> None:
     """Raise DataError if an example in memory, or a target, becomes infinite in the type of the computation."""
     for phase, examples in (("train", data.train), ("check", data.check)):
-        if isinstance(examples, ArrayExamples) and not isinstance(examples, MappedExamples):
+        if isinstance(examples, ArrayExamples):
             _check_fits(f"x_{phase}", examples.images, dtype)
         if examples is not None:
             _check_fits(f"y_{phase}", examples.labels, dtype)
@@ -379,7 +379,7 @@ def _examples(phase: str, pair: object, channels_last: bool, sequences: bool) ->
         raise DataError(f"{phase}: expected a pair ({x}, {y}). Received: {received}")
     images = _checked_shape(x, pair[0], channels_last=channels_last, sequences=sequences)
     labels = _labels(y, pair[1], len(images), x)
-    if is_memory_map(images) and type_of_mapped(images.dtype) is not None:
+    if memory_map_of(images) is not None:
         return MappedExamples(images, labels)
     return ArrayExamples(_converted(x, images), labels)
 

@@ -17,7 +17,7 @@ from crossbow.data.batch_metadata import LARGEST
 from crossbow.data.batch_writer import BESIDE, DEFAULT_PARTITION, MEAN, BatchFileWriter
 from crossbow.data.class_names import CLASSES, class_lines, read_class_names
 from crossbow.data.dataset import Dataset
-from crossbow.data.examples import Examples, Selection
+from crossbow.data.examples import Examples
 from crossbow.files import file_error, kind_of_file
 from crossbow.types import Array, DataError, Shape
 
@@ -98,9 +98,7 @@ class EncodedExamples:
         return np.pad(numbers.astype(np.float32, copy=False), self._borders), labels
 
     def _images(self, start: int, stop: int) -> Array:
-        images = np.empty((stop - start, *self._examples.image_shape), self._examples.image_dtype)
-        self._examples.write_images(Selection.of(np.arange(start, stop)), images)
-        return images
+        return self._examples.read_images(np.arange(start, stop))
 
     def mean(self) -> Floats:
         """The mean image, before pixels are converted."""

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from crossbow.types import Array, DataError, Shape
 
-PIECE, LEAST_OF_PIECE = 64 << 20, 64
-"""Size in bytes of the images that `predict_examples` has in memory, and the minimum number of images."""
+PIECE = 64 << 20
+"""Maximum size in bytes of the images that `predict_examples` reads at once, unless one image is larger."""
 
 Indices = NDArray[np.intp]
 Epochs = NDArray[np.int64]
@@ -100,10 +100,8 @@ class Examples(ABC):
         position = operator.index(index)
         if not -len(self) <= position < len(self):
             raise IndexError(f"expected an index from {-len(self)} to {len(self) - 1}. Received: {position}")
-        image: Array = np.empty((1, *self.image_shape), self.image_dtype)
-        label: Array = np.empty((1, *self.label_shape), self.labels.dtype)
-        self.write(Selection.of(np.array([position % len(self)])), image, label)
-        return image[0], label[0]
+        label: Array = self.labels[position].copy()
+        return self.read_images(np.array([position % len(self)]))[0], label
 
     @property
     @abstractmethod
@@ -129,10 +127,25 @@ class Examples(ABC):
         """The file of an example, and the example's position in it; "" if the example is in memory."""
         return ""
 
-    def identity(self) -> bytes:
-        """Text that is probably different for other examples with the same labels, such as the names of their files,
-        wherever these are. Empty if no such text is known without reading the images."""
+    def stored_images(self, indices: Indices) -> Array | None:
+        """The images (B, …) with these indices as they are in memory or in a memory map; None if they are in files that
+        have to be decoded."""
+        return None
+
+    def names_of_files(self) -> bytes:
+        """The names of the files of the images, wherever these are, or their sizes, for a digest. Empty if there are no
+        files, or the labels say as much."""
         return b""
+
+    def read_images(self, indices: Indices) -> Array:
+        """The images (B, …) with these indices, as a new array, with the random changes of epoch 0 and seed 0.
+
+        Raises BadExample for the first image that cannot be decoded.
+        """
+        images: Array = np.empty((len(indices), *self.image_shape), self.image_dtype)
+        if len(indices):
+            self.write_images(Selection.of(indices), images)
+        return images
 
     def write(self, selection: Selection, images: Array, labels: Array) -> None:
         """Write the images and labels of a batch to `images` (B, …) and `labels` (B, …).
@@ -180,6 +193,10 @@ class ArrayExamples(Examples):
     def image_dtype(self) -> np.dtype[np.generic]:
         return self.images.dtype
 
+    def stored_images(self, indices: Indices) -> Array:
+        found: Array = self.images[indices]
+        return found
+
     def write_images(self, selection: Selection, images: Array) -> None:
         self.images.take(selection.indices, axis=0, out=images, mode="clip")  # see `write`
 
@@ -214,8 +231,11 @@ class PartOfExamples(Examples):
     def source(self, index: int) -> str:
         return self._whole.source(int(self._indices[index]))
 
-    def identity(self) -> bytes:
-        whole = self._whole.identity()
+    def stored_images(self, indices: Indices) -> Array | None:
+        return self._whole.stored_images(self._indices[indices])
+
+    def names_of_files(self) -> bytes:
+        whole = self._whole.names_of_files()
         return whole and whole + self._indices.tobytes()
 
     def write_images(self, selection: Selection, images: Array) -> None:
@@ -233,16 +253,13 @@ class PartOfExamples(Examples):
 
 
 def predict_examples(images: Array | Examples, predict: Callable[[Array], Array]) -> Array:
-    """The outputs of a function of images (N, …). Of examples, it gets as many images at once as `PIECE` holds, without
+    """The outputs of a function of images (N, …). It gets those of examples in pieces of at most `PIECE`, without
     random changes. Raises BadExample if an image cannot be decoded."""
     if not isinstance(images, Examples):
         return predict(images)
     examples = images.for_tests()
-    step = max(LEAST_OF_PIECE, PIECE // max(1, math.prod(examples.image_shape) * examples.image_dtype.itemsize))
-    outputs = []
-    for start in range(0, max(1, len(examples)), step):
-        indices = np.arange(start, min(start + step, len(examples)))
-        piece: Array = np.empty((len(indices), *examples.image_shape), examples.image_dtype)
-        examples.write_images(Selection.of(indices), piece)
-        outputs.append(predict(piece))
-    return np.concatenate(outputs)
+    step = max(1, PIECE // max(1, math.prod(examples.image_shape) * examples.image_dtype.itemsize))
+    starts = range(0, max(1, len(examples)), step)
+    return np.concatenate(
+        [predict(examples.read_images(np.arange(len(examples))[start : start + step])) for start in starts]
+    )

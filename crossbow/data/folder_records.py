@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -20,11 +19,15 @@ from crossbow.data.image_folder import image_folder
 from crossbow.data.images import Scratch, decode_pixels
 from crossbow.data.progress import ProgressBars
 from crossbow.data.records import RECORDS_PER_FILE, Record, write_records
-from crossbow.files import checked_path, file_error, make_directory, write_whole
+from crossbow.files import checked_path, file_error, make_directory, reason, write_whole
 from crossbow.types import DataError
 
 SEED = 0
 """Seed of the order of the training images."""
+STAGING = ".images.unfinished"
+"""Name of the hidden directory, in that of the output, with the files that are not complete."""
+_FILES = re.compile(r"images-(train|test)\.(metadata|classes|records\.[1-9][0-9]*)")
+"""Names of the files of a conversion."""
 
 
 def convert_image_folder(
@@ -40,9 +43,11 @@ def convert_image_folder(
     Writes `images-train.records.N`, N from 1, with 2,048 records each (the last may have fewer), `images-train.classes`
     with the names of the classes, and `images-train.metadata`; and the same for `images-test`. A record has the bytes
     of the image file and no boxes. The training images are in a random order, which is the same in each conversion, so
-    that a record file has images of many classes. The files are written to the hidden directory `.images.unfinished`
-    in `output`. When all are complete, they replace older files, and the metadata files come last. So an error or an
-    interruption leaves an older data set as it was.
+    that a record file has images of many classes.
+
+    The files are written to the hidden directory `.images.unfinished` in `output`. Only when all are complete do they
+    replace older files; the metadata files come last. So an older data set stays as it was if an image cannot be
+    decoded, the disk is full, or the process is interrupted before. Until then, both need space.
 
     on_bad_image: called with the error of each image that cannot be decoded, which is left out; None raises the error.
     It must not raise exceptions.
@@ -61,16 +66,20 @@ def convert_image_folder(
     for one in sets:
         check_prefix(str(one.prefix))
     check_same_classes(sets[0].metadata_path, data.class_names)
-    with _unfinished(target) as directory_of_new:
+    staging = _new_staging(target)
+    try:
         with ProgressBars("images") as progress:
-            counts = [one.write(directory_of_new, progress) for one in sets]
-        _remove_older(target)
-        _move(directory_of_new, target)
-    names = class_lines(data.class_names)
-    for one, count in zip(sets, counts, strict=True):
-        if names is not None:
-            write_whole(one.prefix.with_suffix(CLASSES), names)
-        write_metadata(one.metadata_path, metadata_of_records(one.prefix, -(-count // RECORDS_PER_FILE), count))
+            counts = [one.write(staging, progress) for one in sets]
+        names = class_lines(data.class_names)
+        for one, count in zip(sets, counts, strict=True):
+            if names is not None:
+                write_whole(staging / f"{one.name}{CLASSES}", names)
+            metadata = metadata_of_records(one.prefix, -(-count // RECORDS_PER_FILE), count)
+            write_metadata(staging / one.metadata_path.name, metadata)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+    _replace(target, staging)
     return [one.metadata_path for one in sets]
 
 
@@ -82,37 +91,42 @@ def _is_in(path: Path, folder: Path) -> bool:
         raise file_error(error, path, "a directory to write to") from error
 
 
-@contextlib.contextmanager
-def _unfinished(directory: Path) -> Iterator[Path]:
-    """A new hidden directory in this one, for files that are not complete. It is removed at the end."""
-    hidden = directory / ".images.unfinished"
+def _new_staging(directory: Path) -> Path:
+    """A new, empty, hidden directory in this one, for files until all of them are complete."""
+    staging = directory / STAGING
     make_directory(directory)
-    shutil.rmtree(hidden, ignore_errors=True)  # a killed process has left it
-    make_directory(hidden)
     try:
-        yield hidden
-    finally:
-        shutil.rmtree(hidden, ignore_errors=True)
-
-
-def _move(source: Path, target: Path) -> None:
-    """Move all files from one directory to another."""
-    try:
-        for file in sorted(source.iterdir()):
-            file.replace(target / file.name)
+        if staging.exists():  # a killed process has left it
+            shutil.rmtree(staging)
+        staging.mkdir()
     except OSError as error:
-        raise file_error(error, target, "a directory to write to") from error
+        raise file_error(error, staging, "a directory to write to") from error
+    return staging
 
 
-def _remove_older(directory: Path) -> None:
-    """Remove the files of an older conversion, metadata first."""
-    names = (r"images-(train|test)\.metadata", r"images-(train|test)\.(classes|records\.[1-9][0-9]*)")
+def _replace(directory: Path, staging: Path) -> None:
+    """Replace the files of an older conversion by those in the staging directory, which is removed. The metadata files
+    are removed first and come last."""
     try:
-        found = sorted(directory.iterdir())
-        for path in (path for name in names for path in found if re.fullmatch(name, path.name)):
+        older = [path for path in directory.iterdir() if _FILES.fullmatch(path.name)]
+        new = sorted(staging.iterdir(), key=_is_metadata)
+        for path in filter(_is_metadata, older):
             path.unlink()
+        for path in new:
+            path.replace(directory / path.name)
+        names = {path.name for path in new}
+        for path in older:
+            if path.name not in names and not _is_metadata(path):
+                path.unlink()
+        staging.rmdir()
     except OSError as error:
-        raise file_error(error, directory, "a directory to write to") from error
+        raise DataError(
+            f"{directory}: expected to replace its files by those in {staging}. Received: {reason(error)}"
+        ) from error
+
+
+def _is_metadata(path: Path) -> bool:
+    return path.suffix == ".metadata"
 
 
 class _Conversion:

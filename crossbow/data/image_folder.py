@@ -163,8 +163,8 @@ class FolderExamples(DecodedExamples):
     def source(self, index: int) -> str:
         return os.path.join(self._root, self._paths[index])
 
-    def identity(self) -> bytes:
-        return "\0".join(self._paths).encode(errors="surrogateescape")
+    def names_of_files(self) -> bytes:
+        return os.fsencode("\0".join(self._paths)).replace(os.fsencode(os.sep), b"/")
 
     def read(self, index: int, scratch: Scratch) -> tuple[Pixels, Boxes | None]:
         path = self.source(index)

@@ -138,12 +138,12 @@ def _decode_by_pillow(content: bytes, form: str, check_size: CheckSize | None, p
             return np.asarray(image.convert("RGB"))
     except DataError:
         raise
-    except (struct.error, SyntaxError) as error:  # of a header; their text would not tell a user anything
-        raise DataError(
-            f"expected an intact {name} file. Received: {len(content):,} bytes with an incomplete or unknown header"
-        ) from error
     except Exception as error:  # Pillow does not document which exceptions damaged files cause
-        raise DataError(f"expected an intact {name} file. Received: {reason(error)}") from error
+        received = reason(error)
+        # Their texts would tell a user nothing.
+        if isinstance(error.__cause__ or error, struct.error) or "identified by this driver" in received:
+            received = f"{len(content):,} bytes with an incomplete or unknown header"
+        raise DataError(f"expected an intact {name} file. Received: {received}") from error
 
 
 def _check(height: int, width: int, check_size: CheckSize | None) -> None:

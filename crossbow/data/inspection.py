@@ -15,8 +15,8 @@ from crossbow.data.batch_files import BatchFiles, find_partition
 from crossbow.data.batch_metadata import Metadata, read_metadata
 from crossbow.data.class_names import CLASSES, read_class_names
 from crossbow.data.images import decode_pixels
+from crossbow.data.mapped import EXACT
 from crossbow.data.records import Record, RecordFile
-from crossbow.data.stored import EXACT
 from crossbow.files import check_readable, file_error
 from crossbow.types import Array, DataError
 
@@ -100,8 +100,8 @@ def verify(
 ) -> Iterator[str]:
     """Read and check all examples of a data set, and decode all images. Yields one sentence for each error.
 
-    note: receives a sentence about labels that are not errors: a negative one, which `ignored_label` may make valid,
-    and one without a name in `NAME.classes`.
+    note: receives a sentence about labels in batch-aligned files that are not errors: a negative one, which
+    `ignored_label` may make valid, and one without a name in `NAME.classes`.
 
     Raises DataError if a length, count or key is wrong, so that the examples cannot be located.
     """
@@ -162,7 +162,11 @@ def _verify_batches(files: BatchFiles, show: Show, note: Callable[[str], None]) 
             f"{files.path}: {ignored.examples:,} of {len(files):,} examples have the label {ignored.value}, "
             f"which needs ignored_label={ignored.value} in batch_files"
         )
-    names = read_class_names(files.path.with_suffix(CLASSES)) if meta.label_type == "int" else None
+    try:
+        names = read_class_names(files.path.with_suffix(CLASSES)) if meta.label_type == "int" else None
+    except DataError as error:
+        names = None
+        yield str(error)
     if names is not None and largest >= len(names):
         note(
             f"{files.path}: the largest label is {largest:,}, but {files.path.with_suffix(CLASSES).name} has only "

@@ -3,71 +3,99 @@
 from __future__ import annotations
 
 import mmap
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.data.examples import ArrayExamples, BadExample, Examples, Indices, Selection
-from crossbow.types import Array
+from crossbow.data.examples import BadExample, Examples, Indices, Selection
+from crossbow.types import Array, DataError, Shape
+
+EXACT = "integers that float32 holds exactly (as all up to 2**24)"
+LARGEST = np.finfo(np.float32).max
 
 
-def is_memory_map(array: NDArray[Any]) -> bool:
-    """Whether the elements are in a memory map, as after `np.load(path, mmap_mode="r")`.
+def memory_map_of(array: NDArray[Any]) -> mmap.mmap | None:
+    """The memory map that has the elements of an array, as after `np.load(path, mmap_mode="r")`; None if they are in
+    other memory.
 
-    >>> is_memory_map(np.zeros(4))
-    False
+    >>> memory_map_of(np.zeros(4))
     """
     base: Any = array
     while isinstance(base, np.ndarray | memoryview):
         base = base.base if isinstance(base, np.ndarray) else base.obj
-    return isinstance(base, mmap.mmap)
+    return base if isinstance(base, mmap.mmap) else None
 
 
-def type_of_mapped(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-    """The type in which a network gets numbers of a memory map: as an array's, but without looking at the numbers; None
-    for integers that float32 may not represent.
+@dataclass(eq=False)
+class MappedExamples(Examples):
+    """Examples whose images (N, …), of any numeric type, are in a memory map. They are read, converted and checked when
+    they are needed: uint8 stays uint8, float64 stays float64, and other numbers become float32.
 
-    >>> [str(type_of_mapped(np.dtype(name))) for name in ("u1", "<i2", ">f4", "f2", "i8")]
-    ['uint8', 'float32', 'float32', 'float32', 'None']
+    An image is a bad example if a number of it is not finite, or if float32 cannot hold it: an integer must not be
+    rounded. Labels (N, …) are in memory.
     """
-    if dtype == np.uint8:
-        return dtype
-    if dtype.kind == "f":
-        return np.dtype(np.float32 if dtype.itemsize < 4 else dtype.newbyteorder("="))
-    return np.dtype(np.float32) if dtype.itemsize < 4 else None
 
+    images: NDArray[Any]
+    labels: Array
 
-class MappedExamples(ArrayExamples):
-    """Examples whose images are in a memory map. They are read, converted and checked when they are needed.
-
-    A floating-point number that is not finite makes a bad example.
-    """
+    @property
+    def image_shape(self) -> Shape:
+        return self.images.shape[1:]
 
     @property
     def image_dtype(self) -> np.dtype[np.generic]:
-        dtype = type_of_mapped(self.images.dtype)
-        assert dtype is not None
-        return dtype
+        kept = self.images.dtype == np.uint8 or (self.images.dtype.kind == "f" and self.images.dtype.itemsize == 8)
+        return self.images.dtype.newbyteorder("=") if kept else np.dtype(np.float32)
 
     def source(self, index: int) -> str:
+        return f"{self._file()}: example {index}"
+
+    def stored_images(self, indices: Indices) -> Array:
+        self._check_length()
+        found: Array = self.images[indices]
+        return found
+
+    def write_images(self, selection: Selection, images: Array) -> None:
+        self._check_length()
+        flags = self.images.flags
+        if self.images.dtype == images.dtype and flags.c_contiguous and flags.aligned:
+            self.images.take(selection.indices, axis=0, out=images, mode="clip")  # see `Examples.write`
+            numbers: NDArray[Any] = images
+        else:  # `take` would copy the whole map
+            numbers = self.images[selection.indices]
+            with np.errstate(over="ignore"):  # which `_check` finds
+                images[...] = numbers
+        self._check(selection.indices, numbers, images)
+
+    def _check(self, indices: Indices, numbers: NDArray[Any], images: NDArray[Any]) -> None:
+        """Raise BadExample for the first image that cannot be used. numbers: the images as they are stored."""
+        if not images.size or numbers.dtype == np.uint8:
+            return
+        if numbers.dtype.kind == "f":
+            if images.min() >= -LARGEST and images.max() <= LARGEST:
+                return
+            good, expected = np.abs(images) <= LARGEST, "finite numbers that float32 can hold"
+        else:
+            good, expected = images == numbers, EXACT
+        if not good.all():
+            position = int(np.argmin(good.reshape(len(good), -1).all(axis=1)))
+            index, value = int(indices[position]), numbers[position][~good[position]][0]
+            raise BadExample(index, self.source(index), f"expected {expected}. Received: {value}")
+
+    def _check_length(self) -> None:
+        """Raise DataError if the file has become shorter. The system kills a process that reads beyond its end."""
+        mapped = memory_map_of(self.images)
+        assert mapped is not None
+        if (size := mapped.size()) < len(mapped):
+            raise DataError(
+                f"{self._file()}: expected a file that does not change while it is used, of at least {len(mapped):,} "
+                f"bytes. Received: {size:,} bytes"
+            )
+
+    def _file(self) -> str:
         base: Any = self.images
         while isinstance(base, np.ndarray) and not getattr(base, "filename", None):
             base = base.base
-        return f"{getattr(base, 'filename', 'memory map')}: example {index}"
-
-    def write_images(self, selection: Selection, images: Array) -> None:
-        if self.images.dtype == images.dtype and self.images.flags.c_contiguous:
-            super().write_images(selection, images)
-        else:  # `take` would copy the whole map
-            images[...] = self.images[selection.indices]
-        if images.dtype.kind == "f" and images.size and not (-np.inf < images.min() and images.max() < np.inf):
-            flat = images.reshape(len(images), -1)
-            position = int(np.argmin(np.isfinite(flat).all(axis=1)))
-            value = flat[position][~np.isfinite(flat[position])][0]
-            index = int(selection.indices[position])
-            raise BadExample(index, self.source(index), f"expected finite numbers. Received: {value}")
-
-    def part(self, selected: slice | Indices) -> Examples:
-        """The examples with these indices, which are read when they are needed."""
-        return Examples.part(self, selected)
+        return str(getattr(base, "filename", "memory map"))

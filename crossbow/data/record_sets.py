@@ -137,7 +137,7 @@ class RecordExamples(DecodedExamples):
         file, number = self._place(index)
         return f"{file.path}: record {number}"
 
-    def identity(self) -> bytes:
+    def names_of_files(self) -> bytes:
         return " ".join(str(file.nbytes) for file in self._files).encode()
 
     def read(self, index: int, scratch: Scratch) -> tuple[Pixels, Boxes | None]:

@@ -13,9 +13,8 @@ from crossbow.data.batch_files import BatchFiles
 from crossbow.data.class_names import CLASSES, read_class_names
 from crossbow.data.dataset import Dataset
 from crossbow.data.examples import BadExample, Examples, Indices, Selection, looks_channels_last
+from crossbow.data.mapped import EXACT
 from crossbow.types import LARGEST_EXACT, Array, DataError, Shape
-
-EXACT = "integers that float32 holds exactly (as all up to 2**24)"
 
 _OF_CHECK = re.compile(r"-(test|check|validation)\.(metadata$|(records|examples)\b)")
 _OF_TRAINING = re.compile(r"-train\.(metadata$|(records|examples)\b)")

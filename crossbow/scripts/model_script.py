@@ -50,7 +50,7 @@ from crossbow.scripts.bad_records import BadRecordsMonitor
 from crossbow.scripts.between_ranks import chosen_between, chosen_later
 from crossbow.scripts.compilation import announced
 from crossbow.scripts.curves import write_learning_curves
-from crossbow.scripts.data_sources import SYNTHETIC, DataSource
+from crossbow.scripts.data_sources import IMAGE_FOLDER, SYNTHETIC, DataSource
 from crossbow.scripts.initial_model import digest_of_initial_model, load_initial_model
 from crossbow.scripts.logged_run import read_run
 from crossbow.scripts.logs import log_monitors
@@ -292,6 +292,14 @@ class _CheckpointWarnings(Monitor):
             warn(written.warning)
 
 
+def _check_fraction(options: argparse.Namespace) -> float | None:
+    """The fraction of an image folder for checks; None with other data sets."""
+    if options.dataset != IMAGE_FOLDER:
+        return None
+    given: float | None = options.check_fraction
+    return DataSource.check_fraction if given is None else given
+
+
 def warn(sentence: str) -> None:
     """Print a warning on stderr."""
     print(printable(sentence, sys.stderr), file=sys.stderr, flush=True)
@@ -400,7 +408,7 @@ class _Run:
             "data": {
                 "name": self.options.dataset,
                 "directory": None if self.options.data_directory is None else str(self.options.data_directory),
-                "check_fraction": getattr(self.options, "check_fraction", None),
+                "check_fraction": _check_fraction(self.options),
                 **fingerprint(context.data),
             },
             "versions": versions(),

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow import Dataflow, Dataset, ExecutionContext
-from crossbow.data.examples import BadExample, PartOfExamples
+from crossbow.data.examples import BadExample, Examples, PartOfExamples
 from crossbow.dataflow.drawing import shape_text
 from crossbow.dataflow.graph import build
 from crossbow.dataflow.validate import infer_shapes, variables_of
@@ -65,8 +65,7 @@ def errors(context: ExecutionContext, data: Dataset) -> dict[str, Any]:
     check, classes = data.check, data.number_of_classes
     if check is None or classes is None or check.labels.ndim != 1 or len(check) > MOST_EXAMPLES:
         return {}
-    good = np.setdiff1d(np.arange(len(check)), [bad.index for bad in context.bad_examples(Phase.CHECK)])
-    check = PartOfExamples(check, good)
+    check, good = good_examples(context, check)
     try:
         outputs = context.predict(check)
     except BadExample:
@@ -84,13 +83,19 @@ def errors(context: ExecutionContext, data: Dataset) -> dict[str, Any]:
     return found
 
 
-def confusion(labels: Integers, predicted: Integers, classes: int) -> Array:
+def good_examples(context: ExecutionContext, check: Examples) -> tuple[Examples, NDArray[np.intp]]:
+    """The check examples without those that tests have skipped, as they are in tests, and their indices."""
+    good = np.setdiff1d(np.arange(len(check)), [bad.index for bad in context.bad_examples(Phase.CHECK)])
+    return PartOfExamples(check.for_tests(), good), good
+
+
+def confusion(labels: Integers, predicted: Integers, classes: int) -> Integers:
     """The number of examples by label (rows) and predicted class (columns).
 
     >>> confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), 2).tolist()
     [[1, 1], [0, 1]]
     """
-    counts = np.zeros((classes, classes), np.int64)
+    counts: Integers = np.zeros((classes, classes), np.int64)
     np.add.at(counts, (labels, predicted), 1)
     return counts
 

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow import Dataset, ExecutionContext, ModelConf, SystemConf
-from crossbow.data.examples import PartOfExamples
 from crossbow.data.fingerprint import fingerprint
 from crossbow.files import reason
 from crossbow.model_file import ModelFile, ModelSettings, read_model
@@ -20,6 +19,7 @@ from crossbow.scripts.data_sources import KNOWN, NUMBERED, SEQUENCE, SYNTHETIC, 
 from crossbow.scripts.graph_command import script_of
 from crossbow.scripts.model_script import ModelScript
 from crossbow.scripts.predict_command import add_model
+from crossbow.scripts.run_summary import confusion, good_examples
 from crossbow.scripts.values import expanded_path, integer
 from crossbow.types import ConfigurationError, DataError, Phase
 
@@ -135,7 +135,9 @@ def _data(options: argparse.Namespace, settings: ModelSettings) -> Dataset:
     if options.dataset is None and recorded is None:
         raise DataError(f"{options.model}: expected --dataset, because no run.json tells the data set. Received: none")
     if options.dataset is not None:
-        recorded = {"name": options.dataset}
+        before = recorded if recorded is not None and recorded["name"] == options.dataset else {}
+        kept = {name: before[name] for name in ("check_fraction",) if name in before}
+        recorded = {"name": options.dataset, **kept}
     assert recorded is not None
     digest = recorded.pop("check_digest", None)
     given = {name: getattr(options, name) for name in SYNTHETIC_SIZES if getattr(options, name) is not None}
@@ -263,15 +265,12 @@ def _confusion(context: ExecutionContext) -> NDArray[np.int64]:
     assert check is not None
     if classes is None or check.label_shape:
         raise DataError("--confusion: expected a data set with one class for each example. Received: another one")
-    counts = np.zeros((classes, classes), np.int64)
-    bad = [example.index for example in context.bad_examples(Phase.CHECK)]
-    good = PartOfExamples(check, np.setdiff1d(np.arange(len(check)), bad))
+    good, _ = good_examples(context, check)
     outputs = context.predict(good)
     predicted = outputs.argmax(axis=1) if outputs.ndim == 2 else outputs  # Classify returns classes
     labels = good.labels.astype(np.int64)
     valid = (labels >= 0) & (labels < classes)  # a loss may ignore a label
-    np.add.at(counts, (labels[valid], predicted[valid].astype(np.intp)), 1)
-    return counts
+    return confusion(labels[valid], predicted[valid].astype(np.int64), classes)
 
 
 def _class_names(settings: ModelSettings) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections import Counter
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from crossbow.data import RecordFile, folder_records, image_folder, records
 from crossbow.data.examples import Examples
-from crossbow.data.folder_records import convert_image_folder
+from crossbow.data.folder_records import STAGING, convert_image_folder
 from crossbow.types import DataError
 from tests.data.picture_files import picture, write_folder
 from tests.data.small_sets import read
@@ -102,8 +103,31 @@ def test_an_error_leaves_an_older_data_set_as_it_was(folder: Path, tmp_path: Pat
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
+def test_new_files_are_kept_if_they_cannot_replace_older_ones(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, staging = tmp_path / "out", tmp_path / "out" / STAGING
+    convert_image_folder(folder, out)
+    replace = Path.replace
+
+    def fail(self: Path, target: Path) -> Path:
+        if self.name == "images-train.records.1":
+            raise OSError(errno.EACCES, "it is open elsewhere")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(DataError, match=f"^{re.escape(str(out))}: expected to replace its files by those in "):
+        convert_image_folder(folder, out)
+    assert not list(out.glob("*.metadata"))  # nothing looks complete
+    assert {path.name for path in staging.iterdir()} >= {"images-train.records.1", "images-train.metadata"}
+    monkeypatch.undo()
+    monkeypatch.setattr(folder_records, "RECORDS_PER_FILE", PER_FILE)
+    assert all(path.is_file() for path in convert_image_folder(folder, out))
+    assert not staging.exists()
+
+
 def test_what_a_killed_conversion_has_left_is_removed(folder: Path, tmp_path: Path) -> None:
-    hidden = tmp_path / "out" / ".images.unfinished"
+    hidden = tmp_path / "out" / STAGING
     hidden.mkdir(parents=True)
     (hidden / "images-train.records.9").write_bytes(b"older")
     convert_image_folder(folder, tmp_path / "out")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import doctest
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 
 from crossbow import DataError, Dataset
+from crossbow.data import fingerprint as module
 from crossbow.data import mapped
 from crossbow.data.examples import ArrayExamples, BadExample, Selection
-from crossbow.data.mapped import MappedExamples, is_memory_map
+from crossbow.data.fingerprint import fingerprint
+from crossbow.data.mapped import MappedExamples, memory_map_of
 from tests.support import blobs, context
 
 PAGES = 3000
@@ -28,7 +31,7 @@ def saved(directory: Path, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def resident() -> int:
     """Resident memory of this process in bytes, mapped files included."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "RssFile")))
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Rss"))
 
 
 def test_doctests() -> None:
@@ -38,23 +41,32 @@ def test_doctests() -> None:
 def test_what_is_a_memory_map(tmp_path: Path) -> None:
     images = saved(tmp_path, np.zeros((4, 2), np.float32))
     for view in (images, images[1:], np.asarray(images), images.reshape(2, 4), images.T):
-        assert is_memory_map(view)
+        assert memory_map_of(view) is not None
     for array in (images + 1, np.array(images), np.ascontiguousarray(images.T), np.zeros(4)):
-        assert not is_memory_map(array)
+        assert memory_map_of(array) is None
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the memory of a process is not known here")
-@pytest.mark.parametrize("dtype", ["u1", "f2", "<f4", ">f4", "i2", "f8"])
-def test_it_is_never_read_whole(dtype: str, tmp_path: Path) -> None:
-    """Neither when the data set is created, nor by shards and splits. The file is sparse."""
-    images = np.lib.format.open_memmap(tmp_path / "images.npy", "w+", np.dtype(dtype), SHAPE)
+@pytest.mark.parametrize("dtype", ["u1", "f2", "<f4", ">f4", "i2", "i8", "f8"])
+@pytest.mark.parametrize("layout", ["contiguous", "unaligned", "transposed"])
+def test_it_is_never_read_whole(dtype: str, layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when the data set is created or divided, nor for a fingerprint or a batch. The file is sparse."""
+    kind = np.dtype(dtype)
+    monkeypatch.setattr(module, "LARGEST", 50 * 4096 * kind.itemsize)  # otherwise, all of so small a file
+    shape = (4096, PAGES) if layout == "transposed" else (PAGES, 4096)
+    offset = 13 if layout == "unaligned" else 0
+    images = np.memmap(tmp_path / "images", kind, "w+", offset, shape)
+    if layout == "transposed":
+        images = images.T
     labels = np.arange(PAGES) % 10
     before = resident()
     data = Dataset((images, labels), (images, labels))
     parts = [data, data.shard(stride=(1, 2)), data.shard(offset=(1, 2)), data.shard(fraction=(0, 0.5)), data.split(0.2)]
-    for part in parts:
-        part.train[3]
-    assert resident() - before < images.nbytes / 4
+    if layout != "transposed":  # each of its images is in all pages
+        for part in parts:
+            part.train[3]
+        fingerprint(data)
+    assert resident() - before < images.nbytes / 2
     assert [len(part.train) for part in parts] == [PAGES, PAGES // 2, PAGES, PAGES // 2, PAGES * 4 // 5]
 
 
@@ -71,7 +83,7 @@ def test_it_has_the_images_of_the_array(dtype: str, transposed: bool, tmp_path: 
     labels = np.arange(len(array))
     expected, found = (Dataset((each, labels)).train for each in (array, images))
     assert isinstance(expected, ArrayExamples)
-    assert isinstance(found, MappedExamples) == (dtype not in ("i4", "i8"))
+    assert isinstance(found, MappedExamples)
     assert (found.image_dtype, found.image_shape) == (expected.image_dtype, expected.image_shape)
     for indices in (np.arange(len(labels)), np.array([1, 0, 1])):
         batches = []
@@ -84,14 +96,32 @@ def test_it_has_the_images_of_the_array(dtype: str, transposed: bool, tmp_path: 
         np.testing.assert_array_equal(batches[0][1], batches[1][1])
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_number_that_is_not_finite_makes_a_bad_example(dtype: str, bad: float, tmp_path: Path) -> None:
+FINITE = "finite numbers that float32 can hold"
+EXACT = r"integers that float32 holds exactly (as all up to 2**24)"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bad", "expected"),
+    [
+        ("f4", np.nan, FINITE),
+        ("f4", np.inf, FINITE),
+        (">f2", -np.inf, FINITE),
+        ("f8", np.nan, FINITE),
+        ("f8", 1e39, FINITE),
+        ("f8", -1e39, FINITE),
+        ("i4", 2**24 + 1, EXACT),
+        ("u4", 2**32 - 1, EXACT),
+        ("i8", -(2**24) - 1, EXACT),
+    ],
+)
+def test_a_number_that_cannot_be_used_counts_as_a_bad_example(
+    dtype: str, bad: float, expected: str, tmp_path: Path
+) -> None:
     array = np.zeros((6, 3), dtype)
-    array[4, 1] = bad
+    array[4, 1], array[3] = bad, 2**15
     data = Dataset((saved(tmp_path, array), np.zeros(6, int)))
-    assert not data.train[3][0].any()
-    text = f"{tmp_path / 'images.npy'}: example 4: expected finite numbers. Received: {bad}"
+    assert (data.train[3][0] == 2**15).all()
+    text = f"{tmp_path / 'images.npy'}: example 4: expected {expected}. Received: {bad}"
     with pytest.raises(BadExample, match=f"^{re.escape(text)}$") as raised:
         data.shard(stride=(0, 2)).train[2]
     assert raised.value.index == 2
@@ -109,6 +139,25 @@ def test_training_on_it_has_the_results_of_the_array(tmp_path: Path) -> None:
         assert tested == weights[0][1]
         for name, value in variables.items():
             np.testing.assert_array_equal(value, weights[0][0][name])
+
+
+def test_a_fingerprint_has_its_images_also_of_parts(tmp_path: Path) -> None:
+    array = np.arange(48, dtype=np.float32).reshape(12, 4)
+    data = Dataset((saved(tmp_path, array), np.zeros(12, int)))
+    other = Dataset((saved(tmp_path / "other", array + 1), np.zeros(12, int)))
+    assert fingerprint(data) == fingerprint(Dataset((array, np.zeros(12, int))))
+    assert fingerprint(data) != fingerprint(other)
+    assert fingerprint(data.split(0.5)) != fingerprint(other.split(0.5))
+
+
+def test_a_file_that_becomes_shorter_is_named(tmp_path: Path) -> None:
+    """The system would kill the process."""
+    data = Dataset((saved(tmp_path, np.zeros((400, 100), np.float32)), np.zeros(400, int)))
+    os.truncate(tmp_path / "images.npy", 8192)
+    with pytest.raises(
+        DataError, match=r"images\.npy: expected a file that does not change while it is used, of at least"
+    ):
+        data.train[399]
 
 
 def test_shapes_are_checked_as_of_an_array(tmp_path: Path) -> None:

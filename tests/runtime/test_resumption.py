@@ -11,7 +11,7 @@ import pytest
 from crossbow import SMA, SSGD, Checkpoints, DataError, Dataflow, ModelConf, SolverConf, SubGraph, TrainingUnit
 from crossbow.ops import Dropout, InnerProduct, ReLU, SoftMax, SoftMaxLoss
 from crossbow.runtime.recorded import recorded
-from crossbow.runtime.resumption import changes, describe_network
+from crossbow.runtime.resumption import changes, check_same_run, describe_network
 from crossbow.synch import EASGD
 from tests.support import Probe, blobs, chain, context, perceptron, training
 
@@ -72,6 +72,20 @@ def test_the_same_settings_are_exact(tmp_path: Path) -> None:
         assert "base model" not in str(resumed.resumed)
 
 
+def test_files_are_compared_if_both_records_have_them() -> None:
+    def record(**files: str) -> dict[str, Any]:
+        return {"network": [], "data": {"training_examples": 4, **files}, "model": {}, "solver": {}, "system": {}}
+
+    for before in (record(), record(training_files="a"), record(training_files="a", check_files="b")):
+        check_same_run(before, record(training_files="a", check_files="b"), "run")
+    for name, phase in (("training_files", "training"), ("check_files", "check")):
+        message = (
+            f"^run cannot be resumed with another data set: names or sizes of the files of {phase} examples differ$"
+        )
+        with pytest.raises(DataError, match=message):
+            check_same_run(record(**{name: "a"}), record(**{name: "b"}), "run")
+
+
 def test_another_rate_keeps_the_learners(tmp_path: Path) -> None:
     begin(tmp_path)
     with context(perceptron(), data=DATA, resume=tmp_path, solver=SolverConf(learning_rate=0.01)) as resumed:
@@ -97,7 +111,7 @@ def test_a_part_is_dropped_and_said_so(tmp_path: Path) -> None:
         ({"data": blobs(examples=41)}, "another data set: training_examples: 40 → 41"),
         (
             {"data": blobs(examples=40, seed=1)},
-            "another data set: images, labels or files of the training examples differ",
+            "another data set: images or labels of the training examples differ",
         ),
         ({"batch_size": 5}, "another batch_size: expected 4. Received: 5"),
         ({"seed": 1}, "another seed: expected 0. Received: 1"),

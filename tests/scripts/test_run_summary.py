@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossbow import Dataset, ExecutionContext, ModelConf, Sequential
+from crossbow import Dataset, ExecutionContext, ModelConf, Sequential, SystemConf
 from crossbow.data import image_folder, sequence
+from crossbow.data.examples import ArrayExamples, BadExample, Selection
 from crossbow.ops import InnerProduct, SoftMax, SoftMaxLoss
 from crossbow.png import png
 from crossbow.scripts import run_summary
 from crossbow.scripts.run_summary import confusion, errors, operators, worst, write_summary
+from crossbow.types import Array
 from models.lenet import lenet
 from tests.support import blobs, context, perceptron
 
@@ -76,6 +78,33 @@ def test_images_that_are_read_when_they_are_needed(tmp_path: Path) -> None:
         (directory / "good.png").write_bytes(png(images[0]))
         damaged = image_folder(tmp_path, image_size=4, check_fraction=0)
         assert errors(running, Dataset(damaged.train, damaged.train)) == {}
+
+
+class Damaged(ArrayExamples):
+    """Example 5 cannot be decoded."""
+
+    def write_images(self, selection: Selection, images: Array) -> None:
+        if 5 in selection.indices:
+            raise BadExample(5, "five", "expected an image. Received: nothing")
+        super().write_images(selection, images)
+
+
+def test_skipped_examples_are_left_out() -> None:
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (40, 1, 4, 4), dtype=np.uint8)
+    labels = generator.integers(0, 3, 40).astype(np.int32)
+    data = Dataset((images, labels), Damaged(images, labels))
+    network = Sequential(InnerProduct(number_of_outputs=3), SoftMax(), SoftMaxLoss())
+    system = SystemConf(on_bad_record="skip", learners_per_device=1)
+    with ExecutionContext([network, None], data=data, model=ModelConf(batch_size=4), system=system) as running:
+        assert errors(running, data) == {}  # no test has found it yet
+        assert running.test().examples == 39
+        found = errors(running, data)
+    assert np.sum(found["confusion"]) == 39
+    assert len(found["worst"]) > 3
+    for entry in found["worst"]:
+        assert entry["label"] == labels[entry["index"]]
+        assert base64.b64decode(entry["png"]) == png(images[entry["index"]])
 
 
 def test_data_without_single_classes_and_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
