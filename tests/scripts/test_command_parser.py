@@ -53,7 +53,7 @@ def test_all_options_that_begin_with_a_received_one_are_offered(capsys: pytest.C
     )
     with pytest.raises(SystemExit):
         lenet(["--check", "3", "--lr", "2"])
-    meant = "--checkpoint-interval, --check-batch-size, --check-numerics or --learning-rate"
+    meant = "--check-fraction, --checkpoint-interval, --check-batch-size or --learning-rate"
     assert f"unrecognized arguments: --check 3 --lr 2. Did you mean {meant}? Options of sma: " in error(capsys)
 
 
