@@ -17,15 +17,21 @@ LARGEST = np.finfo(np.float32).max
 
 
 def memory_map_of(array: NDArray[Any]) -> mmap.mmap | None:
-    """The memory map that has the elements of an array, as after `np.load(path, mmap_mode="r")`; None if they are in
-    other memory.
+    """The memory map of a file that has the elements of an array, as after `np.load(path, mmap_mode="r")`; None if they
+    are in other memory.
 
     >>> memory_map_of(np.zeros(4))
     """
     base: Any = array
     while isinstance(base, np.ndarray | memoryview):
         base = base.base if isinstance(base, np.ndarray) else base.obj
-    return base if isinstance(base, mmap.mmap) else None
+    if not isinstance(base, mmap.mmap):
+        return None
+    try:
+        base.size()
+    except OSError:  # anonymous memory, which has no file
+        return None
+    return base
 
 
 @dataclass(eq=False)

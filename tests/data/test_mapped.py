@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import doctest
+import gc
+import mmap
 import os
 import re
 from pathlib import Path
@@ -44,6 +46,17 @@ def test_what_is_a_memory_map(tmp_path: Path) -> None:
         assert memory_map_of(view) is not None
     for array in (images + 1, np.array(images), np.ascontiguousarray(images.T), np.zeros(4)):
         assert memory_map_of(array) is None
+
+
+def test_memory_without_a_file_is_an_array() -> None:
+    """Anonymous memory, which processes share."""
+    with mmap.mmap(-1, 4096) as memory:
+        images = np.frombuffer(memory, np.float32).reshape(64, 16)
+        data = Dataset((images, np.zeros(64, int)))
+        assert type(data.train) is ArrayExamples
+        assert not data.train[63][0].any()
+        del images, data
+        gc.collect()
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the memory of a process is not known here")
