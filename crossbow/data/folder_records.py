@@ -110,14 +110,12 @@ def _replace(directory: Path, staging: Path) -> None:
     try:
         older = [path for path in directory.iterdir() if _FILES.fullmatch(path.name)]
         new = sorted(staging.iterdir(), key=_is_metadata)
-        for path in filter(_is_metadata, older):
-            path.unlink()
+        replaced = {path.name for path in new if not _is_metadata(path)}
+        for path in sorted(older, key=_is_metadata, reverse=True):
+            if path.name not in replaced:
+                path.unlink()
         for path in new:
             path.replace(directory / path.name)
-        names = {path.name for path in new}
-        for path in older:
-            if path.name not in names and not _is_metadata(path):
-                path.unlink()
         staging.rmdir()
     except OSError as error:
         raise DataError(
