@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks.networks import NETWORKS, Network
 from crossbow import SMA, Dataset, ExecutionContext, ModelConf, SolverConf, SystemConf, TrainingUnit
+from crossbow.console import run_command
 from crossbow.runtime.cuda.stream import WaitFor
 
 GOALS = {"lenet-original": 24, "lenet-caffe": 24, "resnet-32": 170, "resnet-50": 300}
@@ -127,7 +128,7 @@ def _name(call: Any) -> str:
     return str(call.function if hasattr(call, "function") and isinstance(call.function, str) else call.name)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_calls", description="Calls of a task on a GPU.")
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(DEFAULT), metavar="NAME")
     parser.add_argument("--batch", type=int, help="instead of each network's own")
@@ -148,7 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = count_host_calls(network, batch, learners=learners)
         listed = ", ".join(f"{count:g} {name}" for name, count in found.items() if count)
         print(f"| {learners} | {sum(found.values()):g} | {listed} |", flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run_command("python -m benchmarks.gpu_calls", main))

@@ -31,6 +31,7 @@ from benchmarks.output import write_json
 from benchmarks.report import markdown, paired, spread
 from benchmarks.torchvision_import import import_torchvision
 from crossbow import Dataflow, Dataset, ExecutionContext, ModelConf, Predictor, SystemConf
+from crossbow.console import run_command
 from crossbow.scripts.values import expanded_path, integer, number
 from crossbow.types import Shape
 from models.lenet import lenet
@@ -186,7 +187,7 @@ def row(name: str, batch: int, rates: dict[str, list[float]]) -> list[str]:
     return cells
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.inference", description=__doc__.split("\n")[0])
     parser.add_argument("--networks", nargs="+", choices=tuple(MEASURED), default=list(MEASURED))
     parser.add_argument("--batches", nargs="+", type=integer(1), default=list(BATCHES))
@@ -216,7 +217,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(markdown(["network", "batch", CROSSBOW, *others, *ratio], rows))
     if options.json is not None:
         write_json(options.json, {"machine": machine, "measured": measured})
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run_command("python -m benchmarks.inference", main))

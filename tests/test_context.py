@@ -417,13 +417,14 @@ def test_training_images_that_are_too_large() -> None:
 def test_examples_of_a_data_set_are_predicted_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examples, "PIECE", 3 * DATA.train.images[0].nbytes)  # type: ignore[attr-defined]
     images = DATA.train.images  # type: ignore[attr-defined]
+    pairs = sequence(list(zip(images, DATA.train.labels, strict=True))).train
     with context() as running:
         expected = running.predict(images)
-        for given in (DATA.train, sequence(list(zip(images, DATA.train.labels, strict=True))).train, DATA.train[3:7]):
+        for given in (DATA.train, pairs, DATA.train[3:7]):
             chosen = expected[3:7] if len(given) == 4 else expected
             np.testing.assert_allclose(running.predict(given), chosen, atol=1e-6)
-        assert running.predict(DATA.train[:0]).shape == (0, 3)
-        assert running.predict(sequence(list(zip(images, DATA.train.labels, strict=True))).train[:0]).shape == (0, 3)
+        for given in (DATA.train, pairs):
+            assert running.predict(given[:0]).shape == (0, 3)
         other = Dataset((images[:, :-1], DATA.train.labels))
         with pytest.raises(DataError, match=r"^predict: expected images of shape \(N, "):
             running.predict(other.train)

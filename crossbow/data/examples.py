@@ -203,7 +203,7 @@ class ArrayExamples(Examples):
     def with_labels(self, labels: Array) -> Self:
         return replace(self, labels=labels)
 
-    def part(self, selected: slice | Indices) -> Examples:
+    def part(self, selected: slice | Indices) -> ArrayExamples:
         """The examples with these indices: a view if they are adjoining, else a copy."""
         return ArrayExamples(np.ascontiguousarray(self.images[selected]), np.ascontiguousarray(self.labels[selected]))
 

@@ -106,7 +106,8 @@ def worst(
     """The wrongly classified examples, sorted by the distance of the output for the right class from the largest
     output, the largest distance first. Grey and colour images are included as PNG files in base64.
 
-    image: returns the image of an index."""
+    image: returns the image of an index.
+    """
     indices = np.asarray(candidates, dtype=np.int64)
     scores, right = outputs[indices].astype(np.float64), labels[indices]
     predicted = scores.argmax(axis=1)

@@ -135,9 +135,8 @@ def _data(options: argparse.Namespace, settings: ModelSettings) -> Dataset:
     if options.dataset is None and recorded is None:
         raise DataError(f"{options.model}: expected --dataset, because no run.json tells the data set. Received: none")
     if options.dataset is not None:
-        before = recorded if recorded is not None and recorded["name"] == options.dataset else {}
-        kept = {name: before[name] for name in ("check_fraction",) if name in before}
-        recorded = {"name": options.dataset, **kept}
+        same = recorded if recorded is not None and recorded["name"] == options.dataset else {}
+        recorded = {"name": options.dataset, **{key: same[key] for key in same if key == "check_fraction"}}
     assert recorded is not None
     digest = recorded.pop("check_digest", None)
     given = {name: getattr(options, name) for name in SYNTHETIC_SIZES if getattr(options, name) is not None}

@@ -1,3 +1,5 @@
+"""Memory maps as examples: they are read when they are needed, and have the images of arrays."""
+
 from __future__ import annotations
 
 import doctest
@@ -19,8 +21,7 @@ from crossbow.data.fingerprint import fingerprint
 from crossbow.data.mapped import MappedExamples, memory_map_of
 from tests.support import blobs, context
 
-PAGES = 3000
-SHAPE = (PAGES, 4096)
+EXAMPLES = 3000
 
 
 def saved(directory: Path, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -66,12 +67,12 @@ def test_it_is_never_read_whole(dtype: str, layout: str, tmp_path: Path, monkeyp
     """Not when the data set is created or divided, nor for a fingerprint or a batch. The file is sparse."""
     kind = np.dtype(dtype)
     monkeypatch.setattr(module, "LARGEST", 50 * 4096 * kind.itemsize)  # otherwise, all of so small a file
-    shape = (4096, PAGES) if layout == "transposed" else (PAGES, 4096)
+    shape = (4096, EXAMPLES) if layout == "transposed" else (EXAMPLES, 4096)
     offset = 13 if layout == "unaligned" else 0
     images = np.memmap(tmp_path / "images", kind, "w+", offset, shape)
     if layout == "transposed":
         images = images.T
-    labels = np.arange(PAGES) % 10
+    labels = np.arange(EXAMPLES) % 10
     before = resident()
     data = Dataset((images, labels), (images, labels))
     parts = [data, data.shard(stride=(1, 2)), data.shard(offset=(1, 2)), data.shard(fraction=(0, 0.5)), data.split(0.2)]
@@ -80,7 +81,7 @@ def test_it_is_never_read_whole(dtype: str, layout: str, tmp_path: Path, monkeyp
             part.train[3]
         fingerprint(data)
     assert resident() - before < images.nbytes / 2
-    assert [len(part.train) for part in parts] == [PAGES, PAGES // 2, PAGES, PAGES // 2, PAGES * 4 // 5]
+    assert [len(part.train) for part in parts] == [EXAMPLES, EXAMPLES // 2, EXAMPLES, EXAMPLES // 2, EXAMPLES * 4 // 5]
 
 
 @pytest.mark.parametrize("dtype", ["u1", "f2", "<f4", ">f4", "i2", "u2", "?", "f8", "i4", "i8"])

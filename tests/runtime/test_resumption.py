@@ -78,6 +78,7 @@ def test_files_are_compared_if_both_records_have_them() -> None:
 
     for before in (record(), record(training_files="a"), record(training_files="a", check_files="b")):
         check_same_run(before, record(training_files="a", check_files="b"), "run")
+        check_same_run(record(training_files="a", check_files="b"), before, "run")
     for name, phase in (("training_files", "training"), ("check_files", "check")):
         message = (
             f"^run cannot be resumed with another data set: names or sizes of the files of {phase} examples differ$"
@@ -109,10 +110,7 @@ def test_a_part_is_dropped_and_said_so(tmp_path: Path) -> None:
         ({"dataflow": perceptron(hidden=9)}, "another network: expected .*=8.* Received: .*=9"),
         ({"dataflow": perceptron(Dropout())}, "another network"),
         ({"data": blobs(examples=41)}, "another data set: training_examples: 40 → 41"),
-        (
-            {"data": blobs(examples=40, seed=1)},
-            "another data set: images or labels of the training examples differ",
-        ),
+        ({"data": blobs(examples=40, seed=1)}, "another data set: images or labels of the training examples differ"),
         ({"batch_size": 5}, "another batch_size: expected 4. Received: 5"),
         ({"seed": 1}, "another seed: expected 0. Received: 1"),
     ],

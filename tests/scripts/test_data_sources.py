@@ -264,8 +264,9 @@ def test_the_fraction_for_tests_is_that_of_the_run(tmp_path: Path, capsys: pytes
     output = tmp_path / "out"
     assert logistic_regression.main(f"{arguments} --epochs 1 --output-directory {output}".split()) == 0
     assert "image_folder, 12 training and 4 test images" in capsys.readouterr().out
-    assert cli.main(["test", str(output), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["examples"] == 4
+    for given in ([], ["--dataset", "image_folder", "--data-directory", str(tmp_path / "data")]):
+        assert cli.main(["test", str(output), "--json", *given]) == 0
+        assert json.loads(capsys.readouterr().out)["examples"] == 4
 
 
 def test_image_files_are_read_once_for_a_script(tmp_path: Path) -> None:
